@@ -31,7 +31,8 @@ const (
 	// mostReviews limits the concurrent reviews of known tokens. mostStrange limits those of all other tokens, so that
 	// invented tokens do not block active users.
 	mostReviews, mostStrange = 16, 8
-	// reviewWait is how long a request waits until its review may begin. reviewTimeout is the time limit of the review.
+	// reviewWait is the maximum time that a request waits until its review may begin. reviewTimeout is the time limit
+	// of the review.
 	reviewWait, reviewTimeout = 2 * time.Second, 10 * time.Second
 )
 

@@ -18,12 +18,12 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 )
 
-// reviewer is a slow API server. It authenticates the tokens that begin with "good", and authorizes all reads.
+// reviewer is a fake API server. It authenticates the tokens that begin with "good", and authorizes all requests.
 type reviewer struct {
 	*fake.Clientset
 	// reviews counts the reviews of tokens.
 	reviews atomic.Int64
-	// audiences are the audiences that it returns for each token.
+	// audiences are the audiences that the TokenReview of each token returns.
 	audiences []string
 }
 

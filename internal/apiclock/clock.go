@@ -23,8 +23,8 @@ const (
 	// drift is the divisor by which the bounds widen with time, because no two clocks run at the same speed: 1/5000
 	// is 200 parts per million.
 	drift = 5000
-	// jitter is how far a sample may contradict the known bounds and still count as the same clock. The clocks of a
-	// cluster's API servers may differ by as much.
+	// jitter is how far a sample may contradict the known bounds and still count as a sample of the same clock. The
+	// clocks of a cluster's API servers may differ by as much.
 	jitter = 2 * time.Second
 	// stepSamples and stepTime are the number of samples, and the time that they must span, before Clock accepts
 	// that the clock of the API server, or of this machine, has jumped.
@@ -52,8 +52,8 @@ func (b bounds) gap(o bounds) bounds {
 // may be correct.
 func (b bounds) nearest() time.Duration { return min(max(0, b.low), b.high) }
 
-// Clock provides the time of the API server. Before the first response, it provides the time of this machine. Now never
-// goes back. Clock is safe for concurrent use.
+// Clock provides the time of the API server. Before the first response, it provides the time of this machine. After the
+// first response, Now never goes back. Clock is safe for concurrent use.
 type Clock struct {
 	// local is the clock of this machine, and start is its first reading. The time since start is measured by the
 	// monotonic clock.
@@ -91,8 +91,9 @@ func New(local func() time.Time, observe func(time.Duration), log logr.Logger) *
 
 // Now returns the time by the clock of the API server.
 //
-// It never goes back. If the API server's clock was set back, Now advances at half speed until that clock has caught
-// up. So a duration that is measured in this time is too short by at most half, and Now never stands still.
+// After the first response, Now never goes back. If the API server's clock was set back, Now advances at half speed
+// until that clock has caught up. So a duration that is measured in this time is too short by at most half, and Now
+// never stands still.
 func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -27,8 +27,8 @@ func AcceptAll(_ context.Context, made []v1alpha1.ToolApproval) (checked []v1alp
 // maxNamed is the number of ToolApprovals that a message names.
 const maxNamed = 3
 
-// unused returns the message that ToolApprovals are not used. made must not be empty. The message does not depend on
-// the order of made.
+// unused returns the message that these ToolApprovals are not used, and why. There must be at least one ToolApproval.
+// The message does not depend on their order.
 func unused(made []v1alpha1.ToolApproval, why string) string {
 	names := make([]string, 0, len(made))
 	for i := range made {

@@ -72,8 +72,8 @@ func TestFindingExpires(t *testing.T) {
 		"checked long ago": {
 			"the policy may have been removed since", finding{at: now.Add(-30 * time.Second), newest: before}, before, false,
 		},
-		"a newer decision": {"the policy may have been removed before the decision", finding{at: now, newest: now}, after, false},
-		"an older one":     {"the policy was in force after the decision", finding{at: now, newest: now}, before, true},
+		"a newer decision":  {"the policy may have been removed before the decision", finding{at: now, newest: now}, after, false},
+		"an older decision": {"the policy was in force after the decision", finding{at: now, newest: now}, before, true},
 		"a problem": {
 			"the finding is used for 5 seconds, also for newer decisions",
 			finding{at: now.Add(-4 * time.Second), problem: "it is not installed", newest: before},

@@ -23,9 +23,9 @@ const (
 	DefaultRequesterPolicy = "capstan-requesters"
 )
 
-// PolicySettleTime is the time after the last change of the policy and its binding from which ToolApprovals count as
-// checked. An API server starts to enforce a new policy within about a second, and the times of objects have whole
-// seconds.
+// PolicySettleTime is the minimum time between the last change of the policy or its binding and the creation of a
+// ToolApproval that counts as checked. An API server starts to enforce a new policy within about a second, and the
+// times of objects have whole seconds.
 const PolicySettleTime = 5 * time.Second
 
 const (
@@ -53,8 +53,8 @@ type Policy struct {
 	// waiting.
 	lock chan struct{}
 	last finding
-	// weak is the time of the last read that found the policy or its binding too weak; zero if there was none. A change
-	// that only removes a field, such as matchConditions, leaves no time in the object.
+	// weak is the time of the last read that found the policy or its binding too weak; zero if there was none. It is
+	// needed because a change that only removes a field, such as matchConditions, leaves no time in the object.
 	weak time.Time
 }
 
@@ -62,10 +62,10 @@ type Policy struct {
 type finding struct {
 	// at is the time of the read by this machine's clock; zero if there was none.
 	at time.Time
-	// problem says why the policy may not be in force. If it is empty, the policy is in force, and since is the time
-	// from which its checks count.
+	// problem says why the policy may not be in force. It is empty if the policy is in force.
 	problem string
-	since   time.Time
+	// since is the time from which the checks of a policy in force count.
+	since time.Time
 	// checksGroups reports whether the API server also checks decidedByGroups. The policy of an older version does
 	// not.
 	checksGroups bool

@@ -31,9 +31,10 @@ type Checks struct {
 	Requester RequesterCheck
 }
 
-// Counted returns the ToolApprovals about calls of a Turn that count, in the given order: the API server has verified
-// their authors, and the Agent of the Turn lets these authors decide. why is a message of one line about the other
-// ToolApprovals. It is empty if all count. reader gets the Turns above the Turn of a sub-agent.
+// Counted selects the ToolApprovals that count from those about the calls of a Turn, and keeps their order. A
+// ToolApproval counts if the API server has verified its author, and the Agent of the Turn lets this author decide. why
+// is a message of one line about the other ToolApprovals. It is empty if all count. reader gets the Turns above the
+// Turn of a sub-agent.
 func Counted(
 	ctx context.Context, checks Checks, reader client.Reader, agent *v1alpha1.Agent, t *v1alpha1.Turn, made []v1alpha1.ToolApproval,
 ) (counted []v1alpha1.ToolApproval, why string, err error) {

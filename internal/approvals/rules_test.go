@@ -176,7 +176,7 @@ func TestRequesterIsCheckedForEachTurnAbove(t *testing.T) {
 	}
 }
 
-func TestUnknownRequesterIsAnError(t *testing.T) {
+func TestFailedCheckOfRequesterIsAnError(t *testing.T) {
 	failed := errors.New("the API server is unreachable")
 	agent := &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Approval: &v1alpha1.AgentApproval{ForbidRequester: true}}}
 	turn := &v1alpha1.Turn{Spec: v1alpha1.TurnSpec{RequestedBy: &v1alpha1.Requester{Username: "ada"}}}

@@ -28,7 +28,7 @@ func known() *redact.Set {
 	return s
 }
 
-// objectsWithKey returns objects whose texts contain the key, and whose names and reasons look like credentials.
+// objectsWithKey returns objects whose texts contain the key, and whose names and reasons equal other credentials.
 func objectsWithKey(namespace string) []client.Object {
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: "support"}
 	conditions := []metav1.Condition{{
@@ -79,7 +79,7 @@ func TestClientRedactsStatus(t *testing.T) {
 	}
 }
 
-// written returns the status of an object in the API server.
+// written returns the JSON of an object in the API server.
 func written(t *testing.T, c client.Client, o client.Object) string {
 	t.Helper()
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
@@ -149,21 +149,21 @@ func TestLogRedactsLinesOfTheNamespace(t *testing.T) {
 // TestTurnsOfForeignAgents checks that texts about a Turn of a shared Agent do not contain credentials of the Agent's
 // namespace.
 func TestTurnsOfForeignAgents(t *testing.T) {
-	of := func(owner string) *v1alpha1.Turn {
+	turnOf := func(agentNamespace string) *v1alpha1.Turn {
 		turn := objectsWithKey("sales")[0].(*v1alpha1.Turn)
-		turn.Spec.AgentRef = v1alpha1.SharedReference{Namespace: owner, Name: "support"}
+		turn.Spec.AgentRef = v1alpha1.SharedReference{Namespace: agentNamespace, Name: "support"}
 		return turn
 	}
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	for owner, hidden := range map[string]bool{"helpdesk": true, "third": false, "": false} {
-		turn := of(owner)
-		c := barrier.Client(fake.NewClientBuilder().WithScheme(scheme).WithObjects(of(owner)).WithStatusSubresource(turn).Build(), known())
+	for agentNamespace, hidden := range map[string]bool{"helpdesk": true, "third": false, "": false} {
+		turn := turnOf(agentNamespace)
+		c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(turnOf(agentNamespace)).WithStatusSubresource(turn).Build()
 		err := c.Get(t.Context(), client.ObjectKeyFromObject(turn), turn)
 		if err == nil {
-			err = c.Status().Update(t.Context(), turn)
+			err = barrier.Client(c, known()).Status().Update(t.Context(), turn)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -176,7 +176,7 @@ func TestTurnsOfForeignAgents(t *testing.T) {
 		barrier.Events(to, known()).Eventf(turn, nil, "Warning", "Failed", "Run", "%s", key)
 		for what, text := range map[string]string{"status": string(status), "Event": <-to.Events} {
 			if strings.Contains(text, key) == hidden {
-				t.Errorf("the %s of a Turn of an Agent of %q: %s, want the key hidden: %t", what, owner, text, hidden)
+				t.Errorf("the %s of a Turn whose Agent is in namespace %q: %s, want the key hidden: %t", what, agentNamespace, text, hidden)
 			}
 		}
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/redact"
 )
 
-// Log returns a logger that redacts the credentials of the namespaces that the values of a line name, in the errors and
-// strings of that line. A line that names no namespace stays unchanged: a credential of one namespace must not change
-// log lines about another namespace, or about the process.
+// Log returns a logger that redacts credentials in the errors and the string values of each line. It redacts only the
+// credentials of the namespaces that appear in the values of the line. A line without a namespace stays unchanged: a
+// credential of one namespace must not change log lines about another namespace, or about the process.
 func Log(to logr.Logger, known *redact.Set) logr.Logger {
 	sink := to.GetSink()
 	if sink == nil {
@@ -28,7 +28,7 @@ func Log(to logr.Logger, known *redact.Set) logr.Logger {
 type logSink struct {
 	to    logr.LogSink
 	known *redact.Set
-	// namespaces are the namespaces that the values of the logger name.
+	// namespaces are the namespaces that appear in the values of the logger.
 	namespaces []string
 }
 
@@ -100,10 +100,10 @@ func (s *logSink) text(namespaces []string, text string) string {
 	return text
 }
 
-// objects are the keys of values that name an object as NAMESPACE/NAME.
-var objects = []string{"turn", "session", "agent", "toolServer", "modelProvider", "object"}
+// objectKeys are the keys of values that name an object as NAMESPACE/NAME.
+var objectKeys = []string{"turn", "session", "agent", "toolServer", "modelProvider", "object"}
 
-// withNamed adds the namespaces that values name.
+// withNamed adds the namespaces that appear in values.
 func withNamed(namespaces []string, values []any) []string {
 	for i := 1; i < len(values); i += 2 {
 		namespace := ""
@@ -118,7 +118,7 @@ func withNamed(namespaces []string, values []any) []string {
 			switch {
 			case key == "namespace":
 				namespace = v
-			case found && slices.Contains(objects, key):
+			case found && slices.Contains(objectKeys, key):
 				namespace = before
 			}
 		}

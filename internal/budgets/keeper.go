@@ -33,7 +33,7 @@ const (
 	keepAfterEnd = time.Hour
 	// cleanInterval is the time between two deletions of old accounts.
 	cleanInterval = time.Minute
-	// callTimeout limits one call of the ledger.
+	// callTimeout limits one call to the ledger.
 	callTimeout = 30 * time.Second
 )
 
@@ -63,7 +63,7 @@ type Keeper struct {
 // NeedLeaderElection returns true, because only one process may write a status.
 func (k *Keeper) NeedLeaderElection() bool { return true }
 
-// Start works until ctx ends.
+// Start updates the status of the Budgets until ctx ends.
 func (k *Keeper) Start(ctx context.Context) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -160,7 +160,7 @@ func (k *Keeper) accounts(ctx context.Context, now time.Time) (map[budget.Key]bu
 
 // statusOf returns the status that a Budget should have, and its use for the metrics.
 func (k *Keeper) statusOf(
-	b *v1alpha1.Budget, accounts map[budget.Key]budget.Account, requesters func() (unchecked bool, err error), now time.Time,
+	b *v1alpha1.Budget, accounts map[budget.Key]budget.Account, requestersUnchecked func() (bool, error), now time.Time,
 ) (*v1alpha1.BudgetStatus, []metrics.BudgetUse, error) {
 	rule := translate.Budget(b)
 	p, err := budget.PeriodAt(rule.Unit, rule.Zone, now)
@@ -170,7 +170,7 @@ func (k *Keeper) statusOf(
 	account := accounts[budget.KeyOf(rule.UID, p)]
 	unchecked := false
 	if rule.ByRequester() {
-		if unchecked, err = requesters(); err != nil {
+		if unchecked, err = requestersUnchecked(); err != nil {
 			return nil, nil, fmt.Errorf("failed to update the status of budget %s/%s: %w", b.Namespace, b.Name, err)
 		}
 	}

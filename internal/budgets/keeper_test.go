@@ -105,7 +105,7 @@ func TestStatusFollowsTheLedger(t *testing.T) {
 			emitted += <-recorder.Events + "\n"
 		}
 		if (event == "") != (emitted == "") || !strings.Contains(emitted, event) {
-			t.Fatalf("Events: %q, want %q", emitted, event)
+			t.Fatalf("Events: %q, want an Event that contains %q, or no Event if that is empty", emitted, event)
 		}
 	}
 	checkRound(0, 0, false, false, "")
@@ -159,8 +159,8 @@ func TestReadySaysWhetherRequestersAreChecked(t *testing.T) {
 	} {
 		k := &Keeper{Set: &Set{}, Requesters: tc.check}
 		k.Set.Put(b)
-		requesters := func() (bool, error) { return k.unchecked(t.Context(), now) }
-		s, _, err := k.statusOf(b, nil, requesters, now)
+		unchecked := func() (bool, error) { return k.unchecked(t.Context(), now) }
+		s, _, err := k.statusOf(b, nil, unchecked, now)
 		got := ""
 		if s != nil {
 			got = meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReady).Reason

@@ -24,22 +24,22 @@ import (
 // bounds the work for each request, however many Budgets a tenant creates.
 const MaxOfNamespace = budget.MaxOfTurn
 
-// Set holds the Budgets that the watch shows, ready to be matched. It is safe for concurrent use. The zero value is
-// empty.
+// Set holds the Budgets that the watch has delivered, and finds those that apply to a Turn. It is safe for concurrent
+// use. The zero value is empty.
 type Set struct {
 	// synced reports whether the set holds all Budgets of the watch's first list. It is nil without a watch.
 	synced func() bool
-	// changed is called after the set has changed. It may be nil.
+	// changed is called after the watch has updated or deleted a Budget: see OnChange. It may be nil.
 	changed func(before, after *v1alpha1.Budget)
 
 	mu         sync.RWMutex
 	namespaces map[string][]*entry // oldest first
-	// deleted holds the UIDs of deleted Budgets, at most maxDeleted.
+	// deleted holds the UIDs of deleted Budgets. Delete adds no UID if there are maxDeleted or more.
 	deleted []string
 }
 
-// maxDeleted limits the deleted Budgets that a process remembers. Their accounts are deleted after their periods
-// anyway.
+// maxDeleted limits the deleted Budgets that a process remembers. The accounts of the other deleted Budgets are deleted
+// after their periods.
 const maxDeleted = 10_000
 
 // entry is one Budget.
@@ -61,7 +61,7 @@ func (s *Set) OnChange(changed func(before, after *v1alpha1.Budget)) {
 	}
 }
 
-// Watch fills the set from a cache, and keeps it in line.
+// Watch fills the set from a cache, and keeps it up to date.
 func (s *Set) Watch(ctx context.Context, from cache.Cache) error {
 	informer, err := from.GetInformer(ctx, &v1alpha1.Budget{})
 	if err != nil {
@@ -100,9 +100,9 @@ func (s *Set) notify(before, after *v1alpha1.Budget) {
 var errUnknown = fmt.Errorf("the Budgets are not known after %s, and no request may be sent without them: check that the API server "+
 	"answers, and that the manager may list and watch budgets.capstan.dev", maxSync)
 
-// awaitSync waits until the set holds all Budgets of the watch's first list, for at most maxSync. Otherwise a process
-// that has just started would send requests that no Budget counts. The error is errUnknown, or the cause of ctx if ctx
-// ends first.
+// awaitSync waits until the set holds all Budgets of the watch's first list, for at most maxSync. Without this wait, a
+// process that has just started would send requests that no Budget counts. The error is errUnknown, or the cause of ctx
+// if ctx ends first.
 func (s *Set) awaitSync(ctx context.Context) error {
 	if s.synced == nil || s.synced() {
 		return nil
@@ -199,7 +199,7 @@ func (s *Set) applied(namespace string) []*entry {
 	return all[:min(len(all), MaxOfNamespace)]
 }
 
-// Applies reports whether a Budget is among the oldest of its namespace.
+// Applies reports whether a Budget is one of the MaxOfNamespace oldest Budgets of its namespace.
 func (s *Set) Applies(b *v1alpha1.Budget) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -259,9 +259,9 @@ type Verdict struct {
 
 // Evaluate returns whether a Turn must wait for a Budget before it is bound: for the Budget that its status names, or
 // for an exceeded Budget that queues Turns. The latter applies only to a Turn that was never bound and that asks a
-// model: if a Turn has run, the ledger may allow its next request, because it has counted the Turn. agent holds the
-// labels of its Agent. The requester that the Turn names may be forged. If a Budget selects this name, the Budget
-// applies whether the name is forged or not. If the Budget does not select it, the executor decides.
+// model: if a Turn has run, the ledger has counted the Turn, and may allow its next request. agent holds the labels of
+// its Agent. The requester that the Turn names may be forged. If a Budget selects this name, the Budget applies whether
+// the name is forged or not. If the Budget does not select the name, the executor decides.
 func (s *Set) Evaluate(t *v1alpha1.Turn, agent map[string]string, now time.Time) Verdict {
 	if s == nil {
 		return Verdict{}

@@ -15,12 +15,12 @@ import (
 
 var noon = time.Date(2026, 6, 11, 12, 0, 0, 0, time.UTC)
 
-// budget returns a daily Budget that was created age seconds after noon.
-func budget(name string, age int, change ...func(*v1alpha1.Budget)) *v1alpha1.Budget {
+// budget returns a daily Budget that was created this number of seconds after noon.
+func budget(name string, seconds int, change ...func(*v1alpha1.Budget)) *v1alpha1.Budget {
 	b := &v1alpha1.Budget{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "helpdesk", Name: name, UID: types.UID("uid-" + name), Generation: 1,
-			CreationTimestamp: metav1.NewTime(noon.Add(time.Duration(age) * time.Second)),
+			CreationTimestamp: metav1.NewTime(noon.Add(time.Duration(seconds) * time.Second)),
 		},
 		Spec: v1alpha1.BudgetSpec{
 			Period: v1alpha1.BudgetPeriodDay, TimeZone: "UTC", Currency: "USD", Limits: v1alpha1.BudgetLimits{Tokens: new(int64(1000))},
@@ -92,7 +92,8 @@ func TestRulesOfAForeignAgent(t *testing.T) {
 		for of, want := range map[*v1alpha1.Turn]int{turn(): tc.own, foreign: tc.foreign} {
 			got, err := s.Rules(t.Context(), of, nil, noRequester(t))
 			if err != nil || len(got) != want {
-				t.Errorf("a Budget of %q applies to a Turn of %q: %t, %v", tc.name, of.Spec.AgentRef, len(got) == 1, err)
+				t.Errorf("a Budget of %q applies to a Turn of %q: %t, %v; want %t", tc.name, of.Spec.AgentRef, len(got) == 1, err,
+					want == 1)
 			}
 		}
 	}

@@ -6,7 +6,8 @@
 // A namespace may hold seven times as much as is free in a pool. So a namespace that is alone may use seven eighths of
 // the pool, and another namespace can always reserve bytes without a wait. Two namespaces that want as much as possible
 // get seven fifteenths each, three get seven twenty-seconds, and so on: this is the fair share of a namespace. While a
-// namespace waits that holds less, a namespace gets no bytes beyond its fair share.
+// namespace that holds less is waiting, Resize, Cover and TryReserve give another namespace no bytes beyond its fair
+// share.
 //
 // # Order
 //
@@ -14,10 +15,11 @@
 // replies and results. A holder of bytes never waits for bytes of the same pool or of an earlier pool. The holder of a
 // reply or a result needs no further bytes, and waits for no request of another Turn. So every wait ends:
 //
-//  1. A conversation and a content grow with Resize and Cover, which do not wait.
-//  2. If a conversation may not grow, its Turn releases all its bytes, also those of its newest reply, and then waits.
-//  3. If a content may not grow, its reader waits for a reply or a result of the maximum size, and then releases the
-//     content.
+//  1. The reservations of conversations and contents grow with Resize and Cover, which do not wait.
+//  2. If the reservation of a conversation cannot grow, its Turn first releases all its bytes, also those of its newest
+//     reply, and then waits.
+//  3. If the reservation of contents cannot grow, its holder waits for a reservation that is large enough for any reply
+//     or result, and then releases the smaller reservation.
 package bytebudget
 
 import (
@@ -283,8 +285,8 @@ func (p *pool) maxAlone() int64 { return p.share(1) }
 // share returns the bytes that each namespace can hold if this number of namespaces want as much as possible.
 func (p *pool) share(users int) int64 { return p.size / int64(perFree*users+1) * perFree }
 
-// fits reports whether a namespace may hold delta more bytes, which must leave it at most perFree times the free bytes.
-// The caller must hold the lock.
+// fits reports whether a namespace may hold delta more bytes: it must then hold at most perFree times as many bytes as
+// are still free. The caller must hold the lock.
 func (p *pool) fits(namespace string, delta int64) bool {
 	free := p.size - p.used - delta
 	return free >= 0 && p.namespaces[namespace]+delta <= free*perFree
@@ -305,10 +307,10 @@ func (p *pool) count(kind Kind, change func(*Use)) {
 	p.kinds[kind] = u
 }
 
-// refuse counts a refused reservation, and returns the error why.
-func (p *pool) refuse(kind Kind, why error) error {
+// refuse counts a refused reservation, and returns err.
+func (p *pool) refuse(kind Kind, err error) error {
 	p.count(kind, func(u *Use) { u.Refused++ })
-	return why
+	return err
 }
 
 func (p *pool) resize(a Account, from, to int64) error {
@@ -328,8 +330,8 @@ func (p *pool) resize(a Account, from, to int64) error {
 	return nil
 }
 
-// mustYield reports whether a namespace must leave delta more bytes to another namespace: with them it would hold more
-// than its fair share, and a namespace that holds less is waiting. The caller must hold the lock.
+// mustYield reports whether a namespace must not get delta more bytes because of another namespace: with these bytes,
+// it would hold more than its fair share, and a namespace that holds less is waiting. The caller must hold the lock.
 func (p *pool) mustYield(namespace string, delta int64) bool {
 	users := len(p.namespaces) // the namespaces that hold bytes or wait for bytes
 	if p.namespaces[namespace] == 0 {

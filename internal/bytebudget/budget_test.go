@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const size = 8000
 
 // checkPool fails the test unless the counters of a pool are consistent: the bytes by namespace and by kind add up,
-// and do not exceed the pool.
+// and do not exceed the pool. It also fails if the first reservation of a queue could be granted.
 func checkPool(t *testing.T, p *pool) {
 	t.Helper()
 	p.mu.Lock()
@@ -106,7 +106,7 @@ func TestImpossibleReservations(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(cause)
 	if _, err := a.Reserve(ctx, 1000); !errors.Is(err, cause) {
-		t.Errorf("a wait that ends = %v, want its cause", err)
+		t.Errorf("Reserve with an ended context = %v, want the cause of the context", err)
 	}
 	r.Release()
 	r.Release() // does nothing
@@ -179,7 +179,7 @@ func TestLargeReservationDoesNotBlockOthers(t *testing.T) {
 }
 
 // TestEveryWaitEnds runs many Turns of several namespaces in random order. Each Turn holds a conversation that grows,
-// releases it if it may not grow, and reads replies while it holds the conversation. All Turns must end.
+// releases the conversation if it cannot grow, and reads replies while it holds the conversation. All Turns must end.
 func TestEveryWaitEnds(t *testing.T) {
 	for seed := range uint64(30) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -217,7 +217,7 @@ func runTurn(t *testing.T, b *Budget, namespace string, random *rand.Rand) {
 				return
 			}
 		}
-		// The content of a reply may be too large, or the pool may be short of bytes.
+		// As when a reply arrives, a small reservation comes first, which may fail, and a large reservation follows.
 		replies := b.Account(namespace, Replies)
 		content := replies.Content()
 		_ = content.Resize(random.Int64N(600))
@@ -288,7 +288,7 @@ func TestOnlyLargeHoldersYield(t *testing.T) {
 		t.Fatalf("the reservation of 5000 bytes does not wait: %v", err)
 	}
 	if err := content.Resize(2500); err != nil {
-		t.Errorf("a content cannot grow within the fair share of its namespace: %v", err)
+		t.Errorf("a reservation cannot grow within the fair share of its namespace: %v", err)
 	}
 	for name, r := range map[string]*Reservation{"busy": busy, "victim": content} {
 		if err := r.Resize(r.Bytes() + 100); !errors.Is(err, ErrShort) {

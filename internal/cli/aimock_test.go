@@ -43,14 +43,14 @@ type urlLog struct {
 	url  chan string
 }
 
-var urlOf = regexp.MustCompile(`http://127\.0\.0\.1:[0-9]+\n`)
+var urlPattern = regexp.MustCompile(`http://127\.0\.0\.1:[0-9]+\n`)
 
 // Write implements io.Writer.
 func (l *urlLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.text.Write(p)
-	if url := urlOf.FindString(l.text.String()); url != "" {
+	if url := urlPattern.FindString(l.text.String()); url != "" {
 		select {
 		case l.url <- strings.TrimSpace(url):
 		default: // the URL was sent before
@@ -101,9 +101,9 @@ var aimockPaths = map[string]string{
 	"Cohere": "/compatibility/v1", "Bedrock": "/openai/v1", "DeepSeek": "/beta",
 }
 
-// TestAimock runs two Turns of a Session, with tools and a structured answer, on a third-party mock: for each
-// dialect, for Azure's deployment-based API, and for Anthropic's Messages API. It also checks errors and a connection
-// that breaks.
+// TestAimock runs two Turns, with tools and a structured answer, on a third-party mock: for each dialect, for Azure's
+// deployment-based API, and for Anthropic's Messages API. Except with thinking, the Turns belong to one Session.
+// TestAimock also checks errors and a connection that breaks.
 func TestAimock(t *testing.T) {
 	t.Parallel()
 	url := startAimock(t)
@@ -157,7 +157,7 @@ func TestAimock(t *testing.T) {
 				"Break off": `ModelFailed: provider "demo": the connection `,
 			} {
 				dir := f.with(t, "turn.yaml", "message: Close 1042.", "message: "+message).written(t, url)
-				f.with(t, "turn.yaml", "message: "+message, "message: Close 1042.") // for the next message
+				f.with(t, "turn.yaml", "message: "+message, "message: Close 1042.") // undo the change for the next message
 				mustSay(t, capstan(t, "run", "-f", dir, "--turn", "first").mustEnd(t, exit.Failed).err, want)
 			}
 		})

@@ -19,8 +19,8 @@ func kindsOfBlocks(m modeltest.AnthropicMessage) string {
 }
 
 // TestAttachmentsOnAnthropic runs an Agent with tools and thinking on a strict server. The first Turn has an image, a
-// PDF and a text, and all its requests must contain them. The request of the second Turn must contain only their
-// names.
+// PDF and a text, and all requests of this Turn must contain them. The request of the second Turn must contain only
+// their names.
 func TestAttachmentsOnAnthropic(t *testing.T) {
 	t.Parallel()
 	model, url := strictAnthropic(t)
@@ -43,11 +43,12 @@ func TestAttachmentsOnAnthropic(t *testing.T) {
 		t.Fatalf("%d requests, want 3", len(requests))
 	}
 	for i := range 2 {
-		asks := requests[i].Messages[0]
-		if kindsOfBlocks(asks) != "image document text" || asks.Content[0].Source.Data != pngOfOne ||
-			asks.Content[1].Source.Data != base64.StdEncoding.EncodeToString([]byte(pdfOfOne)) || asks.Content[1].Title != "terms" ||
-			!strings.Contains(asks.Content[2].Text, "kitchen,12") {
-			t.Errorf("request %d: want the image, the PDF and the text, have %+v", i, asks)
+		question := requests[i].Messages[0]
+		if kindsOfBlocks(question) != "image document text" || question.Content[0].Source.Data != pngOfOne ||
+			question.Content[1].Source.Data != base64.StdEncoding.EncodeToString([]byte(pdfOfOne)) ||
+			question.Content[1].Title != "terms" ||
+			!strings.Contains(question.Content[2].Text, "kitchen,12") {
+			t.Errorf("request %d: want the image, the PDF and the text, have %+v", i, question)
 		}
 	}
 	later := requests[2].Messages[0]

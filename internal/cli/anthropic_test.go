@@ -14,8 +14,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/model/modeltest"
 )
 
-// strictAnthropic starts a server that refuses the same requests as Anthropic. It calls two tools at the same time and
-// then answers. If the request has a schema for the answer, the answer fits the schema.
+// strictAnthropic starts a server that refuses the same requests as Anthropic. Its model calls two tools at the same
+// time and then answers. If the request has a schema for the answer, the model answers at once, and the answer fits the
+// schema.
 func strictAnthropic(t *testing.T) (server *modeltest.Anthropic, url string) {
 	t.Helper()
 	server = &modeltest.Anthropic{Key: key, Reply: func(r modeltest.AnthropicRequest) ([]modeltest.AnthropicBlock, string) {

@@ -32,7 +32,8 @@ func picture(t *testing.T) []byte {
 	return data
 }
 
-// TestAttachFiles attaches files to a Turn that has an attachment from a ConfigMap. One of the files replaces it.
+// TestAttachFiles attaches files to a Turn that has an attachment from a ConfigMap. One of the files replaces this
+// attachment.
 func TestAttachFiles(t *testing.T) {
 	t.Parallel()
 	server := &eyes{images: true, files: true}
@@ -77,9 +78,9 @@ func TestAttachErrors(t *testing.T) {
 	t.Parallel()
 	dir := attachedTo(t, "OpenAI", "rooms text/csv rooms.csv").written(t, nowhere)
 	text := stored(t, "a.txt", []byte("one"))
-	nine := []string{}
+	eight := []string{}
 	for name := range strings.FieldsSeq("a b c d e f g h") {
-		nine = append(nine, "--attach", name+"="+text)
+		eight = append(eight, "--attach", name+"="+text)
 	}
 	for name, tc := range map[string]struct {
 		flags []string
@@ -100,7 +101,7 @@ func TestAttachErrors(t *testing.T) {
 			[]string{"--attach", "a=" + stored(t, "b.png", append(picture(t), make([]byte, 3_932_160)...))},
 			"has more than 3932160 bytes, the maximum for image/png",
 		},
-		"too many": {nine, "the Turn has 9 attachments and may have at most 8"},
+		"too many": {eight, "the Turn has 9 attachments and may have at most 8"},
 	} {
 		got := capstan(t, append([]string{"run", "-f", dir}, tc.flags...)...)
 		if got.code != exit.Usage || !strings.Contains(got.err, "--attach: ") || !strings.Contains(got.err, tc.want) {

@@ -110,8 +110,8 @@ func attachedTo(t *testing.T, dialect string, attachments ...string) files {
 	return f
 }
 
-// TestAttachmentsOnEachDialect sends an image, a PDF and a text to a strict server of each dialect, as far as it
-// accepts them.
+// TestAttachmentsOnEachDialect sends a text to a strict server of each dialect, and an image and a PDF to the servers
+// that accept them. A Turn with another attachment must fail before a request.
 func TestAttachmentsOnEachDialect(t *testing.T) {
 	t.Parallel()
 	const plan, terms, rooms = "plan image/png plan.png", "terms application/pdf terms.pdf", "rooms text/csv rooms.csv"
@@ -151,7 +151,7 @@ func TestAttachmentsOnEachDialect(t *testing.T) {
 	}
 }
 
-// TestAttachmentsSkipModels checks that a model without the capability is skipped, and that texts need none.
+// TestAttachmentsSkipModels checks that a model without the capability Images does not receive a request with an image.
 func TestAttachmentsSkipModels(t *testing.T) {
 	t.Parallel()
 	server := &eyes{images: true}

@@ -144,8 +144,8 @@ func TestBacktestReplay(t *testing.T) {
 	}
 }
 
-// mustBeLiteral checks that the texts in a comment make no links, images, mentions, references or HTML on GitHub, which
-// finds some of them after it has decoded entities.
+// mustBeLiteral checks that the texts in a comment make no links, images, mentions, references or HTML on GitHub.
+// GitHub finds mentions and references even if they are written with HTML entities.
 func mustBeLiteral(t *testing.T, page string) {
 	t.Helper()
 	for _, bad := range []string{"![", "](", "<b>"} {
@@ -241,7 +241,8 @@ func TestBacktestSkips(t *testing.T) {
 		"+Speak about the helpdesk as version two.")
 }
 
-// corrupt changes the input in the journal of a Turn in a folder: a column of its entry gets a value.
+// corrupt sets a column of the journal entry with the input of a Turn. data is the directory of the journals, and name
+// the name of the Turn.
 func corrupt(t *testing.T, data, name, column string, value any) {
 	t.Helper()
 	db, err := sql.Open("sqlite", filepath.Join(data, journals.FileName))
@@ -259,8 +260,8 @@ func corrupt(t *testing.T, data, name, column string, value any) {
 	}
 }
 
-// TestBacktestOfAnUnreadableTurn checks that a journal that cannot be read does not hide the others, and that a Turn of
-// a newer version is skipped.
+// TestBacktestOfAnUnreadableTurn checks that a journal that cannot be read does not hide other Turns, and that a Turn
+// is skipped if a newer version of Capstan wrote its journal.
 func TestBacktestOfAnUnreadableTurn(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, backtestRules)
@@ -279,7 +280,8 @@ func TestBacktestOfAnUnreadableTurn(t *testing.T) {
 	mustSay(t, newest.err, "the Turn default/turn-2 cannot be replayed: the journal was written by a newer version of Capstan")
 }
 
-// TestBacktestInALongComment has more changes and problems than a comment of GitHub may have.
+// TestBacktestInALongComment checks that a report with more changes and problems than fit into a comment of GitHub is
+// shortened.
 func TestBacktestInALongComment(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, strings.Replace(backtestRules, "It is rude.", "It is rude."+strings.Repeat(" |", 400), 1))
@@ -297,7 +299,7 @@ func TestBacktestInALongComment(t *testing.T) {
 	}
 	page := capstan(t, args...).mustEnd(t, exit.Failed).out
 	if n := len(page); n > 60_000 || n < 50_000 {
-		t.Errorf("the comment has %d bytes, want at most 60000, and as much as there is space for", n)
+		t.Errorf("the comment has %d bytes, want from 50000 to 60000", n)
 	}
 	mustSay(t, page, "### Backtest failed: 0 of 40 Turns passed (0%)", "| turn-40 | Failed |", "| turn-1 | Failed |",
 		" problems are left out.\n", "1 more changes are left out.\n")
@@ -434,8 +436,8 @@ func TestBacktestOfFeedback(t *testing.T) {
 		"none")
 }
 
-// TestBacktestOfFeedbackWithoutAVerdict checks that a good score is never met only because no judge has compared the
-// answers.
+// TestBacktestOfFeedbackWithoutAVerdict checks Turns with a good score whose answers no judge compares: the Turn fails
+// if the judge fails for the recorded answer, and a note is printed if the profile has no judge.
 func TestBacktestOfFeedbackWithoutAVerdict(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, strings.Replace(backtestRules, "rules:\n", `rules:
@@ -453,7 +455,7 @@ func TestBacktestOfFeedbackWithoutAVerdict(t *testing.T) {
 	capstan(t, append(args, "-f", profile(t, judged))...).mustEnd(t, exit.OK)
 	got = capstan(t, append(args, "-f", profile(t, secondProfile))...).mustEnd(t, exit.OK)
 	if strings.Contains(got.err, "note: ") {
-		t.Errorf("there is a note about bad answers: %s", got.err)
+		t.Errorf("want no note, because no Turn has a good score, have: %s", got.err)
 	}
 }
 
@@ -480,8 +482,8 @@ func TestBacktestOfARedactionRule(t *testing.T) {
 	}
 }
 
-// TestReplayOfARedactionRule checks that no model receives what a rule of the new Agent removes: neither the one that
-// answers, in an attachment, nor the judge of the recorded answer.
+// TestReplayOfARedactionRule checks that no request contains a text that a rule of the new Agent redacts: neither the
+// request for an answer, in an attachment, nor the request to the judge, in the recorded answer.
 func TestReplayOfARedactionRule(t *testing.T) {
 	t.Parallel()
 	const address = "zoe@example.com"
@@ -505,7 +507,7 @@ func TestReplayOfARedactionRule(t *testing.T) {
 	}
 	for _, r := range requests {
 		if body := string(r.Body); strings.Contains(body, address) || !strings.Contains(body, "[redacted:email]") {
-			t.Errorf("request %d must have what replaces the address, and not the address:\n%s", r.Number, body)
+			t.Errorf("request %d: want [redacted:email] in place of the address, have\n%s", r.Number, body)
 		}
 	}
 }

@@ -85,19 +85,19 @@ func TestSessionOnEachDialect(t *testing.T) {
 }
 
 // checkCacheable checks that the requests of two Turns, two for each Turn, share the bytes that a server can cache: the
-// tools, the first stable characters of the system prompt, and the messages of earlier requests.
-func checkCacheable(t *testing.T, requests []wire, stable int64) {
+// tools, the beginning of the system prompt, which has stableChars characters, and the messages of earlier requests.
+func checkCacheable(t *testing.T, requests []wire, stableChars int64) {
 	t.Helper()
-	if len(requests) != 4 || stable == 0 {
-		t.Fatalf("%d requests with %d stable characters, want 4 requests and more than 0 characters", len(requests), stable)
+	if len(requests) != 4 || stableChars == 0 {
+		t.Fatalf("%d requests with %d stable characters, want 4 requests and more than 0 characters", len(requests), stableChars)
 	}
 	for i := range requests {
 		r := &requests[i]
 		if !bytes.Equal(r.fields["tools"], requests[0].fields["tools"]) {
 			t.Errorf("request %d has other tools: %s", i, r.fields["tools"])
 		}
-		if prompt := r.messages[0].Content; prompt[:stable] != requests[0].messages[0].Content[:stable] {
-			t.Errorf("request %d has another stable part: %s", i, prompt[:stable])
+		if prompt := r.messages[0].Content; prompt[:stableChars] != requests[0].messages[0].Content[:stableChars] {
+			t.Errorf("request %d has another stable part: %s", i, prompt[:stableChars])
 		}
 	}
 	for _, turn := range [][]wire{requests[:2], requests[2:]} {
@@ -137,8 +137,8 @@ func rawMessages(t *testing.T, w wire) []string {
 }
 
 // TestPrefixOfASession checks that each Turn of a Session begins with the messages of the Turn before, so that the
-// server finds them in its cache. Only the facts are left out, which later Turns do not receive. The test does not
-// apply to other dialects, which put the system messages of each Turn first, or add data to calls.
+// server finds them in its cache. The facts are an exception, because later Turns do not receive them. The test does
+// not apply to other dialects: they put the system messages of each Turn first, or add data to calls.
 func TestPrefixOfASession(t *testing.T) {
 	t.Parallel()
 	for _, dialect := range []string{"OpenAI", "AzureOpenAI"} {

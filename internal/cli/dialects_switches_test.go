@@ -20,17 +20,17 @@ func schemaSent(w wire) string {
 // before it is sent.
 func TestSwitchesOfADialect(t *testing.T) {
 	t.Parallel()
-	const noMore = "{maxOutputTokens: 500}"
+	const onlyLimit = "{maxOutputTokens: 500}"
 	for name, tc := range map[string]struct {
 		dialect, switches, parameters string
 		rules                         []rule
 	}{
-		"schemas together with tools": {"Generic", "{answerSchemas: Always}", noMore, []rule{schemaSent}},
+		"schemas together with tools": {"Generic", "{answerSchemas: Always}", onlyLimit, []rule{schemaSent}},
 		"schemas without tools": {
-			"OpenAI", "{answerSchemas: WithoutTools}", noMore,
+			"OpenAI", "{answerSchemas: WithoutTools}", onlyLimit,
 			[]rule{noSchemaWithTools("response_format is not supported with tools")},
 		},
-		"no schemas": {"OpenAI", "{answerSchemas: Never}", noMore, []rule{without("response_format")}},
+		"no schemas": {"OpenAI", "{answerSchemas: Never}", onlyLimit, []rule{without("response_format")}},
 		"another seed": {
 			"OpenAI", "{seed: RandomSeed}", "{maxOutputTokens: 500, seed: 7}", []rule{without("seed"), needs("random_seed")},
 		},
@@ -47,7 +47,7 @@ func TestSwitchesOfADialect(t *testing.T) {
 				url, received := server.serve(t, "", false)
 				tools := serveTools(t, "")
 				f := manifests(t, tools.url, tc.dialect, "{timeoutSeconds: 30}").with(t, "agent.yaml", "  reflectEveryTurns: 1\n", "")
-				f = f.with(t, "agent.yaml", noMore, tc.parameters)
+				f = f.with(t, "agent.yaml", onlyLimit, tc.parameters)
 				f = f.with(t, "provider.yaml", "  dialect: "+tc.dialect, "  dialect: "+tc.dialect+switches)
 				f = f.with(t, "provider.yaml", "name: small", "name: small\n    capabilities: [StructuredOutput]")
 				f["turn.yaml"] += "  output: {schema: {type: object, properties: {id: {type: integer}}, required: [id]}}\n"

@@ -168,7 +168,8 @@ func returns(data, problem string) rule {
 	})
 }
 
-// returnsCurrent is like returns, but earlier calls, before the last message of the user, may also have the data older.
+// returnsCurrent is like returns, but calls before the last message of the user may also be sent back with the data
+// in older.
 func returnsCurrent(data, older, problem string) rule {
 	return func(w wire) string {
 		current := w.current()
@@ -258,7 +259,7 @@ type strictServer struct {
 
 const nestedError = `{"error":{"message":%q,"type":"invalid_request_error","param":null,"code":null}}`
 
-// strictServers are the servers by dialect.
+// strictServers are the servers by dialect. Comments name the sources of the rules and of the error messages.
 var strictServers = map[string]strictServer{
 	"Generic": {
 		[]rule{systemFirst, noNames, mistralOrder, noPrefill, needs("max_tokens"), without("max_completion_tokens",
@@ -401,7 +402,7 @@ func (s strictServer) usage(dialect string) string {
 	return cached
 }
 
-// received is what a strict server has received.
+// received holds the requests that a strict server has accepted, and the reasons why it has refused others.
 type received struct {
 	mu       sync.Mutex
 	problems []string
@@ -442,8 +443,8 @@ func (r *received) add(w wire, rules []rule) string {
 // them.
 var schemasSuppressCalls = []string{"VLLM", "Ollama", "LlamaCpp", "SGLang", "LMStudio", "Generic"}
 
-// serve starts the server of a dialect. It calls a tool, and answers after the result of the call. If stubborn is
-// true, it also calls a tool together with its first answer.
+// serve starts the server of a dialect. Its model calls a tool, and answers after the result of the call. If stubborn
+// is true, the model also calls a tool together with its first answer.
 func (s strictServer) serve(t *testing.T, dialect string, stubborn bool) (url string, got *received) {
 	t.Helper()
 	got = &received{}
@@ -510,8 +511,9 @@ func manifests(t *testing.T, tools, dialect, limits string) files {
 		"  history: [{role: User, content: Hello.}, {role: Assistant, content: Hi!}]")
 }
 
-// TestAgentOnEachDialect runs an Agent with tools on a strict server of each dialect: once with reflection, and once
-// with a limit of one step. Both add notes to a conversation that has facts between earlier messages.
+// TestAgentOnEachDialect runs an Agent with tools and reflection on a strict server of each dialect: once with the
+// default limit of steps, and once with a limit of one step. Reflection and the last step both add notes to a
+// conversation that has facts between earlier messages.
 func TestAgentOnEachDialect(t *testing.T) {
 	t.Parallel()
 	for dialect, server := range strictServers {
@@ -519,7 +521,7 @@ func TestAgentOnEachDialect(t *testing.T) {
 			limits string
 			code   int
 		}{
-			"checked": {"{timeoutSeconds: 30}", exit.OK}, "last step": {"{timeoutSeconds: 30, maxSteps: 1}", exit.Failed},
+			"default limit": {"{timeoutSeconds: 30}", exit.OK}, "last step": {"{timeoutSeconds: 30, maxSteps: 1}", exit.Failed},
 		} {
 			t.Run(dialect+", "+name, func(t *testing.T) {
 				t.Parallel()

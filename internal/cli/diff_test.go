@@ -74,7 +74,7 @@ func TestDiffText(t *testing.T) {
 
 func TestDiffExitCodes(t *testing.T) {
 	t.Parallel()
-	now := complete().written(t, nowhere)
+	current := complete().written(t, nowhere)
 	broken := files{"profile.yaml": strings.Replace(profileYAML, "{{ .product }}", "{{ .prodcut }}", 1)}.written(t, nowhere)
 	invalid := files{"profile.yaml": strings.Replace(profileYAML, "identity:", "identitty:", 1)}.written(t, nowhere)
 	stranger := files{"provider.yaml": providerYAML}.written(t, nowhere)
@@ -88,7 +88,7 @@ func TestDiffExitCodes(t *testing.T) {
 	}{
 		"the same": {
 			"one line reports it",
-			[]string{"--diff", now},
+			[]string{"--diff", current},
 			exit.OK,
 			[]string{"Turn default/first: the prompts are the same: 4 messages, promptHash "},
 		},
@@ -138,13 +138,13 @@ func TestDiffExitCodes(t *testing.T) {
 		},
 		"an unknown flag before": {
 			"the exit code is right even if parsing stops before --diff",
-			[]string{"--frobnicate", "--diff", now},
+			[]string{"--frobnicate", "--diff", current},
 			exit.Failed,
 			[]string{"unknown flag", "render --help"},
 		},
 		"an unknown flag after": {
 			"exit code 2 means that the prompts differ",
-			[]string{"--diff=" + now, "--frobnicate"},
+			[]string{"--diff=" + current, "--frobnicate"},
 			exit.Failed,
 			[]string{"unknown flag"},
 		},
@@ -156,7 +156,7 @@ func TestDiffExitCodes(t *testing.T) {
 		},
 		"an unknown Turn": {
 			"exit code 2 means that the prompts differ",
-			[]string{"--diff", now, "--turn", "x"},
+			[]string{"--diff", current, "--turn", "x"},
 			exit.Failed,
 			[]string{"--turn: "},
 		},
@@ -170,7 +170,7 @@ func TestDiffExitCodes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := capstan(t, append([]string{"render", "-f", now, "--now", noon}, tc.args...)...)
+			got := capstan(t, append([]string{"render", "-f", current, "--now", noon}, tc.args...)...)
 			if got.code != tc.code {
 				t.Errorf("%s: want exit code %d, have %d; %s%s", tc.reason, tc.code, got.code, got.out, got.err)
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
-// withJudges returns fields of a PromptProfile with two judges.
+// withJudges has fields of a PromptProfile with two judges.
 const withJudges = `overrides: {behavior: Be brief.}
   judges:
   - {name: relevant, type: Relevance, modelRef: {providerRef: {name: demo}, model: judge}}
@@ -31,12 +31,13 @@ const evalRules = `rules:
 - reply: {text: "I do not know."}
 `
 
-// evalFiles returns manifests, and cases that all pass.
+// evalFiles returns manifests with a PromptProfile that has judges.
 func evalFiles(t *testing.T) files {
 	t.Helper()
 	return complete().with(t, "profile.yaml", "overrides: {behavior: Be brief.}", withJudges)
 }
 
+// passing has two cases that pass.
 const passing = `manifests: [manifests]
 cases:
 - name: price
@@ -151,8 +152,8 @@ func TestEvalProblems(t *testing.T) {
 }
 
 // TestEvalFeedback checks cases that pass with feedback to an earlier answer: the judges' scores may differ a little,
-// and a bad answer must have changed, without a question to a judge about it. It also checks that expressions see the
-// sources of an answer that hides them.
+// and a bad answer must have changed. No judge is asked about the bad earlier answer. TestEvalFeedback also checks that
+// expressions see the sources of an answer that hides them.
 func TestEvalFeedback(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, strings.Replace(evalRules, "71", "70", 1))
@@ -174,13 +175,13 @@ cases:
 		t.Errorf("%d requests, want 2 answers, 4 verdicts about them, and 2 about the good earlier answer", n)
 	}
 	if good, bad := r.Cases[0], r.Cases[1]; good.JudgesSpent.Tokens < bad.JudgesSpent.Tokens*3/2 || len(good.Evaluations) != 2 {
-		t.Errorf("judges used %d and %d tokens, want those about the earlier answer in the first number", good.JudgesSpent.Tokens,
-			bad.JudgesSpent.Tokens)
+		t.Errorf("judges used %d and %d tokens, want the first number to include the tokens for the good earlier answer",
+			good.JudgesSpent.Tokens, bad.JudgesSpent.Tokens)
 	}
 }
 
-// TestEvalFeedbackWithoutAVerdict checks that good feedback is never met only because no judge has compared the
-// answers.
+// TestEvalFeedbackWithoutAVerdict checks cases with good feedback whose answers no judge compares: the case fails if
+// the judge fails for the earlier answer, and the input is invalid if the profile has no judge.
 func TestEvalFeedbackWithoutAVerdict(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, strings.Replace(evalRules, `{"score": 71, "reason": "It is very kind."}`, "It is very kind.", 1))
@@ -351,8 +352,7 @@ func TestEvalErrors(t *testing.T) {
 	mustSay(t, capstan(t, "eval", "-f", down).mustEnd(t, exit.Failed).out, "0 of 2 cases passed (0%), 2 had an error")
 }
 
-// TestEvalPolicy checks a case with the expectation that an output policy refuses the answer. No judge is asked about
-// it.
+// TestEvalPolicy checks a case that expects an output policy to refuse the answer. No judge is asked about this answer.
 func TestEvalPolicy(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, evalRules)
@@ -372,7 +372,7 @@ func TestEvalTools(t *testing.T) {
 	_, url := fake(t, closing)
 	cases := `manifests: [manifests]
 cases: [{name: a, message: "Close 1042.", expect: {tools: {called: [close_ticket]}}}]`
-	path := evalSetup(t, url, cases, withTools(t, tickets.url, approved))
+	path := evalSetup(t, url, cases, withTools(t, tickets.url, requiresApproval))
 	mustSay(t, capstan(t, "eval", "-f", path).mustEnd(t, exit.Failed).out,
 		`the tool "close_ticket" must be called; the called tools are: none`)
 	if tickets.closedTickets() != "" {
@@ -421,7 +421,7 @@ func TestEvalInterruptedJudges(t *testing.T) {
 	path := evalSetup(t, url, passing, evalFiles(t))
 	got := runInterrupted(t, model, "eval", "-f", path, "--parallel", "1", "-o", "json")
 	got.mustEnd(t, exit.Interrupted)
-	if r := reportOf(t, got.out); r.OK || r.Missing+r.Failed != 2 || r.Passed != 0 { // it may be cut off at the answer
+	if r := reportOf(t, got.out); r.OK || r.Missing+r.Failed != 2 || r.Passed != 0 { // the interrupt may also arrive before the answer
 		t.Errorf("report %+v, want no case that has passed", r)
 	}
 }

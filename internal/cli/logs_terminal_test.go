@@ -80,8 +80,8 @@ func TestFollowShowsActivityOnTerminal(t *testing.T) {
 	const eraseLine = "\r\x1b[K"
 	var lines []string
 	for line := range strings.SplitSeq(strings.TrimSuffix(seen.String(), "\n"), "\n") {
-		if at := strings.LastIndex(line, eraseLine); at >= 0 {
-			line = line[at+len(eraseLine):]
+		if i := strings.LastIndex(line, eraseLine); i >= 0 {
+			line = line[i+len(eraseLine):]
 		}
 		lines = append(lines, line)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// skilled is a model that loads a skill before it answers.
+// skilled has the rules of a model that loads a skill before it answers.
 const skilled = `rules:
 - {when: {toolMessages: 0}, reply: {text: Let me see., ` +
 	`toolCalls: [{id: call_1, name: load_skill, arguments: '{"key":"refunds"}'}], ` +
@@ -23,8 +23,8 @@ const skilled = `rules:
 - {reply: {text: "Within a week.", usage: {promptTokens: 150, completionTokens: 10}}}
 `
 
-// ran runs the Turn of the complete manifests with a skill, and returns the directory of its journal.
-func ran(t *testing.T, rules string) (data string) {
+// journalOf runs the Turn of the complete manifests with a skill, and returns the directory of its journal.
+func journalOf(t *testing.T, rules string) (data string) {
 	t.Helper()
 	_, url := fake(t, rules)
 	f := complete().with(t, "agent.yaml", "  limits:", "  skills: {available: [refunds]}\n  limits:")
@@ -37,12 +37,13 @@ func ran(t *testing.T, rules string) (data string) {
 // measured matches durations and hashes, which these tests ignore.
 var measured = regexp.MustCompile(`, [0-9.]+ s\b|[0-9a-f]{64}`)
 
-// second matches the seconds at the beginning of a line. They depend on the order in which goroutines read the clock.
-var second = regexp.MustCompile(`(?m)^12:00:\d\dZ `)
+// lineTime matches the time at the beginning of a line. Its seconds depend on the order in which goroutines read the
+// clock.
+var lineTime = regexp.MustCompile(`(?m)^12:00:\d\dZ `)
 
 func TestLogsOfALocalTurn(t *testing.T) {
 	t.Parallel()
-	data := ran(t, skilled)
+	data := journalOf(t, skilled)
 	got := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK)
 	want := `Turn default/first
   run 1    executor local, epoch 1, 2026-04-09T12:00:02Z
@@ -68,7 +69,7 @@ user
   took     280 tokens (250 in, 30 out), cost 0.00031 USD
   source   notes/a.md
 `
-	have := second.ReplaceAllString(measured.ReplaceAllString(got.out, ""), "12:00:__Z ")
+	have := lineTime.ReplaceAllString(measured.ReplaceAllString(got.out, ""), "12:00:__Z ")
 	if diff := cmp.Diff(want, have); diff != "" {
 		t.Errorf("-want +have:\n%s", diff)
 	}
@@ -108,7 +109,7 @@ Step 2: small of ModelProvider demo, 160 tokens (150 in, 10 out), cost 0.00017 U
 
 func TestLogsAsJSON(t *testing.T) {
 	t.Parallel()
-	data := ran(t, skilled)
+	data := journalOf(t, skilled)
 	got := capstan(t, "logs", "first", "--data-dir", data, "-o", "json").mustEnd(t, exit.OK)
 	mustSay(t, got.out, `{"seq":1,"epoch":1,"kind":"run.started","version":1,"time":"2026-04-09T12:00:02.5Z",`, "Pay back within a week.")
 	mustSay(t, capstan(t, "logs", "first", "--data-dir", data, "-o", "yaml").mustEnd(t, exit.Usage).err, "must be text or json")
@@ -116,7 +117,7 @@ func TestLogsAsJSON(t *testing.T) {
 
 func TestExportRedactsContent(t *testing.T) {
 	t.Parallel()
-	data := ran(t, skilled)
+	data := journalOf(t, skilled)
 	content := []string{
 		"What is up?", "Nothing much.", "Within a week.", "Pay back", "Let me see.", "Answer questions",
 		"notes/a.md", `\"refunds\"`,
@@ -148,7 +149,7 @@ func TestExportRedactsContent(t *testing.T) {
 
 func TestExportOfAnArtifact(t *testing.T) {
 	t.Parallel()
-	data := ran(t, "rules: [{reply: {text: \"0123456789\\e[2J\", repeat: 4000}}]")
+	data := journalOf(t, "rules: [{reply: {text: \"0123456789\\e[2J\", repeat: 4000}}]")
 	logs := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK)
 	found := regexp.MustCompile(`answer +[0-9,]+ bytes, artifact ([0-9a-f]{64})`).FindStringSubmatch(logs.out)
 	if found == nil {
@@ -191,7 +192,7 @@ func TestTurnsOfTheSameName(t *testing.T) {
 
 func TestLogsErrors(t *testing.T) {
 	t.Parallel()
-	data := ran(t, skilled)
+	data := journalOf(t, skilled)
 	for name, tc := range map[string]struct {
 		reason string
 		args   []string
@@ -295,7 +296,7 @@ func TestFollowIsInterrupted(t *testing.T) {
 
 func TestCompletionOfTurnsInDirectory(t *testing.T) {
 	t.Parallel()
-	data := ran(t, skilled)
+	data := journalOf(t, skilled)
 	for _, command := range [][]string{{"logs"}, {"export", "turn"}} {
 		got := capstan(t, append(append([]string{"__complete"}, command...), "--data-dir", data, "")...).mustEnd(t, exit.OK)
 		mustSay(t, got.out, "first\n")
@@ -352,8 +353,9 @@ func TestLogsIgnoreJournalOfSession(t *testing.T) {
 		"it has journals of these Turns: default/first")
 }
 
-// TestLogsShowHistoryOfTurn checks that an export contains the earlier messages, which the journal only refers to.
-func TestLogsShowHistoryOfTurn(t *testing.T) {
+// TestExportShowsHistoryOfTurn checks that an export contains the earlier messages, although the journal only refers to
+// them.
+func TestExportShowsHistoryOfTurn(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, memory)
 	dir, data := conversing(t).written(t, url), t.TempDir()

@@ -7,7 +7,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
-// learningModel is a model that extracts a memory from a message, and answers from its memories.
+// learningModel has the rules of a model that extracts a memory from a message, and answers from its memories.
 const learningModel = `rules:
 - {when: {systemContains: You read a message, contains: HP}, ` +
 	`reply: {text: '{"memories": [{"content": "Has an HP 4000.", "scope": "User", "confidence": 90}]}'}}
@@ -39,9 +39,9 @@ func TestRunLearnsAndMemoryShowsIt(t *testing.T) {
 		t.Fatalf("list prints %q, want one memory", list)
 	}
 	id := strings.Fields(lines[1])[1]
-	for what, want := range map[string]string{"turn": "first", "scope": "User", "confidence": "90 %"} {
+	for field, want := range map[string]string{"turn": "first", "scope": "User", "confidence": "90 %"} {
 		if got := capstan(t, "memory", "show", id, "--data-dir", data).mustEnd(t, exit.OK).out; !strings.Contains(got, want) {
-			t.Errorf("show prints %q, want the %s %q", got, what, want)
+			t.Errorf("show prints %q, want the %s %q", got, field, want)
 		}
 	}
 	asJSON := capstan(t, "memory", "list", "--data-dir", data, "-o", "json", "--scope", "User", "--turn", "first").mustEnd(t, exit.OK).out

@@ -54,10 +54,10 @@ func priceTable(entries []prices.Entry) string {
 }
 
 // cell returns a price. If requests with long prompts have another price, that price follows in brackets.
-func cell(p *model.Pricing, of func(*model.Pricing) decimal.Decimal) string {
-	text := of(p).String()
+func cell(p *model.Pricing, priceOf func(*model.Pricing) decimal.Decimal) string {
+	text := priceOf(p).String()
 	if p.Long != nil {
-		text += " (" + of(p.Long).String() + ")"
+		text += " (" + priceOf(p.Long).String() + ")"
 	}
 	return text
 }

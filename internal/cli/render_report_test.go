@@ -102,7 +102,7 @@ func TestReportListsUsedAndLeftOutParts(t *testing.T) {
 	t.Parallel()
 	got := capstan(t, "render", "-f", rich(t).written(t, nowhere), "--now", noon).mustEnd(t, exit.OK)
 	if diff := cmp.Diff(collapseSpaces(wantRichReport), report(t, got.out)); diff != "" {
-		t.Errorf("want a line for each part that was used or left out, and no line from an ID; -want +have:\n%s", diff)
+		t.Errorf("want a line for each part that was used or left out, and no extra line from a line feed in an ID; -want +have:\n%s", diff)
 	}
 }
 

@@ -155,10 +155,10 @@ func TestRenderReadsStandardInputAndSeveralPaths(t *testing.T) {
 	for name, got := range map[string]output{
 		"standard input": call{stdin: all}.run(t.Context(), "render", "-f", "-", "--now", noon),
 		"repeated -f":    capstan(t, "render", "-f", dir+"/agent.yaml", "-f", dir+"/profile.yaml", "-f", dir+"/turn.yaml", "--now", noon),
-		"as expanded":    capstan(t, "render", "-f", dir+"/agent.yaml", dir+"/profile.yaml", dir+"/turn.yaml", "--now", noon),
+		"arguments":      capstan(t, "render", "-f", dir+"/agent.yaml", dir+"/profile.yaml", dir+"/turn.yaml", "--now", noon),
 	} {
 		if hashless(got.mustEnd(t, exit.OK).out) != wantText {
-			t.Errorf("%s: want the same text as of a directory, have:\n%s", name, got.out)
+			t.Errorf("%s: want the same text as from a directory, have:\n%s", name, got.out)
 		}
 	}
 }

@@ -64,7 +64,7 @@ func newReplay(env terminal.Environment) *cobra.Command {
 	return cmd
 }
 
-// addSourceOfTurns adds the flags of commands that replay Turns which specify where the journals are.
+// addSourceOfTurns adds the flags that specify where the journals are, for commands that replay Turns.
 func addSourceOfTurns(cmd *cobra.Command, j *journals.Source) {
 	f := cmd.Flags()
 	f.StringVarP(&j.Namespace, "namespace", "n", "",
@@ -78,7 +78,7 @@ func addSourceOfTurns(cmd *cobra.Command, j *journals.Source) {
 	}
 }
 
-// addStateFlags adds the flags of commands that replay Turns which specify the change.
+// addStateFlags adds the flags that specify the changed manifests, for commands that replay Turns.
 func addStateFlags(cmd *cobra.Command, s *replay.Flags) {
 	f := cmd.Flags()
 	f.StringArrayVarP(&s.Files, "filename", "f", nil, "`PATH` of a file or directory of the changed manifests, or -; may be repeated")

@@ -24,8 +24,8 @@ spec:
   overrides: {behavior: Be brief.}
 `
 
-// twoPrompts is a model that closes a ticket. With the second profile, it writes the same arguments in another order,
-// and then asks for a ticket that no recorded Turn has read.
+// twoPrompts has the rules of a model that closes a ticket. With the second profile, the model writes the same
+// arguments in another order, and then asks for a ticket that no recorded Turn has read.
 const twoPrompts = `rules:
 - when: {toolMessages: 0, hasTools: true, systemContains: "version two"}
   reply: {toolCalls: [{id: c9, name: close_ticket, arguments: '{"note": "a\nb",  "id": "1042"}'}]}
@@ -73,12 +73,12 @@ func replayOf(t *testing.T, text string) (r replayed) {
 }
 
 // TestReplay replays a Turn that has closed a ticket. The call is answered from the journal, and the ticket is not
-// closed again. A call without a recorded result is not made, and the model is told so.
+// closed again. A call without a recorded result is not made, and its result says that this is a replay.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, twoPrompts)
 	tools := serveTools(t, "")
-	dir, data := withTools(t, tools.url, approved).written(t, url), t.TempDir()
+	dir, data := withTools(t, tools.url, requiresApproval).written(t, url), t.TempDir()
 	capstan(t, "run", "-f", dir, "--data-dir", data, "--approve", "all").mustEnd(t, exit.OK)
 	args := []string{"replay", "first", "--data-dir", data, "-f", secondDir(t), "--manifests", dir}
 
@@ -116,7 +116,7 @@ func TestReplayPromptOnly(t *testing.T) {
 		t.Errorf("%d requests after %d, want none, and no answer in\n%s", model.Stats().Requests, before, got.out)
 	}
 	all := capstan(t, "replay", "first", "--data-dir", data, "-f", dir, "--prompt-only", "--model", "demo:large").mustEnd(t, exit.OK)
-	mustSay(t, all.out, "-- provider: demo\n"[1:], "+- model: large\n", "model             demo:small → demo:large\n")
+	mustSay(t, all.out, "- provider: demo\n", "+- model: large\n", "model             demo:small → demo:large\n")
 }
 
 // TestReplayWithAnotherModel checks a replay with a model that is not in the Agent's chain.
@@ -141,7 +141,7 @@ func TestReplayOfEndlessCalls(t *testing.T) {
 - reply: {text: "One."}
 `)
 	tools := serveTools(t, "")
-	f := withTools(t, tools.url, approved).with(t, "agent.yaml", "timeoutSeconds: 30", "maxSteps: 3, timeoutSeconds: 60")
+	f := withTools(t, tools.url, requiresApproval).with(t, "agent.yaml", "timeoutSeconds: 30", "maxSteps: 3, timeoutSeconds: 60")
 	dir, data := f.written(t, url), t.TempDir()
 	capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
 	r := replayOf(t, capstan(t, "replay", "first", "--data-dir", data, "-f", secondDir(t), "-m", dir, "-o", "json").out)
@@ -153,16 +153,17 @@ func TestReplayOfEndlessCalls(t *testing.T) {
 	}
 }
 
-// TestReplayOfTurns checks replays of Turns that did not end with an answer.
+// TestReplayOfTurns checks replays of Turns whose call was denied or requires approval, and of Turns that have no
+// answer or no prompt.
 func TestReplayOfTurns(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		reason string
 		change func(*testing.T, files) files
 		args   []string
-		ran    int
-		code   int
-		want   string
+		// runCode and code are the exit codes of the run and of the replay.
+		runCode, code int
+		want          string
 	}{
 		"denied": {
 			"the denial is recorded, too", func(_ *testing.T, f files) files { return f },
@@ -192,8 +193,8 @@ func TestReplayOfTurns(t *testing.T) {
 			t.Parallel()
 			_, url := fake(t, closing)
 			tools := serveTools(t, "")
-			dir, data := tc.change(t, withTools(t, tools.url, approved)).written(t, url), t.TempDir()
-			capstan(t, append([]string{"run", "-f", dir, "--data-dir", data}, tc.args...)...).mustEnd(t, tc.ran)
+			dir, data := tc.change(t, withTools(t, tools.url, requiresApproval)).written(t, url), t.TempDir()
+			capstan(t, append([]string{"run", "-f", dir, "--data-dir", data}, tc.args...)...).mustEnd(t, tc.runCode)
 			got := capstan(t, "replay", "first", "--data-dir", data, "-m", withTools(t, nowhere, "").written(t, url)).mustEnd(t, tc.code)
 			mustSay(t, got.out+got.err, tc.want)
 			if tools.closedTickets() != "" {
@@ -299,9 +300,9 @@ func TestReplayHostileTexts(t *testing.T) {
 	tools := serveTools(t, "")
 	dir, data := withTools(t, tools.url, "").written(t, url), t.TempDir()
 	capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
-	on := call{terminal: true, env: map[string]string{"TERM": "dumb"}}
+	onTerminal := call{terminal: true, env: map[string]string{"TERM": "dumb"}}
 	for _, format := range []string{"text", "json"} {
-		got := on.run(t.Context(), "replay", "first", "--data-dir", data, "-f", secondDir(t), "-m", dir,
+		got := onTerminal.run(t.Context(), "replay", "first", "--data-dir", data, "-f", secondDir(t), "-m", dir,
 			"-o", format).mustEnd(t, exit.OK)
 		if strings.ContainsAny(got.out, "\x1b\x07\u009b") || strings.Contains(got.out, "\nTurn default/first: the prompts are the same") {
 			t.Errorf("want no control characters, and no line that imitates Capstan's own output, have\n%q", got.out)
@@ -340,7 +341,7 @@ func TestReplayOfRequest(t *testing.T) {
 // TestReplayCompletion checks that the completion offers the names of the Turns of a directory.
 func TestReplayCompletion(t *testing.T) {
 	t.Parallel()
-	data := ran(t, skilled)
+	data := journalOf(t, skilled)
 	mustSay(t, capstan(t, "__complete", "replay", "--data-dir", data, "").out, "first\n:4\n")
 	mustSay(t, capstan(t, "__complete", "replay", "-o", "").out, "text\njson\n:4\n")
 }

@@ -19,7 +19,7 @@ import (
 // testTimeout limits the wait for a condition.
 const testTimeout = time.Minute
 
-// runInterrupted runs a command line and interrupts it after the first request to the model.
+// runInterrupted runs a command line, and interrupts it while a request to the model is in flight.
 func runInterrupted(t *testing.T, model *server.Server, args ...string) output {
 	t.Helper()
 	ctx, interrupt := context.WithCancel(t.Context())
@@ -162,7 +162,7 @@ func TestRunningTurnIsNotStartedTwice(t *testing.T) {
 	second := capstan(t, args...).mustEnd(t, exit.Failed)
 	mustSay(t, second.err, "another process uses it (process ",
 		"another capstan run uses the same --data-dir: wait for it, or use another directory")
-	capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK) // reading does not count as use
+	capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK) // a journal in use can be read
 	if s := model.Stats(); s.Requests != 1 || s.InFlight != 1 {
 		t.Errorf("want only the request of the first run, have %+v", s)
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
-// memory is a model that answers the second question only if it has received its first answer.
+// memory has the rules of a model that answers the second question only if it has received its first answer.
 const memory = `rules:
 - {when: {contains: again, anyContains: "It is Monday."}, ` +
 	`reply: {text: "Monday, as I said.", usage: {promptTokens: 200, completionTokens: 20}}}

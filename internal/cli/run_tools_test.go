@@ -52,7 +52,7 @@ func TestRunWithApproveFlag(t *testing.T) {
 			t.Parallel()
 			_, url := fake(t, closing)
 			tools := serveTools(t, "")
-			got := capstan(t, "run", "-f", withTools(t, tools.url, approved).written(t, url), "-o", "json", "--approve",
+			got := capstan(t, "run", "-f", withTools(t, tools.url, requiresApproval).written(t, url), "-o", "json", "--approve",
 				tc.mode).mustEnd(t, exit.OK)
 			record := turnOf(t, got.out).Status.ToolCalls[0]
 			if tools.closedTickets() != tc.closed || string(record.Outcome) != tc.outcome || record.DecidedBy != "local user" {
@@ -84,7 +84,7 @@ func TestRunAsksAtATerminal(t *testing.T) {
 			t.Parallel()
 			_, url := fake(t, closing)
 			tools := serveTools(t, "")
-			dir := withTools(t, tools.url, approved).written(t, url)
+			dir := withTools(t, tools.url, requiresApproval).written(t, url)
 			got := call{terminal: true, stdin: tc.typed, env: dumb}.run(t.Context(), "run", "-f", dir).mustEnd(t, tc.code)
 			if tools.closedTickets() != tc.closed {
 				t.Errorf("%s: want %q closed, have %q", tc.reason, tc.closed, tools.closedTickets())
@@ -102,7 +102,7 @@ func TestWaitingTurnContinuesLater(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, closing)
 	tools := serveTools(t, "")
-	dir, data := withTools(t, tools.url, approved).written(t, url), t.TempDir()
+	dir, data := withTools(t, tools.url, requiresApproval).written(t, url), t.TempDir()
 	for _, output := range []string{"text", "json"} {
 		waits := capstan(t, "run", "-f", dir, "--data-dir", data, "-o", output).mustEnd(t, exit.Parked)
 		mustSay(t, waits.err, "AwaitingApproval: approval is required for close_ticket (call_1): run the same command again at a terminal")
@@ -128,7 +128,7 @@ func TestRunIsInterruptedDuringQuestion(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, closing)
 	tools := serveTools(t, "")
-	dir := withTools(t, tools.url, approved).written(t, url)
+	dir := withTools(t, tools.url, requiresApproval).written(t, url)
 	ctx, cancel := context.WithCancel(t.Context())
 	typing, typed := io.Pipe()
 	defer typed.Close() //nolint:errcheck // because a pipe closes without fail
@@ -154,7 +154,8 @@ func (h hooked) Read(p []byte) (int, error) {
 func delegating(t *testing.T, tools string) files {
 	t.Helper()
 	f := complete().with(t, "agent.yaml", "  limits:", "  tools:\n  - agentRef: {name: closer}\n  limits:")
-	f["closer.yaml"] = strings.Replace(strings.Replace(withTools(t, tools, approved)["agent.yaml"], "{name: support}", "{name: closer}", 1),
+	agent := withTools(t, tools, requiresApproval)["agent.yaml"]
+	f["closer.yaml"] = strings.Replace(strings.Replace(agent, "{name: support}", "{name: closer}", 1),
 		"promptProfileRef: {name: support}", "promptProfileRef: {name: closer}", 1)
 	f["closer-profile.yaml"] = strings.NewReplacer("name: support", "name: closer", "Answer questions about",
 		"Close tickets of").Replace(profileYAML)
@@ -340,16 +341,17 @@ func TestArtifactIsFoundByName(t *testing.T) {
 	}
 }
 
-func TestLateDecisionIsADenial(t *testing.T) {
+func TestExpiredRequestIsADenial(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, closing)
 	tools := serveTools(t, "")
-	f := withTools(t, tools.url, approved).with(t, "agent.yaml", "timeoutSeconds: 30", "timeoutSeconds: 30, approvalTimeoutSeconds: 1")
+	f := withTools(t, tools.url, requiresApproval).with(t, "agent.yaml", "timeoutSeconds: 30",
+		"timeoutSeconds: 30, approvalTimeoutSeconds: 1")
 	dir, data := f.written(t, url), t.TempDir()
 	capstan(t, "run", "-f", dir, "--data-dir", data, "--now", noon).mustEnd(t, exit.Parked)
 	logs := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK)
 	mustSay(t, logs.out, "close_ticket (call_1) requires approval until 2026-04-09T12:00:01Z")
-	// Each call of the tests' clock adds half a second.
+	// Without --now, each call of the tests' clock adds half a second, so the request expires during the run.
 	late := capstan(t, "run", "-f", f.written(t, url), "--data-dir", t.TempDir(), "-o", "json").mustEnd(t, exit.OK)
 	mustSay(t, late.err, "The request for approval of the call call_1 of step 1 has expired: the call is denied\n")
 	if tools.closedTickets() != "" {
@@ -384,7 +386,7 @@ func TestRunWithSubAgentOfAnotherNamespace(t *testing.T) {
 		t.Errorf("want the call made once, have %q", tools.closedTickets())
 	}
 	child := ""
-	for _, more := range [][]string{{}, {"--replay"}} { // its Turn is in the namespace of its caller
+	for _, more := range [][]string{{}, {"--replay"}} { // the child Turn is in the namespace of the calling Turn
 		args := append([]string{"backtest", "-m", dir, "--agent", "platform/closer", "--data-dir", data, "-o", "json"}, more...)
 		r := backtestOf(t, capstan(t, args...).mustEnd(t, exit.OK).out)
 		if r.Agent != "platform/closer" || r.Total != 1 || r.Passed != 1 || r.Backtest.Same != 1 || len(r.Backtest.Skipped) > 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// toolServer is an MCP server with three tools, built with the reference SDK.
+// toolServer is an MCP server with two tools, built with the reference SDK.
 type toolServer struct {
 	url string
 
@@ -74,7 +74,7 @@ spec:
   type: MCP
   mcp: {url: TOOLSURL}
 `
-	// closing is a model that closes the requested ticket and then repeats the result of the call.
+	// closing has the rules of a model that closes the requested ticket and then repeats the result of the call.
 	closing = `rules:
 - {when: {toolMessages: 0, hasTools: true}, ` +
 		`reply: {toolCalls: [{id: call_1, name: close_ticket, arguments: '{"id": "1042", "note": "a\nb"}'}]}}
@@ -90,5 +90,5 @@ func withTools(t *testing.T, url, more string) files {
 	return f
 }
 
-// approved requires an approval for each closing of a ticket.
-const approved = "    requireApproval: [\"close_*\"]\n"
+// requiresApproval is a field of an entry of the Agent's tools: closing a ticket requires approval.
+const requiresApproval = "    requireApproval: [\"close_*\"]\n"

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// noting is a model that adds a note to two tickets, and closes one.
+	// noting has the rules of a model that adds a note to two tickets, and closes one of them.
 	noting = `rules:
 - when: {toolMessages: 0, hasTools: true}
   reply:
@@ -134,5 +134,5 @@ func TestUndoWithoutACluster(t *testing.T) {
 	again := capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
 	mustSay(t, again.err, "does not run again")
 	compared := capstan(t, "backtest", "-m", dir, "--agent", "support", "--data-dir", data).mustEnd(t, exit.OK)
-	mustSay(t, compared.out, "first") // a Turn whose calls were undone has ended
+	mustSay(t, compared.out, "first") // the Turn counts as ended, although entries about the undo follow its end
 }

@@ -140,7 +140,7 @@ func (n *Network) watchKind(
 	}
 	var both sync.WaitGroup
 	both.Go(func() {
-		if cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) { // now put has received all objects
+		if cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) { // the handler has received all objects
 			n.recordAnswer(kind, about, "")
 		}
 	})
@@ -148,7 +148,8 @@ func (n *Network) watchKind(
 	both.Wait()
 }
 
-// recordFailure records that one kind cannot be watched now, or not at all.
+// recordFailure logs that one kind cannot be watched now. If the manager cannot list the kind at all, recordFailure
+// also records this as the answer of the API server.
 func (n *Network) recordFailure(kind string, about *knowledge, err error) {
 	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
 		n.recordAnswer(kind, about, fmt.Sprintf("the manager cannot list %s", kind))
@@ -183,7 +184,7 @@ func closeOnce(c chan struct{}) {
 	}
 }
 
-// setRanges records the ranges of one object; nil for a deleted object.
+// setRanges records the ranges of one object. ranges is nil for a deleted object.
 func (n *Network) setRanges(about *knowledge, name string, ranges []netpolicy.Range) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -204,7 +204,8 @@ func TestRangesFollowPods(t *testing.T) {
 	await("93.184.216.34", false, "the Pod is gone")
 }
 
-// TestUnknownCluster checks that addresses that may belong to the cluster are refused.
+// TestUnknownCluster checks that private addresses are refused until the API server has answered, because they may
+// belong to the cluster.
 func TestUnknownCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := clusternet.New(fake.NewClientset(), nil, time.Now, logr.Discard())

@@ -141,9 +141,9 @@ func isPrivate(addr netip.Addr) bool {
 	return slices.ContainsFunc(privatePrefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// setOutside records the Pods of an EndpointSlice that are outside; the zero value if the EndpointSlice was deleted.
-// The caller must hold n.mu.
-func (n *Network) setOutside(key string, now outside) {
+// setOutside records the Pods of an EndpointSlice that are outside of podCIDRs. after is the zero value if the
+// EndpointSlice was deleted. The caller must hold n.mu.
+func (n *Network) setOutside(key string, after outside) {
 	before := n.pods.slices[key]
 	for _, addr := range before.public {
 		if n.pods.public[addr]--; n.pods.public[addr] <= 0 {
@@ -151,13 +151,13 @@ func (n *Network) setOutside(key string, now outside) {
 		}
 	}
 	if before.empty() && len(n.pods.slices) >= maxSlices {
-		if !now.empty() {
+		if !after.empty() {
 			n.warnFull()
 		}
 		return
 	}
-	kept := now.public[:0:0]
-	for _, addr := range now.public {
+	kept := after.public[:0:0]
+	for _, addr := range after.public {
 		if n.pods.public[addr] == 0 && len(n.pods.public) >= maxPublic {
 			n.warnFull()
 			continue
@@ -165,15 +165,15 @@ func (n *Network) setOutside(key string, now outside) {
 		n.pods.public[addr]++
 		kept = append(kept, addr)
 	}
-	now.public = kept
-	if !slices.Equal(before.private, now.private) {
+	after.public = kept
+	if !slices.Equal(before.private, after.private) {
 		n.ranges = nil
 	}
-	if now.empty() {
+	if after.empty() {
 		delete(n.pods.slices, key)
 		return
 	}
-	n.pods.slices[key] = now
+	n.pods.slices[key] = after
 }
 
 // warnFull logs once that not all Pods outside of podCIDRs are remembered. The caller must hold n.mu.
@@ -232,8 +232,8 @@ func (s sliceStore) Replace(all []any, _ string) error {
 // EndpointSlice is updated when its Pods change.
 func (s sliceStore) Resync() error { return nil }
 
-// Transformer returns the function that removes the endpoints that do not matter, because the reflector holds all
-// EndpointSlices of a first list until it is complete.
+// Transformer returns a function that removes the endpoints of an EndpointSlice without Pods outside of podCIDRs. This
+// saves memory, because the reflector holds all EndpointSlices of the first list until that list is complete.
 func (s sliceStore) Transformer() cache.TransformFunc {
 	return func(o any) (any, error) {
 		slice, ok := o.(*discoveryv1.EndpointSlice)

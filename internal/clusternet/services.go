@@ -67,8 +67,8 @@ func (n *Network) addresses(ctx context.Context, namespace, name string) ([]neti
 	switch {
 	case err == nil:
 	case apierrors.IsForbidden(err):
-		// Without the permission, no Service counts as one of the namespace. The message about the refused address says
-		// how to allow the address in another way.
+		// Without the permission to read Services, no address counts as one of a Service. The message about the refused
+		// address says how to allow the address in another way.
 		return nil, nil
 	case before != nil:
 		return before.addrs, nil

@@ -38,7 +38,7 @@ type AgentReconciler struct {
 	// ProbeInterval is the time between two probes of an endpoint that answers. It also limits the time for which an
 	// object counts as new (see newAge).
 	ProbeInterval time.Duration
-	// LeftOut reports objects for which the cache has no memory. If it is nil, there are none.
+	// LeftOut reports objects for which the cache has no memory. If LeftOut is nil, the cache holds all objects.
 	LeftOut *LeftOut
 	// Sharing checks whether objects of other namespaces may be used.
 	Sharing *sharing.Checker

@@ -38,7 +38,7 @@ func TestParametersOfModelsAfterTheTurn(t *testing.T) {
 				{ProviderRef: v1alpha1.SharedReference{Name: "a"}, Model: "m", Parameters: tc.parameters},
 			}
 			agent := subAgent("desk")
-			// The thinking of the Agent is for its own models.
+			// spec.thinking applies only to spec.models.
 			agent.Spec.Thinking, agent.Spec.PromptProfileRef.Name = v1alpha1.ThinkingLow, "calm"
 			agent.Spec.Evaluation = &v1alpha1.AgentEvaluation{Models: models}
 			agent.Spec.Memory = &v1alpha1.AgentMemory{Learning: &v1alpha1.AgentLearning{Models: models}}

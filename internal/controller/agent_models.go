@@ -22,8 +22,8 @@ import (
 // these is true:
 //
 //  1. The endpoint of at least one ModelProvider answers.
-//  2. No endpoint answers, but none of them is new or unchecked, so that Turns would have to wait for it. Because a
-//     probe may be out of date, each Turn tries the models itself.
+//  2. No endpoint answers, at least one ModelProvider is unreachable, and none is new or unchecked (Turns wait for
+//     new and unchecked ones). Because a probe may be out of date, each Turn tries the models itself.
 func (r *AgentReconciler) resolveModels(ctx context.Context, a *v1alpha1.Agent) (finding, error) {
 	providers, err := r.modelProviders(ctx, a)
 	if err != nil {

@@ -27,16 +27,16 @@ func TestParametersOfAnAgent(t *testing.T) {
 	)
 	stopped := &v1alpha1.ModelParameters{StopSequences: []string{"END"}}
 	seeded := &v1alpha1.ModelParameters{Seed: new(int64(1))}
-	of := func(name, reason string, spec v1alpha1.ModelProviderSpec) client.Object {
+	withSpec := func(name, reason string, spec v1alpha1.ModelProviderSpec) client.Object {
 		p := providerOf(name, reason, time.Hour)
 		p.(*v1alpha1.ModelProvider).Spec = spec
 		return p
 	}
 	a := func(reason string) client.Object {
-		return of("a", reason, v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "https://api.openai.com/v1"})
+		return withSpec("a", reason, v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "https://api.openai.com/v1"})
 	}
 	b := func(reason string) client.Object {
-		return of("b", reason, v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeAnthropic})
+		return withSpec("b", reason, v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeAnthropic})
 	}
 	const isReady, unreachable = v1alpha1.ReasonReady, v1alpha1.ReasonEndpointUnreachable
 	for name, tc := range map[string]struct {

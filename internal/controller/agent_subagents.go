@@ -34,12 +34,12 @@ func (r *AgentReconciler) addSubAgent(ctx context.Context, found *toolFindings, 
 	if err != nil {
 		return fmt.Errorf("failed to get sub-agent %q: %w", ref, err)
 	}
-	most := v1alpha1.MaxDepth(a.Spec.Limits)
+	maxDepth := v1alpha1.MaxDepth(a.Spec.Limits)
 	back, err := r.leadsBack(ctx, a, sub)
 	switch {
 	case err != nil:
 		return err
-	case most == 0:
+	case maxDepth == 0:
 		found.note("sub-agent %q is not offered: limits.maxDepth is 0", ref)
 		return nil
 	case v1alpha1.MaxDescendants(nil, a.Spec.Limits) == 0:
@@ -68,21 +68,21 @@ func (r *AgentReconciler) leadsBack(ctx context.Context, a, from *v1alpha1.Agent
 	for ; len(next) > 0; next = next[1:] {
 		sub := next[0]
 		for _, ref := range subAgentRefs(sub) {
-			to := ref.Key(sub.Namespace)
+			target := ref.Key(sub.Namespace)
 			switch {
-			case to == key:
+			case target == key:
 				return true, nil
-			case seen[to] || len(seen) >= maxVisited:
+			case seen[target] || len(seen) >= maxVisited:
 				continue
 			}
-			seen[to] = true
+			seen[target] = true
 			further, err := r.Sharing.Agent(ctx, sharing.From(r.Client), ref, sub.Namespace)
 			_, refused := errors.AsType[*sharing.RefusedError](err)
 			switch {
 			case err == nil:
 				next = append(next, further)
 			case !refused && !apierrors.IsNotFound(err):
-				return false, fmt.Errorf("failed to get agent %q: %w", to, err)
+				return false, fmt.Errorf("failed to get agent %q: %w", target, err)
 			}
 		}
 	}

@@ -38,7 +38,7 @@ type toolFindings struct {
 	// known yet, because the servers have not been asked or are new and do not answer. notes holds further remarks for
 	// people.
 	missingServers, missingAgents, refused, unasked, notes []string
-	// after is when to check again; 0 if an event will start the next check.
+	// after is the time until the next check; 0 if an event will start the next check.
 	after time.Duration
 }
 
@@ -138,13 +138,13 @@ func toolsInStatus(s *v1alpha1.ToolServer) (tools, unusable []tool.Tool) {
 }
 
 // matchingTools returns the tools whose names match one of the patterns. If there are no patterns, it returns all
-// tools.
+// tools. The returned tools have only a name.
 func matchingTools(tools []tool.Tool, patterns []string) []tool.Tool {
-	names := make([]tool.Tool, 0, len(tools)) // without server, because only the names matter here
+	nameOnly := make([]tool.Tool, 0, len(tools))
 	for _, t := range tools {
-		names = append(names, tool.Tool{Tool: prompt.Tool{Name: t.Name}})
+		nameOnly = append(nameOnly, tool.Tool{Tool: prompt.Tool{Name: t.Name}})
 	}
-	return tool.Expose([]tool.Offer{{Tools: names, Allow: patterns}}, nil)
+	return tool.Expose([]tool.Offer{{Tools: nameOnly, Allow: patterns}}, nil)
 }
 
 // pinnedTools returns the tools that the Agent's profile pins. If the profile does not exist or may not be used, it

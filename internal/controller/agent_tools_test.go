@@ -35,7 +35,8 @@ func readyAs(status metav1.ConditionStatus, reason string) metav1.Condition {
 	return metav1.Condition{Type: v1alpha1.ConditionReady, Status: status, Reason: reason, ObservedGeneration: 1}
 }
 
-func apiUnreachable(reason string) func(*v1alpha1.ToolServer) {
+// notReady makes a ToolServer not ready for this reason.
+func notReady(reason string) func(*v1alpha1.ToolServer) {
 	return func(s *v1alpha1.ToolServer) {
 		s.Status.Conditions = []metav1.Condition{readyAs(metav1.ConditionFalse, reason)}
 	}
@@ -45,11 +46,11 @@ func apiUnreachable(reason string) func(*v1alpha1.ToolServer) {
 func neverReached(reason string) func(*v1alpha1.ToolServer) {
 	return func(s *v1alpha1.ToolServer) {
 		s.Status.LastDiscoveryTime, s.Status.ToolCount, s.Status.Tools = nil, 0, nil
-		apiUnreachable(reason)(s)
+		notReady(reason)(s)
 	}
 }
 
-// createdAgo sets the age of an object.
+// createdAgo sets the age of a ToolServer.
 func createdAgo(d time.Duration) func(*v1alpha1.ToolServer) {
 	return func(s *v1alpha1.ToolServer) { s.CreationTimestamp = metav1.NewTime(now.Add(-d)) }
 }
@@ -179,7 +180,7 @@ func TestToolsOfAnAgent(t *testing.T) {
 		},
 		"a server that is down": {
 			"it may be back when a Turn calls it, and its tools are known", subAgent("desk", ofServer("tickets", allow("search_*"))),
-			[]client.Object{altered(tickets(), apiUnreachable(v1alpha1.ReasonEndpointUnreachable))},
+			[]client.Object{altered(tickets(), notReady(v1alpha1.ReasonEndpointUnreachable))},
 			`Resolved: ToolServer "tickets" is not ready (EndpointUnreachable): calls of its tools fail until it is`, false,
 			[]string{search},
 		},
@@ -215,7 +216,7 @@ func TestToolsOfAnAgent(t *testing.T) {
 		},
 		"a new server that was reached before": {
 			"its tools are known", subAgent("desk", ofServer("tickets", allow("search_*"))),
-			[]client.Object{altered(tickets(), apiUnreachable(v1alpha1.ReasonEndpointUnreachable), createdAgo(time.Second))},
+			[]client.Object{altered(tickets(), notReady(v1alpha1.ReasonEndpointUnreachable), createdAgo(time.Second))},
 			`Resolved: ToolServer "tickets" is not ready (EndpointUnreachable): calls of its tools fail until it is`, false,
 			[]string{search},
 		},
@@ -233,7 +234,7 @@ func TestToolsOfAnAgent(t *testing.T) {
 		"a changed server whose tools are known": {
 			"each turn asks the server itself, and uses the known tools if that fails",
 			subAgent("desk", ofServer("tickets", allow("search_*"))),
-			[]client.Object{altered(tickets(), apiUnreachable(v1alpha1.ReasonSecretNotFound),
+			[]client.Object{altered(tickets(), notReady(v1alpha1.ReasonSecretNotFound),
 				func(s *v1alpha1.ToolServer) { s.Generation++ })},
 			`Resolved: ToolServer "tickets" is not ready (SecretNotFound): calls of its tools fail until it is`, false,
 			[]string{search},
@@ -382,7 +383,8 @@ func TestMessageAboutToolsIsBounded(t *testing.T) {
 	}
 }
 
-// TestAnAgentWithoutItsToolsIsNotReady reconciles an Agent twice and checks that the second time writes nothing.
+// TestAnAgentWithoutItsToolsIsNotReady checks that an Agent is not ready until its ToolServer exists, and that a
+// further reconciliation writes nothing.
 func TestAnAgentWithoutItsToolsIsNotReady(t *testing.T) {
 	a := deskAgent(func(s *v1alpha1.AgentSpec) { s.Models, s.Tools = nil, []v1alpha1.AgentTool{ofServer("tickets")} })
 	a.Spec.Models = []v1alpha1.ModelReference{{Model: "m", ProviderRef: v1alpha1.SharedReference{Name: "demo"}}}
@@ -394,7 +396,7 @@ func TestAnAgentWithoutItsToolsIsNotReady(t *testing.T) {
 	if _, err := reconcileProfile(t, c, nil); err != nil {
 		t.Fatal(err)
 	}
-	look := func() *v1alpha1.Agent {
+	reconcileAgent := func() *v1alpha1.Agent {
 		t.Helper()
 		r := &AgentReconciler{Client: c, Now: func() time.Time { return now }, ConfigMaps: texts{}.in}
 		if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(a)}); err != nil {
@@ -413,7 +415,7 @@ func TestAnAgentWithoutItsToolsIsNotReady(t *testing.T) {
 		}
 		return strings.Join(all, ", ")
 	}
-	first := look()
+	first := reconcileAgent()
 	const lacking = "ProfileResolved=True Resolved, ModelsResolved=True Resolved, ToolsResolved=False " +
 		"ToolServerNotFound, Ready=False ToolServerNotFound"
 	if got := conditionsOf(first); got != lacking {
@@ -422,7 +424,7 @@ func TestAnAgentWithoutItsToolsIsNotReady(t *testing.T) {
 	if err := c.Create(t.Context(), newServer("tickets", toolOf("search", v1alpha1.ToolEffectReadOnly))); err != nil {
 		t.Fatal(err)
 	}
-	second := look()
+	second := reconcileAgent()
 	const complete = "ProfileResolved=True Resolved, ModelsResolved=True Resolved, ToolsResolved=True Resolved, Ready=True Ready"
 	if got := conditionsOf(second); got != complete {
 		t.Errorf("got %s\nwant %s", got, complete)
@@ -435,7 +437,7 @@ func TestAnAgentWithoutItsToolsIsNotReady(t *testing.T) {
 		t.Errorf("the hash changed from %q to %q, want a hash that does not depend on tools",
 			first.Status.PromptRenderHash, second.Status.PromptRenderHash)
 	}
-	if third := look(); third.ResourceVersion != second.ResourceVersion {
+	if third := reconcileAgent(); third.ResourceVersion != second.ResourceVersion {
 		t.Error("a reconciliation without changes wrote the status")
 	}
 }

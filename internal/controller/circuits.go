@@ -39,15 +39,15 @@ func (c *OpenCircuits) onChange(changed func(types.NamespacedName)) {
 	c.changed = changed
 }
 
-// observe records the report in the Lease of a living executor. It returns the ModelProviders for which isDown may have
-// changed.
+// observe records the report in the Lease of a living executor. It returns the ModelProviders for whose Agents the
+// result of isDown may have changed.
 func (c *OpenCircuits) observe(l *coordinationv1.Lease) []types.NamespacedName {
 	text := l.Annotations[executor.CircuitsAnnotation]
 	return c.replace(l.Name, &circuitReport{text, providers.DecodeCircuits(text)})
 }
 
-// forget drops the report of a lost executor. Like observe, it returns the ModelProviders for which isDown may have
-// changed.
+// forget drops the report of a lost executor. Like observe, it returns the ModelProviders for whose Agents the result
+// of isDown may have changed.
 func (c *OpenCircuits) forget(lease string) []types.NamespacedName { return c.replace(lease, nil) }
 
 // replace replaces the report of a Lease, or drops it if report is nil. It calls c.changed for each ModelProvider whose

@@ -63,7 +63,8 @@ func TestReportsOfCircuits(t *testing.T) {
 	}
 }
 
-// TestAgentIsDown checks when an Agent counts as down, and for which ModelProviders' Agents this may have changed.
+// TestAgentIsDown checks when an Agent counts as down. It also checks that observe and forget return the ModelProviders
+// whose Agents may be affected.
 func TestAgentIsDown(t *testing.T) {
 	c := &OpenCircuits{}
 	chain := &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "chain"}, Spec: v1alpha1.AgentSpec{
@@ -74,10 +75,10 @@ func TestAgentIsDown(t *testing.T) {
 	}}
 	const both, first = `{"a/demo":["k","m"],"a/spare":["m"]}`, `{"a/demo":["m"]}`
 	for _, step := range []struct {
-		what      string
-		do        func() []types.NamespacedName
-		concerned []string
-		down      bool
+		what     string
+		do       func() []types.NamespacedName
+		affected []string
+		down     bool
 	}{
 		{"no report", func() []types.NamespacedName { return nil }, nil, false},
 		{"no circuit", func() []types.NamespacedName { return c.observe(reporting("one", "")) }, nil, false},
@@ -93,13 +94,13 @@ func TestAgentIsDown(t *testing.T) {
 			true,
 		},
 	} {
-		var concerned []string
+		var affected []string
 		for _, key := range step.do() {
-			concerned = append(concerned, key.String())
+			affected = append(affected, key.String())
 		}
-		slices.Sort(concerned)
-		if down := c.isDown(chain); down != step.down || !slices.Equal(concerned, step.concerned) {
-			t.Errorf("%s: down %t, concerned %v; want %t, %v", step.what, down, concerned, step.down, step.concerned)
+		slices.Sort(affected)
+		if down := c.isDown(chain); down != step.down || !slices.Equal(affected, step.affected) {
+			t.Errorf("%s: down %t, affected %v; want %t, %v", step.what, down, affected, step.down, step.affected)
 		}
 	}
 }
@@ -138,19 +139,19 @@ func TestConditionAvailable(t *testing.T) {
 		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
 			t.Fatal(err)
 		}
-		var now v1alpha1.ModelProvider
-		if err := c.Get(t.Context(), key, &now); err != nil {
+		var stored v1alpha1.ModelProvider
+		if err := c.Get(t.Context(), key, &stored); err != nil {
 			t.Fatal(err)
 		}
 		got := ""
-		if is := meta.FindStatusCondition(now.Status.Conditions, v1alpha1.ConditionAvailable); is != nil {
-			got = string(is.Status) + " " + is.Reason + ": " + is.Message
+		if available := meta.FindStatusCondition(stored.Status.Conditions, v1alpha1.ConditionAvailable); available != nil {
+			got = string(available.Status) + " " + available.Reason + ": " + available.Message
 		}
 		if got != step.want {
 			t.Errorf("after the report %q the condition is %q, want %q", step.report, got, step.want)
 		}
-		if is := ready(now.Status.Conditions, now.Generation); is == nil || is.Status != metav1.ConditionTrue {
-			t.Errorf("Ready is %v, want True: the endpoint answers probes", is)
+		if c := ready(stored.Status.Conditions, stored.Generation); c == nil || c.Status != metav1.ConditionTrue {
+			t.Errorf("Ready is %v, want True: the endpoint answers probes", c)
 		}
 	}
 }

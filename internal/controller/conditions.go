@@ -20,7 +20,7 @@ type finding struct {
 	reason, message string
 	// failure is the error for which the check must be retried; nil if an event will start the next check.
 	failure error
-	// after is when to check again; 0 if an event will start the next check.
+	// after is the time until the next check; 0 if an event will start the next check.
 	after time.Duration
 }
 
@@ -90,9 +90,9 @@ func sendsNoRequest(reason string) bool {
 // such an Agent.
 func keepMessage(found finding, conditions []metav1.Condition, generation int64) finding {
 	c := ready(conditions, generation)
-	// A message about a Secret changes only with the Secret.
-	lasting := !found.holds && !sendsNoRequest(found.reason)
-	if lasting && c != nil && c.Reason == found.reason {
+	// A message about a Secret does not vary from check to check.
+	varies := !found.holds && !sendsNoRequest(found.reason)
+	if varies && c != nil && c.Reason == found.reason {
 		found.message = c.Message
 	}
 	return found

@@ -49,7 +49,7 @@ func agentConfigMaps(o client.Object) []string {
 }
 
 // awaitedConfigMaps returns the names of the ConfigMaps that must exist before a Turn is bound. The journal of a
-// Turn that was bound before may hold their texts, unless the Turn was handed back without a prompt.
+// Turn that was bound before may hold the texts already, unless the Turn was handed back without a prompt.
 func awaitedConfigMaps(o client.Object) []string {
 	t, ok := o.(*v1alpha1.Turn)
 	if !ok || t.IsFinished() || t.Epoch() > 0 && !lacksPrompt(t) {
@@ -126,7 +126,7 @@ func requestsFor(ctx context.Context, c client.Client, list client.ObjectList, n
 	return requests
 }
 
-// referrers maps an object to the objects that refer to it. The type of list is their kind.
+// referrers maps an object to the objects that refer to it. The type of list is the kind of the referring objects.
 func referrers(c client.Client, list client.ObjectList, field string) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 		return requestsFor(ctx, c, list.DeepCopyObject().(client.ObjectList), o.GetNamespace(), field, o.GetName())

@@ -122,12 +122,12 @@ func TestATurnWaitsForItsConfigMap(t *testing.T) {
 }
 
 // failingReads counts the reads of ConfigMaps and makes them fail.
-func failingReads(looks *int, err error) interceptor.Funcs {
+func failingReads(reads *int, err error) interceptor.Funcs {
 	return interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,
 		opts ...client.GetOption,
 	) error {
 		if _, ok := o.(*metav1.PartialObjectMetadata); ok {
-			*looks++
+			*reads++
 			return err
 		}
 		return c.Get(ctx, key, o, opts...)
@@ -135,12 +135,12 @@ func failingReads(looks *int, err error) interceptor.Funcs {
 }
 
 func TestReadingConfigMaps(t *testing.T) {
-	looks := 0
-	b := newTestEnv(t, failingReads(&looks, broken), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
-	if _, err := b.reconcile(t, "one"); err != nil || looks != 0 {
-		t.Errorf("a Turn without ConfigMaps caused %d reads, want none: %v", looks, err)
+	reads := 0
+	b := newTestEnv(t, failingReads(&reads, broken), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+	if _, err := b.reconcile(t, "one"); err != nil || reads != 0 {
+		t.Errorf("a Turn without ConfigMaps caused %d reads, want none: %v", reads, err)
 	}
-	b = newTestEnv(t, failingReads(&looks, broken), turnWith(contributes("a")), agentWith(metav1.ConditionTrue, ""),
+	b = newTestEnv(t, failingReads(&reads, broken), turnWith(contributes("a")), agentWith(metav1.ConditionTrue, ""),
 		leaseOf("self", 1, now))
 	if _, err := b.reconcile(t, "one"); !apierrors.IsInternalError(err) {
 		t.Errorf("got %v, want the error of the failed read", err)
@@ -150,8 +150,8 @@ func TestReadingConfigMaps(t *testing.T) {
 // TestTurnWaitsForForbiddenConfigMap checks that the Turn is reconciled at intervals, because no event
 // reports that the right was granted.
 func TestTurnWaitsForForbiddenConfigMap(t *testing.T) {
-	looks := 0
-	b := newTestEnv(t, failingReads(&looks, forbidden), turnWith(contributes("a")), agentWith(metav1.ConditionTrue, ""),
+	reads := 0
+	b := newTestEnv(t, failingReads(&reads, forbidden), turnWith(contributes("a")), agentWith(metav1.ConditionTrue, ""),
 		leaseOf("self", 1, now))
 	b.turns.Recheck = time.Second
 	if result, err := b.reconcile(t, "one"); err != nil || result.RequeueAfter != time.Second {

@@ -122,7 +122,7 @@ func TestDecide(t *testing.T) {
 	ready := agentWith(metav1.ConditionTrue, "")
 	noProfile := agentWith(metav1.ConditionFalse, "its profile is missing", modelsResolved(metav1.ConditionTrue))
 	const byDefault = time.Duration(v1alpha1.DefaultStartingDeadlineSeconds) * time.Second
-	const untilStart = byDefault - time.Minute + time.Second
+	const untilStart = byDefault - time.Minute + time.Second // one second more, because creation times are truncated
 	huge := func(t *v1alpha1.Turn) { t.Spec.Message = strings.Repeat("x", v1alpha1.MaxSpecBytes) }
 	suspended := decision{
 		action: wait, reason: v1alpha1.TurnReasonSuspended, message: "the turn is suspended; set desiredState to Active to continue",
@@ -242,7 +242,7 @@ func TestDecide(t *testing.T) {
 				message: `Agent "support" does not exist in namespace "helpdesk"`,
 			},
 		},
-		"a Turn that has run and waits for its agent ends at its deadline": {
+		"a Turn that has run waits for its agent until its deadline": {
 			turn: turnWith(started(30 * time.Second)),
 			want: decision{
 				action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, after: 30 * time.Second,
@@ -396,7 +396,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestSlotOfEachAction checks that a Turn keeps a slot only while it runs or its binding is being written.
+// TestSlotOfEachAction checks the effect of each action on the slot of a Turn.
 func TestSlotOfEachAction(t *testing.T) {
 	for use, actions := range map[slotUse][]action{
 		releaseSlot: {nothing, remove, observe, end, wait, park, cancelSubAgents},

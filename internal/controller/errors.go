@@ -23,16 +23,17 @@ import (
 // object, because most predicates drop changes of labels and annotations.
 const staleInterval = 50 * time.Millisecond
 
-// resultAfterWrite returns the result of a reconciliation that has written an object. A conflict is not an error, but
-// means that the cache was stale. A deleted object is not an error either.
-func resultAfterWrite(then ctrl.Result, err error) (ctrl.Result, error) {
+// resultAfterWrite returns the result of a reconciliation that has written an object: the planned result, unless the
+// write failed. A conflict is not an error: the cache was stale, so the object is reconciled again soon. If the object
+// was deleted, that is not an error either.
+func resultAfterWrite(planned ctrl.Result, err error) (ctrl.Result, error) {
 	switch {
 	case apierrors.IsConflict(err):
 		return ctrl.Result{RequeueAfter: staleInterval}, nil
 	case client.IgnoreNotFound(err) != nil:
 		return ctrl.Result{}, err
 	}
-	return then, nil
+	return planned, nil
 }
 
 // minRetryDelay and maxRetryDelay limit the waits between retries of an object whose reconciliation failed.

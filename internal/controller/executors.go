@@ -238,7 +238,7 @@ func (r *ExecutorReconciler) executorFound(ctx context.Context, name string, cap
 	if err := r.publishExecutors(ctx); err != nil {
 		return err
 	}
-	if now, known := r.capacities[name]; known && now == capacity {
+	if last, known := r.capacities[name]; known && last == capacity {
 		return nil
 	}
 	if r.capacities == nil {

@@ -21,8 +21,8 @@ import (
 type cutOffEnv struct {
 	*testEnv
 	clock time.Time
-	// away means that the API server does not answer.
-	away bool
+	// apiDown means that the API server does not answer.
+	apiDown bool
 }
 
 func newCutOffEnv(t *testing.T, objects ...client.Object) *cutOffEnv {
@@ -57,7 +57,7 @@ func newCutOffEnv(t *testing.T, objects ...client.Object) *cutOffEnv {
 			if _, bounded := ctx.Deadline(); !bounded {
 				t.Error("an unreachable API server must not block the worker for all executors")
 			}
-			if w.away {
+			if w.apiDown {
 				return broken
 			}
 			return c.Get(ctx, key, o, opts...)
@@ -110,7 +110,7 @@ func TestLeaseThatSeemsToHaveExpired(t *testing.T) {
 		"paused":    {"this process was paused, and the executor was not", scheduler.MaxLeaseRetention, renew, true, 15 * time.Second},
 		"no answer": {
 			"no executor is declared lost", 15 * time.Second,
-			func(_ *testing.T, w *cutOffEnv, _ *coordinationv1.Lease) { w.away = true }, true, leaseReadTimeout,
+			func(_ *testing.T, w *cutOffEnv, _ *coordinationv1.Lease) { w.apiDown = true }, true, leaseReadTimeout,
 		},
 		"gone": {"the cache shows a deleted Lease", 15 * time.Second, func(t *testing.T, w *cutOffEnv, l *coordinationv1.Lease) {
 			if err := w.client.Delete(t.Context(), l); err != nil {
@@ -156,12 +156,12 @@ func TestOutageRestartsAllLeaseDurations(t *testing.T) {
 	w.renew(t, two)
 	w.after(t, 0, one)
 	w.after(t, 0, two)
-	w.away = true
+	w.apiDown = true
 	for range 10 {
 		w.after(t, 15*time.Second, one)
 	}
 	if again := w.after(t, 0, two); again != 15*time.Second {
-		t.Errorf("requeued after %s, want the duration of a Lease from the last read without an answer", again)
+		t.Errorf("requeued after %s, want a whole Lease duration after the last read without an answer", again)
 	}
 	w.after(t, 0, lost)
 	got := map[string]bool{"lost": w.isAlive(t, "lost"), "one": w.isAlive(t, "one"), "two": w.isAlive(t, "two")}
@@ -170,19 +170,19 @@ func TestOutageRestartsAllLeaseDurations(t *testing.T) {
 	}
 }
 
-// TestDeadExecutorIsLostAfterOutage checks that an executor which died during an outage is declared lost soon after it,
-// even if the outage was long and the cache never shows a change.
+// TestDeadExecutorIsLostAfterOutage checks that an executor which died during an outage is declared lost soon after the
+// outage, even if the outage was long and the cache never shows a change.
 func TestDeadExecutorIsLostAfterOutage(t *testing.T) {
 	lease := leaseOf("other", 1, now)
 	w := newCutOffEnv(t, turnWith(boundTo("other")), lease)
 	again := w.after(t, 0, lease)
 	w.clock = w.clock.Add(time.Second)
 	w.renew(t, lease) // the last renewal, which the cache does not show
-	w.away = true
+	w.apiDown = true
 	for range 10 {
 		again = w.after(t, again, lease)
 	}
-	w.away = false
+	w.apiDown = false
 	dead := w.clock
 	for range 6 {
 		again = w.after(t, again, lease)

@@ -50,11 +50,11 @@ func TestExecutorsAppearAndDisappear(t *testing.T) {
 	change(func() { lease.Spec.RenewTime = new(metav1.NewMicroTime(clock)) })
 	check("a renewal wakes no Turn", 15*time.Second)
 	change(func() { lease.Annotations[executor.CapacityAnnotation] = "4" })
-	check("more capacity wakes Turns, and a waiting Turn already has a slot", 15*time.Second, "lost-turn")
+	check("more capacity wakes the Turns of lost executors, and the other Turn has a slot already", 15*time.Second, "lost-turn")
 	clock = clock.Add(15 * time.Second)
 	check("an expired Lease wakes its Turns, and is kept for a while", scheduler.CoveredLeaseRetention-15*time.Second, "other-turn")
 	if alive, err := b.executors.isAlive(t.Context(), "self"); !alive || err != nil {
-		t.Errorf("this process is alive, whatever its Lease says: %t, %v", alive, err)
+		t.Errorf("this process must be alive, whatever its Lease says: %t, %v", alive, err)
 	}
 	if live, err := b.executors.aliveExecutors(t.Context()); len(live) != 0 || err != nil {
 		t.Errorf("an executor without a valid Lease must not get Turns: %v, %v", live, err)
@@ -66,7 +66,7 @@ func TestExecutorsAppearAndDisappear(t *testing.T) {
 	}
 	check("a deleted Lease wakes its Turns immediately", 0, "other-turn")
 	if alive, err := b.executors.isAlive(t.Context(), "other"); alive || err != nil {
-		t.Errorf("an executor without a Lease is not alive: %t, %v", alive, err)
+		t.Errorf("an executor without a Lease must not be alive: %t, %v", alive, err)
 	}
 	lease.ResourceVersion = ""
 	clock = clock.Add(time.Hour)
@@ -91,7 +91,7 @@ func TestProcessWithoutExecutor(t *testing.T) {
 		t.Errorf("executors: %v (-want +got):\n%s", err, diff)
 	}
 	if alive, err := b.executors.isAlive(t.Context(), "gone"); alive || err != nil {
-		t.Errorf("an executor without a Lease is not alive: %t, %v", alive, err)
+		t.Errorf("an executor without a Lease must not be alive: %t, %v", alive, err)
 	}
 }
 
@@ -105,7 +105,7 @@ func TestExclusiveLeaderDeclaresOthersLost(t *testing.T) {
 		t.Errorf("the executor of another process is alive: %t, %v; want it lost, whatever its Lease says", alive, err)
 	}
 	if alive, err := b.executors.isAlive(t.Context(), "self"); !alive || err != nil {
-		t.Errorf("this process is alive: %t, %v", alive, err)
+		t.Errorf("this process must be alive: %t, %v", alive, err)
 	}
 	live, err := b.executors.aliveExecutors(t.Context())
 	if diff := cmp.Diff([]scheduler.Executor{{Name: "self", Capacity: 2}}, live); diff != "" || err != nil {
@@ -126,10 +126,10 @@ func TestExclusiveLeaderDeclaresOthersLost(t *testing.T) {
 }
 
 // TestLeasesOfDeadExecutorsDisappear checks that the Lease of a dead executor is deleted within minutes if another
-// executor has reached the position of its store. Otherwise the Lease is kept longer, because it shows whether a
-// restored copy of the store has lost entries.
+// executor has the same store, at the same or a later position. Otherwise the Lease is kept longer, because it shows
+// whether a restored copy of the store has lost entries.
 func TestLeasesOfDeadExecutorsDisappear(t *testing.T) {
-	in := func(name, store, position string) *coordinationv1.Lease {
+	leaseWith := func(name, store, position string) *coordinationv1.Lease {
 		l := leaseOf(name, 1, now)
 		l.Annotations[executor.StoreAnnotation], l.Annotations[executor.PositionAnnotation] = store, position
 		return l
@@ -138,12 +138,12 @@ func TestLeasesOfDeadExecutorsDisappear(t *testing.T) {
 		self, dead *coordinationv1.Lease
 		gone       bool
 	}{
-		"the same store":      {in("self", "a", "10"), in("dead", "a", "10"), true},
-		"a later position":    {in("self", "a", "11"), in("dead", "a", "9"), true},
-		"an earlier position": {in("self", "a", "9"), in("dead", "a", "10"), false},
-		"another store":       {in("self", "b", "11"), in("dead", "a", "10"), false},
-		"unknown store":       {in("self", "", ""), in("dead", "", ""), false},
-		"invalid position":    {in("self", "a", "many"), in("dead", "a", "few"), false},
+		"the same store":      {leaseWith("self", "a", "10"), leaseWith("dead", "a", "10"), true},
+		"a later position":    {leaseWith("self", "a", "11"), leaseWith("dead", "a", "9"), true},
+		"an earlier position": {leaseWith("self", "a", "9"), leaseWith("dead", "a", "10"), false},
+		"another store":       {leaseWith("self", "b", "11"), leaseWith("dead", "a", "10"), false},
+		"unknown store":       {leaseWith("self", "", ""), leaseWith("dead", "", ""), false},
+		"invalid position":    {leaseWith("self", "a", "many"), leaseWith("dead", "a", "few"), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newTestEnv(t, interceptor.Funcs{}, tc.self, tc.dead)

@@ -49,7 +49,7 @@ type Records interface {
 
 // FinishedTurns deletes Turns whose time to live is over, and updates status.observedGeneration of finished Turns.
 // The cache holds no finished Turns, however many exist. FinishedTurns does not hold them either: it watches them,
-// and keeps the names of those that need an action now or later. It implements manager.Runnable.
+// and keeps the names of the Turns that need an action now or later. FinishedTurns implements manager.Runnable.
 type FinishedTurns struct {
 	// Client writes to the API server; Reader reads from it; Watcher lists and watches there.
 	Client  client.Client

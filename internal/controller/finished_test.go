@@ -120,27 +120,27 @@ func TestChangedTimeToLiveApplies(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				turn := turnWith(finished(0), withTTL(tc.before))
 				f, _ := newFinished(t, interceptor.Funcs{}, turn)
-				all := finishedStore{f}
-				if err := all.Replace([]any{turn}, "1"); err != nil {
+				store := finishedStore{f}
+				if err := store.Replace([]any{turn}, "1"); err != nil {
 					t.Fatal(err)
 				}
-				var now v1alpha1.Turn
+				var stored v1alpha1.Turn
 				key := client.ObjectKeyFromObject(turn)
-				if err := f.Reader.Get(t.Context(), key, &now); err != nil {
+				if err := f.Reader.Get(t.Context(), key, &stored); err != nil {
 					t.Fatal(err)
 				}
-				withTTL(tc.after)(&now)
-				if err := errors.Join(f.Client.Update(t.Context(), &now), all.Update(&now)); err != nil {
+				withTTL(tc.after)(&stored)
+				if err := errors.Join(f.Client.Update(t.Context(), &stored), store.Update(&stored)); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(59 * time.Second)
 				synctest.Wait()
-				if err := f.Reader.Get(t.Context(), key, &now); err != nil {
+				if err := f.Reader.Get(t.Context(), key, &stored); err != nil {
 					t.Errorf("the Turn must be kept for 60 s: %v", err)
 				}
 				time.Sleep(2 * time.Second)
 				synctest.Wait()
-				if err := f.Reader.Get(t.Context(), key, &now); err == nil {
+				if err := f.Reader.Get(t.Context(), key, &stored); err == nil {
 					t.Error("the Turn must be deleted after 60 s")
 				}
 			})
@@ -212,12 +212,12 @@ func TestChangedTurnIsNotDeleted(t *testing.T) {
 			opts ...client.DeleteOption,
 		) error {
 			if deletes++; deletes == 1 {
-				var now v1alpha1.Turn
-				if err := c.Get(ctx, client.ObjectKeyFromObject(o), &now); err != nil {
+				var stored v1alpha1.Turn
+				if err := c.Get(ctx, client.ObjectKeyFromObject(o), &stored); err != nil {
 					return err
 				}
-				withTTL(3600)(&now)
-				return errors.Join(c.Update(ctx, &now), conflict)
+				withTTL(3600)(&stored)
+				return errors.Join(c.Update(ctx, &stored), conflict)
 			}
 			return c.Delete(ctx, o, opts...)
 		}}

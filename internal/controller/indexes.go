@@ -88,7 +88,7 @@ func providerRefs(a *v1alpha1.Agent) []v1alpha1.SharedReference {
 	return refs
 }
 
-// judgeProviderRefs returns the ModelProviders that only the judges of an Agent use (spec.evaluation.models).
+// judgeProviderRefs returns the references to the ModelProviders of spec.evaluation.models.
 func judgeProviderRefs(a *v1alpha1.Agent) []v1alpha1.SharedReference {
 	var refs []v1alpha1.SharedReference
 	if e := a.Spec.Evaluation; e != nil {
@@ -99,8 +99,8 @@ func judgeProviderRefs(a *v1alpha1.Agent) []v1alpha1.SharedReference {
 	return refs
 }
 
-// learningProviderRefs returns the ModelProviders that an Agent uses only to extract memories
-// (spec.memory.learning.models).
+// learningProviderRefs returns the references to the ModelProviders of spec.memory.learning.models, if the Agent
+// learns.
 func learningProviderRefs(a *v1alpha1.Agent) []v1alpha1.SharedReference {
 	var refs []v1alpha1.SharedReference
 	if translate.Learns(a) {
@@ -111,7 +111,7 @@ func learningProviderRefs(a *v1alpha1.Agent) []v1alpha1.SharedReference {
 	return refs
 }
 
-// embeddingsProviderRefs returns the ModelProvider of the embeddings of an Agent.
+// embeddingsProviderRefs returns the reference to the ModelProvider of spec.embeddings.
 func embeddingsProviderRefs(a *v1alpha1.Agent) []v1alpha1.SharedReference {
 	if e := a.Spec.Embeddings; e != nil {
 		return []v1alpha1.SharedReference{e.ProviderRef}

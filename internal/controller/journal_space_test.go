@@ -15,12 +15,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/quota"
 )
 
-// tight, spent, full and idle are reports of an executor on the journals of the namespace helpdesk.
+// Reports of an executor on journal quotas. tight and spent are about the namespace helpdesk, idle and allTight are
+// about all namespaces together.
 var (
-	tight = &quota.Report{Namespaces: map[string]quota.Budget{"helpdesk": {Used: 85, Limit: 100}}}
-	spent = &quota.Report{Namespaces: map[string]quota.Budget{"helpdesk": {Used: 100, Limit: 100}}}
-	idle  = &quota.Report{Total: quota.Budget{Used: 1, Limit: 100}}
-	full  = &quota.Report{Total: quota.Budget{Used: 90, Limit: 100}}
+	tight    = &quota.Report{Namespaces: map[string]quota.Budget{"helpdesk": {Used: 85, Limit: 100}}}
+	spent    = &quota.Report{Namespaces: map[string]quota.Budget{"helpdesk": {Used: 100, Limit: 100}}}
+	idle     = &quota.Report{Total: quota.Budget{Used: 1, Limit: 100}}
+	allTight = &quota.Report{Total: quota.Budget{Used: 90, Limit: 100}}
 )
 
 func TestWhenJournalsFull(t *testing.T) {
@@ -41,8 +42,8 @@ func TestWhenJournalsFull(t *testing.T) {
 	}{
 		"new, space":                {"", turnWith(), idle, schedule},
 		"new, no report":            {"", turnWith(), nil, schedule},
-		"new, tight":                {"the rest is for running Turns", turnWith(), tight, wait},
-		"new, all namespaces tight": {"", turnWith(), full, wait},
+		"new, tight":                {"the remaining space is for running Turns", turnWith(), tight, wait},
+		"new, all namespaces tight": {"", turnWith(), allTight, wait},
 		"has run, tight":            {"it finishes", turnWith(began), tight, schedule},
 		"has run, spent":            {"it continues from its journal later", turnWith(began), spent, wait},
 		"waited before, tight":      {"it would soon have to wait again", turnWith(waited), tight, wait},
@@ -100,7 +101,7 @@ func TestLeasesReportJournalSpace(t *testing.T) {
 	check("the namespace has used up its quota", spent, 5*time.Second, true, true)
 	check("the namespace is still near its quota", tight, 5*time.Second, false, true)
 	check("the namespace has space again", idle, 5*time.Second, false, false, "one")
-	check("the total quota is nearly used up", full, 5*time.Second, false, true)
+	check("the total quota is nearly used up", allTight, 5*time.Second, false, true)
 	check("all namespaces have space again", idle, 5*time.Second, false, false, "one", "one")
 	check("the namespace has used up its quota again", spent, 5*time.Second, true, true)
 	check("the report of a lost executor does not count", nil, time.Minute, false, false, "one")

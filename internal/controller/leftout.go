@@ -31,9 +31,9 @@ type LeftOut struct {
 // isLeftOut reports whether the cache holds an object without its content.
 func (l *LeftOut) isLeftOut(o client.Object) bool { return l != nil && objectbudget.IsLeftOut(o) }
 
-// report writes into the Ready condition of an object that the cache has no memory for it. Once there is memory again,
-// report writes another message, so that the API server sends the object again and the cache keeps it. conditions is a
-// field of o.
+// report sets the Ready condition of an object that the cache has left out, with a message that says so. Once the cache
+// has memory for the object again, report writes another message, so that the API server sends the object again and the
+// cache keeps it. conditions must point to status.conditions of o.
 func (l *LeftOut) report(ctx context.Context, o client.Object, conditions *[]metav1.Condition) (ctrl.Result, error) {
 	again := ctrl.Result{RequeueAfter: leftOutInterval}
 	fits := l.Objects.Fits(o)
@@ -43,19 +43,20 @@ func (l *LeftOut) report(ctx context.Context, o client.Object, conditions *[]met
 	if err := objectbudget.Read(ctx, l.Live, client.ObjectKeyFromObject(o), o); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	now := finding{reason: v1alpha1.ReasonTooManyObjects, message: objectbudget.Message(o.GetNamespace())}
-	if c := ready(*conditions, o.GetGeneration()); fits && (c == nil || c.Message == now.message) {
-		now.message = "the manager has memory for this object again, and reads it"
+	found := finding{reason: v1alpha1.ReasonTooManyObjects, message: objectbudget.Message(o.GetNamespace())}
+	if c := ready(*conditions, o.GetGeneration()); fits && (c == nil || c.Message == found.message) {
+		found.message = "the manager has memory for this object again, and reads it"
 	}
 	before := append([]metav1.Condition(nil), *conditions...)
-	now.set(conditions, v1alpha1.ConditionReady, o.GetGeneration(), l.Now())
+	found.set(conditions, v1alpha1.ConditionReady, o.GetGeneration(), l.Now())
 	if equality.Semantic.DeepEqual(before, *conditions) {
 		return again, nil
 	}
 	return resultAfterWrite(again, l.Client.Status().Update(ctx, o))
 }
 
-// specChanged returns the predicate of reconcilers of objects that the cache may leave out.
+// specChanged passes changes of the spec, and the updates by which the cache drops the content of an object or gets it
+// back.
 func specChanged() predicate.Predicate {
 	return predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, objectbudget.Changed())
 }

@@ -35,7 +35,7 @@ type ModelProviderReconciler struct {
 	ProbeInterval time.Duration
 	// Circuits holds the open circuits of all executors. It may be nil.
 	Circuits *OpenCircuits
-	// LeftOut reports objects for which the cache has no memory. If it is nil, there are none.
+	// LeftOut reports objects for which the cache has no memory. If LeftOut is nil, the cache holds all objects.
 	LeftOut *LeftOut
 
 	// queue is the queue of the controller, or nil before the controller runs.

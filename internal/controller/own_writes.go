@@ -36,13 +36,14 @@ func (w *ownWrites) get(
 }
 
 // writeStatus writes the status of an object that get has read. It returns whether the write succeeded, and the result
-// and the error that the reconciliation must return. The result is then, unless the object must be reconciled sooner.
+// and the error that the reconciliation must return. The result is the planned result, unless the object must be
+// reconciled sooner.
 func (w *ownWrites) writeStatus(
-	ctx context.Context, c client.Client, o client.Object, then ctrl.Result,
+	ctx context.Context, c client.Client, o client.Object, planned ctrl.Result,
 ) (written bool, result ctrl.Result, err error) {
 	if err = c.Status().Update(ctx, o); err == nil {
 		w.expectations.Expect(o)
 	}
-	result, failure := resultAfterWrite(then, err)
+	result, failure := resultAfterWrite(planned, err)
 	return err == nil, result, failure
 }

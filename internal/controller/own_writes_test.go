@@ -107,7 +107,7 @@ func TestReconcilersAwaitTheirOwnWrites(t *testing.T) {
 				}
 				servers := toolservers.NewCache(read, netpolicy.NewLocalPolicy(), time.Now, logr.Discard())
 				t.Cleanup(servers.Close)
-				// Nothing listens there, so the server is never ready. The reason differs.
+				// Nothing listens at the URL, so the server is never ready. Only the reason of the condition changes.
 				return &ToolServerReconciler{
 					Client: c, Servers: servers, Events: events.NewFakeRecorder(10), Now: fixed, ProbeInterval: time.Minute,
 				}, exists.Store
@@ -132,9 +132,9 @@ func TestReconcilersAwaitTheirOwnWrites(t *testing.T) {
 				t.Helper()
 				result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
 				must(t, err)
-				now := copyOf(tc.object)
-				must(t, live.Get(t.Context(), key, now))
-				return result, readyReason(t, now), now
+				stored := copyOf(tc.object)
+				must(t, live.Get(t.Context(), key, stored))
+				return result, readyReason(t, stored), stored
 			}
 			set(true)
 			_, first, current := step()

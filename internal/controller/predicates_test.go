@@ -64,7 +64,7 @@ func TestToolServerChanged(t *testing.T) {
 		change func(*v1alpha1.ToolServer)
 		want   bool
 	}{
-		"it becomes unreachable": {"Agents report it", apiUnreachable(v1alpha1.ReasonEndpointUnreachable), true},
+		"it becomes unreachable": {"Agents report it", notReady(v1alpha1.ReasonEndpointUnreachable), true},
 		"it is not checked yet":  {"Agents report it", func(s *v1alpha1.ToolServer) { s.Status.Conditions = nil }, true},
 		"another message": {"only the ToolServer shows it", func(s *v1alpha1.ToolServer) {
 			s.Status.Conditions[0].Message = "it answers"
@@ -73,8 +73,8 @@ func TestToolServerChanged(t *testing.T) {
 		"another effect": {"Agents list it", func(s *v1alpha1.ToolServer) {
 			s.Status.Tools[0].Effect = v1alpha1.ToolEffectDestructive
 		}, true},
-		"more tools than are listed": {"patterns may match these", func(s *v1alpha1.ToolServer) { s.Status.ToolCount = 300 }, true},
-		"another spec":               {"its result is discovered first", func(s *v1alpha1.ToolServer) { s.Generation++ }, false},
+		"more tools than are listed": {"patterns may match the others", func(s *v1alpha1.ToolServer) { s.Status.ToolCount = 300 }, true},
+		"another spec":               {"the check of the new spec passes later", func(s *v1alpha1.ToolServer) { s.Generation++ }, false},
 		"other namespaces": {"Agents of other namespaces depend on it", func(s *v1alpha1.ToolServer) {
 			s.Spec.AllowedNamespaces = &v1alpha1.AllowedNamespaces{From: v1alpha1.NamespacesFromAll}
 		}, true},

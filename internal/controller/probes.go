@@ -37,8 +37,8 @@ const (
 )
 
 // nextProbe returns when to probe an endpoint again. If the endpoint is not ready, the delay is as long as it has not
-// been ready, so the delay doubles with each probe. While its object is new, Turns wait for it, so the delay is
-// shorter. Within a namespace, new and changed objects are probed first.
+// been ready, so the delay doubles with each probe. While the object is new, Turns wait for its endpoint, so the delay
+// is shorter. Within a namespace, new and changed objects are probed first.
 func nextProbe(now time.Time, o client.Object, conditions []metav1.Condition, interval time.Duration) ctrl.Result {
 	again := ctrl.Result{RequeueAfter: interval, Priority: new(fairqueue.Low)}
 	if c := ready(conditions, o.GetGeneration()); c != nil && c.Status != metav1.ConditionTrue {

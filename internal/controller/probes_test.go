@@ -133,7 +133,7 @@ func TestRepeatedProbeOfHangingServerIsShort(t *testing.T) {
 	})
 	s, again := d.reconcileAfter(t, 8*time.Second)
 	if got := readinessOf(s); got != "False EndpointUnreachable: it hangs" || again.RequeueAfter != 8*time.Second {
-		t.Errorf("got %q, requeued after %s; want no request to the server for as long as it has hung", got, again.RequeueAfter)
+		t.Errorf("got %q, requeued after %s; want the next check after 8s, the time for which the server has hung", got, again.RequeueAfter)
 	}
 	if again.Priority == nil || *again.Priority != fairqueue.Low {
 		t.Errorf("the next probe has priority %v, want new objects to go before it", again.Priority)

@@ -34,7 +34,7 @@ type PromptProfileReconciler struct {
 	// Recheck is the interval at which profiles are reconciled where ConfigMaps may not be watched. If Recheck is
 	// 0, the reconciler watches ConfigMaps.
 	Recheck time.Duration
-	// LeftOut reports objects for which the cache has no memory. If it is nil, there are none.
+	// LeftOut reports objects for which the cache has no memory. If LeftOut is nil, the cache holds all objects.
 	LeftOut *LeftOut
 
 	written ownWrites

@@ -108,7 +108,8 @@ func (b *testEnv) showWrites() interceptor.Funcs {
 	}
 }
 
-// show passes a Turn to the queues of the Sessions as it is stored, or removes it if it does not exist.
+// show passes the stored version of a Turn to the queues of the Sessions, or removes the Turn from them if it does not
+// exist.
 func (b *testEnv) show(ctx context.Context, c client.Reader, o client.Object) {
 	t, ok := o.(*v1alpha1.Turn)
 	if !ok {
@@ -284,7 +285,7 @@ func TestOverdueAfterSuspension(t *testing.T) {
 		t.Fatalf("the binding is %+v, want overdue", got.Status.Executor)
 	}
 	if turnstatus.Bind(got, turnstatus.Binding{Executor: "third"}, now); !got.Status.Executor.Overdue {
-		t.Error("the binding to the next executor is not overdue, want that this executor also only ends the Turn")
+		t.Error("the binding to the next executor is not overdue, but this executor must only end the Turn, too")
 	}
 	if turnstatus.Suspend(got, turnstatus.Run{}, nil, now); got.Status.Executor.Overdue {
 		t.Error("a second suspension must restart the starting deadline")
@@ -300,7 +301,7 @@ func TestTurnEndsWithoutExecutor(t *testing.T) {
 		})
 		turnstatus.End(turn, v1alpha1.TurnReasonCancelled, "cancelled", now)
 		if got := turn.Status.Steps.UnknownOutcomes; got != want {
-			t.Errorf("%d unknown outcomes, want %d: whether the status lists all calls is %t", got, want, complete)
+			t.Errorf("%d unknown outcomes with journalComplete %t, want %d", got, complete, want)
 		}
 	}
 	called := func(t *v1alpha1.Turn) {
@@ -482,8 +483,8 @@ func TestWriteConflictsAreRetried(t *testing.T) {
 	}
 }
 
-// TestFailingTurnIsSkipped checks that a Turn whose reconciliation fails keeps its position in the queue, and that the
-// slot that was reserved for it goes to the next Turn.
+// TestFailingTurnIsSkipped checks that a Turn whose reconciliation fails, or whose Agent is not checked yet, keeps its
+// position in the queue, and that the slot that was reserved for it goes to the next Turn.
 func TestFailingTurnIsSkipped(t *testing.T) {
 	queued := turnWith(waitsAs(v1alpha1.TurnReasonQueued, 0))
 	for name, b := range map[string]*testEnv{
@@ -520,6 +521,8 @@ func TestFailingTurnIsSkipped(t *testing.T) {
 	}
 }
 
+// TestSeedIsRetried checks that the slots of Turns that were bound before the start are confirmed at the next attempt
+// if the first attempt to list these Turns fails.
 func TestSeedIsRetried(t *testing.T) {
 	failures := 1
 	b := newTestEnv(t, interceptor.Funcs{

@@ -155,8 +155,8 @@ func TestProfilesThatDoNotRender(t *testing.T) {
 	}
 }
 
-// TestAConfigMapThatCannotBeRead checks that the condition says so for the newest generation, and that the object is
-// retried.
+// TestAConfigMapThatCannotBeRead checks that the condition reports an unreadable ConfigMap for the newest generation,
+// and that the object is retried.
 func TestAConfigMapThatCannotBeRead(t *testing.T) {
 	unreadable := func(list *[]v1alpha1.Contribution) { *list = fromConfigMaps("unreadable") }
 	checkCondition := func(t *testing.T, conditions []metav1.Condition, err error, kind, field string) {

@@ -69,7 +69,7 @@ func (r *SessionReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 			return r.remove(ctx, &s)
 		}
 	}
-	// If unfinished Turns keep a Session beyond its time, the end of such a Turn reconciles it again.
+	// If unfinished Turns keep a Session beyond its time, the end of such a Turn reconciles the Session again.
 	again := ctrl.Result{RequeueAfter: max(0, left)}
 	before := s.Status.DeepCopy()
 	setSessionConditions(&s, now)

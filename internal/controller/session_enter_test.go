@@ -39,13 +39,13 @@ func TestTurnThatCannotRunCreatesNoSession(t *testing.T) {
 }
 
 func TestSessionCreatedByAnotherClient(t *testing.T) {
-	made := apierrors.NewAlreadyExists(schema.GroupResource{Resource: "sessions"}, "talk")
+	alreadyExists := apierrors.NewAlreadyExists(schema.GroupResource{Resource: "sessions"}, "talk")
 	b := newTestEnv(t, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			if err := c.Create(ctx, o, opts...); err != nil {
 				return err
 			}
-			return made
+			return alreadyExists
 		},
 	}, turnWith(inSession), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
 	if result, err := b.reconcile(t, "one"); err != nil || result.RequeueAfter != staleInterval {
@@ -184,7 +184,7 @@ func TestAffectedTurnsOfSession(t *testing.T) {
 		want   []string
 	}{
 		"the first leaves": {
-			"only the next Turn is concerned: it may be bound", sessionTurn("a", 3*time.Second),
+			"only the next Turn is affected: it may be bound", sessionTurn("a", 3*time.Second),
 			[]*v1alpha1.Turn{sessionTurn("c", time.Second), sessionTurn("b", 2*time.Second)},
 			[]string{"b"},
 		},
@@ -198,13 +198,13 @@ func TestAffectedTurnsOfSession(t *testing.T) {
 			[]*v1alpha1.Turn{sessionTurn("a", 3*time.Second, running)},
 			nil,
 		},
-		"the order of the Turn is unknown": {"the first is reconciled, whatever is known about the one that left", sessionTurn("c", 0,
+		"the order of the Turn is unknown": {"the first Turn is reconciled, whatever is known about the Turn that left", sessionTurn("c", 0,
 			storedAs("x")), []*v1alpha1.Turn{sessionTurn("a", 3*time.Second), sessionTurn("b", time.Second)}, []string{"a"}},
 		"a cancelled one in the middle": {"a cancelled Turn does not block the queue", sessionTurn("a", 3*time.Second), []*v1alpha1.Turn{
 			sessionTurn("b", 2*time.Second, desired(v1alpha1.DesiredStateCancelled)), sessionTurn("c", time.Second),
 		}, []string{"c"}},
 		"no session": {
-			"a Turn without a session concerns no other", turnWith(),
+			"a Turn without a session affects no other Turn", turnWith(),
 			[]*v1alpha1.Turn{sessionTurn("a", 0)},
 			nil,
 		},

@@ -49,7 +49,7 @@ func TestBindingWithUnknownOutcomeBlocksOthers(t *testing.T) {
 	if result, err := b.reconcile(t, "early"); err != nil || result.RequeueAfter != staleInterval || b.turn(t, "early").BoundTo() != "" {
 		t.Errorf("got %v, %v, want a requeue until the outcome of the binding is known", result, err)
 	}
-	b.turns.slots.Release(client.ObjectKeyFromObject(sessionTurn("late", 0))) // it did not succeed
+	b.turns.slots.Release(client.ObjectKeyFromObject(sessionTurn("late", 0))) // the binding did not succeed
 	if _, err := b.reconcile(t, "early"); err != nil || b.turn(t, "early").BoundTo() != "self" {
 		t.Errorf("the older Turn is not bound although the binding of the other Turn has failed: %v", err)
 	}

@@ -44,7 +44,7 @@ func (b *testEnv) hasSession(t *testing.T) bool {
 	return err == nil
 }
 
-// showing returns a client that returns an old version of one object.
+// showing returns a client that returns an old version of one Session.
 func showing(c client.WithWatch, old client.Object) client.WithWatch {
 	return interceptor.NewClient(c, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
@@ -72,10 +72,10 @@ func beingDeleted(s *v1alpha1.Session) {
 
 func TestSessionReadiness(t *testing.T) {
 	b := newTestEnv(t, interceptor.Funcs{}, sessionWith(usedTurns(2), keptFor(7200)))
-	says := func(status metav1.ConditionStatus, reason, message string, stalled bool) {
+	checkReady := func(status metav1.ConditionStatus, reason, message string, stalled bool) {
 		t.Helper()
 		if result, err := b.reconcileSession(t); err != nil || result.RequeueAfter != time.Hour {
-			t.Errorf("got %v, %v, want a requeue for the end of its time to live", result, err)
+			t.Errorf("got %v, %v, want a requeue for the end of the time to live", result, err)
 		}
 		s := b.session(t)
 		c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionReady)
@@ -89,9 +89,9 @@ func TestSessionReadiness(t *testing.T) {
 			t.Errorf("observedGeneration is %d, want %d", s.Status.ObservedGeneration, s.Generation)
 		}
 	}
-	says(metav1.ConditionTrue, v1alpha1.ReasonOpen, "the session takes turns", false)
+	checkReady(metav1.ConditionTrue, v1alpha1.ReasonOpen, "the session takes turns", false)
 	version := b.session(t).ResourceVersion
-	says(metav1.ConditionTrue, v1alpha1.ReasonOpen, "the session takes turns", false)
+	checkReady(metav1.ConditionTrue, v1alpha1.ReasonOpen, "the session takes turns", false)
 	if got := b.session(t).ResourceVersion; got != version {
 		t.Error("an unchanged status was written")
 	}
@@ -101,21 +101,21 @@ func TestSessionReadiness(t *testing.T) {
 	if err := b.client.Status().Update(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	says(metav1.ConditionFalse, v1alpha1.ReasonBudgetUsed,
+	checkReady(metav1.ConditionFalse, v1alpha1.ReasonBudgetUsed,
 		"the budget is used up: 3 of 3 turns (spec.budget.maxTurns); raise it to open the session again", true)
 	s = b.session(t)
 	s.Spec.Budget.MaxTurns = new(int32(4))
 	if err := b.client.Update(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	says(metav1.ConditionTrue, v1alpha1.ReasonOpen, "the session takes turns", false)
+	checkReady(metav1.ConditionTrue, v1alpha1.ReasonOpen, "the session takes turns", false)
 	if got := b.session(t).Status.Turns; got != 3 {
 		t.Errorf("status.turns is %d: only executors write the totals", got)
 	}
 }
 
-// TestSessionWriteConflict checks that the write of conditions loses without an error and is
-// repeated.
+// TestSessionWriteConflict checks that a conflict when the conditions are written causes no error, and that the write
+// is repeated.
 func TestSessionWriteConflict(t *testing.T) {
 	b := newTestEnv(t, failStatusWrites(apierrors.NewConflict(schema.GroupResource{Resource: "sessions"}, "talk", nil)), sessionWith())
 	if result, err := b.reconcileSession(t); err != nil || result.RequeueAfter != staleInterval {
@@ -257,7 +257,7 @@ func TestTurnLeft(t *testing.T) {
 func TestNoTurnEntersSessionDuringDeletion(t *testing.T) {
 	b := newTestEnv(t, interceptor.Funcs{}, turnWith(inSession), agentWith(metav1.ConditionTrue, ""),
 		leaseOf("self", 1, now), sessionWith(keptFor(60)))
-	entered, looked := 0, 0
+	entered, listed := 0, 0
 	b.turns.Live = interceptor.NewClient(b.client, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			entered++
@@ -268,7 +268,7 @@ func TestNoTurnEntersSessionDuringDeletion(t *testing.T) {
 			return c.Get(ctx, key, o, opts...)
 		},
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-			looked++
+			listed++
 			if b.turns.enterMu.TryRLock() {
 				b.turns.enterMu.RUnlock()
 				t.Error("a Turn may enter a Session while it is deleted")
@@ -285,7 +285,7 @@ func TestNoTurnEntersSessionDuringDeletion(t *testing.T) {
 	if _, err := b.reconcileSession(t); err != nil || b.hasSession(t) {
 		t.Errorf("the Session must be deleted: %v", err)
 	}
-	if entered != 1 || looked != 1 {
-		t.Errorf("the Session was entered %d times and its Turns were listed %d times, want once each", entered, looked)
+	if entered != 1 || listed != 1 {
+		t.Errorf("the Session was entered %d times and its Turns were listed %d times, want once each", entered, listed)
 	}
 }

@@ -120,13 +120,14 @@ func (r *TurnReconciler) enterExclusively(ctx context.Context, v snapshot) (_ sn
 //     Session was written before it is read here.
 //  3. The cache watches Sessions and Turns separately, so its version of the Session may be older than its Turns.
 //
-// Reading from the API server also means that a budget raised before the Turn was created opens the Session for it.
+// Reading from the API server also means that a Session is open for a Turn if its budget was raised before the Turn was
+// created.
 func (r *TurnReconciler) enter(ctx context.Context, v snapshot, d decision) (decision, error) {
 	if v.turn.Epoch() > 0 && !lacksPrompt(v.turn) {
 		return d, nil
 	}
 	// The clocks of several API servers may differ, so this Turn may seem to be older than a Turn that was bound before
-	// this Turn was created. Sessions then orders them by the binding, unless the response to the binding was lost.
+	// this Turn was created. r.sessions orders such Turns by the binding, unless the response to the binding was lost.
 	last, known := r.sessions.LastEntered(v.turn)
 	if !known || last != nil && last.BoundTo() == "" && r.slots.HasSlot(client.ObjectKeyFromObject(last)) {
 		return decision{action: hold, after: staleInterval}, nil

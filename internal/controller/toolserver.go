@@ -38,7 +38,7 @@ type ToolServerReconciler struct {
 	Now     func() time.Time
 	// ProbeInterval is the time between two checks of a server that answers.
 	ProbeInterval time.Duration
-	// LeftOut reports objects for which the cache has no memory. If it is nil, there are none.
+	// LeftOut reports objects for which the cache has no memory. If LeftOut is nil, the cache holds all objects.
 	LeftOut *LeftOut
 
 	// queue is the queue of the controller, or nil before the controller runs.

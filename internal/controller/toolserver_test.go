@@ -373,7 +373,7 @@ func TestFailingToolServer(t *testing.T) {
 			}
 			again, result := d.reconcileAfter(t, 8*time.Second)
 			if again.ResourceVersion != s.ResourceVersion || result.RequeueAfter != 8*time.Second {
-				t.Errorf("got another write, or a requeue after %s; want no write, and the interval doubled: %q",
+				t.Errorf("got another write, or a requeue after %s; want no write, and a requeue after 8s, the time since the failure: %q",
 					result.RequeueAfter, readinessOf(again))
 			}
 		})

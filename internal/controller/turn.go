@@ -89,7 +89,8 @@ type TurnReconciler struct {
 	enterMu sync.RWMutex
 	// waiting holds the Turns that wait, except those that wait for people or sub-agents.
 	waiting waitingTurns
-	seed    struct {
+	// seed records whether the slots of the Turns that were bound before this process started are confirmed.
+	seed struct {
 		sync.Mutex
 		done bool
 	}
@@ -322,8 +323,8 @@ func (r *TurnReconciler) agentOf(ctx context.Context, t *v1alpha1.Turn) (a *v1al
 }
 
 // updateStatus writes a status that was computed from the Turn as it was read. If the Turn has changed since, it
-// fails with a conflict. If the watch has not shown many writes of a namespace yet, further Turns of the namespace
-// wait (see fairqueue.Queue.Expect).
+// fails with a conflict. While there are many writes of a namespace that the watch has not shown yet, further Turns of
+// the namespace wait (see fairqueue.Queue.Expect).
 func (r *TurnReconciler) updateStatus(ctx context.Context, t *v1alpha1.Turn) error {
 	request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(t)}
 	r.fairQueue().Expect(request)

@@ -38,8 +38,8 @@ func whenBudgetExceeded(v snapshot) (decision, bool) {
 	return d, true
 }
 
-// budgetChanged enqueues the Turns that wait for a Budget of a namespace, after a change of a Budget by which they may
-// continue. The set of Budgets calls it once the set contains the changed Budget.
+// budgetChanged enqueues the Turns of a Budget's namespace that wait for a Budget, if the change of this Budget may let
+// them continue. The set of Budgets calls budgetChanged once the set contains the changed Budget.
 func (r *TurnReconciler) budgetChanged(before, after *v1alpha1.Budget) {
 	if !mayOpen(before, after) {
 		return

@@ -12,7 +12,7 @@ import (
 
 func TestWhenBudgetExceeded(t *testing.T) {
 	ready := agentWith(metav1.ConditionTrue, "")
-	waits := budgets.Verdict{Message: "all is spent", Until: now.Add(time.Hour)}
+	exceeded := budgets.Verdict{Message: "all is spent", Until: now.Add(time.Hour)}
 	refused := func(t *v1alpha1.Turn) {
 		boundTo("gone")(t)
 		handedBack(v1alpha1.TurnReasonWaitingForBudget)(t)
@@ -31,13 +31,13 @@ func TestWhenBudgetExceeded(t *testing.T) {
 		want    action
 	}{
 		"new, allowed":                {"", turnWith(), budgets.Verdict{}, schedule},
-		"new, exceeded":               {"its first request would be refused", turnWith(), waits, wait},
-		"refused":                     {"its next request would be refused again", turnWith(refused), waits, park},
+		"new, exceeded":               {"its first request would be refused", turnWith(), exceeded, wait},
+		"refused":                     {"its next request would be refused again", turnWith(refused), exceeded, park},
 		"refused, the wait is over":   {"it continues from its journal", turnWith(refused), budgets.Verdict{}, schedule},
-		"bound":                       {"its executor asks the ledger", turnWith(boundTo("other")), waits, follow},
-		"cancelled":                   {"it ends", turnWith(desired(v1alpha1.DesiredStateCancelled)), waits, end},
-		"refused, past its deadline":  {"it ends with its journal", turnWith(refused, started(24*time.Hour)), waits, endFromJournal},
-		"refused, its time is paused": {"the wait does not count", turnWith(stopped, started(24*time.Hour)), waits, park},
+		"bound":                       {"its executor asks the ledger", turnWith(boundTo("other")), exceeded, follow},
+		"cancelled":                   {"it ends", turnWith(desired(v1alpha1.DesiredStateCancelled)), exceeded, end},
+		"refused, past its deadline":  {"it ends with its journal", turnWith(refused, started(24*time.Hour)), exceeded, endFromJournal},
+		"refused, its time is paused": {"the wait does not count", turnWith(stopped, started(24*time.Hour)), exceeded, park},
 	} {
 		got := decide(snapshot{turn: tc.turn, agent: ready, executorAlive: true, budgets: tc.verdict, now: now})
 		if got.action != tc.want {

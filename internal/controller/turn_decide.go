@@ -33,11 +33,11 @@ const (
 	observe action = "observe"
 	// end: end the Turn without a run.
 	end action = "end"
-	// wait: write to the status why the Turn waits, if it does not wait for a slot.
+	// wait: write to the status why the Turn waits, if it waits for anything other than a slot.
 	wait action = "wait"
 	// schedule: find a free slot and bind the Turn.
 	schedule action = "schedule"
-	// park: the Turn still waits for people or for the Turns of sub-agents.
+	// park: the Turn still waits for people, for the Turns of sub-agents or for the reset of a Budget.
 	park action = "park"
 	// cancelSubAgents: cancel the Turns of sub-agents, which must end before the Turn does.
 	cancelSubAgents action = "cancelSubAgents"
@@ -85,7 +85,7 @@ func (a action) slot() slotUse {
 type decision struct {
 	action          action
 	reason, message string
-	// after is when to reconcile the Turn again; 0 if an event will do so.
+	// after is the time until the next reconciliation of the Turn; 0 if an event will start it.
 	after time.Duration
 }
 
@@ -100,8 +100,8 @@ type snapshot struct {
 	refusedAgent string
 	// executorAlive reports whether the executor that the Turn is bound to holds its Lease.
 	executorAlive bool
-	// missing says which ConfigMap the Turn waits for; it is empty if none is missing. recheck is when to look for the
-	// ConfigMap again; it is 0 if an event will report the ConfigMap.
+	// missing says which ConfigMap the Turn waits for; it is empty if none is missing. recheck is the time until the
+	// reconciler looks for the ConfigMap again; it is 0 if an event will report the ConfigMap.
 	missing string
 	recheck time.Duration
 	// refused says why the Turn's attachments cannot be used. It is empty if they can be used.
@@ -125,7 +125,8 @@ type snapshot struct {
 // policy is one rule. It returns a decision, or false to leave the decision to the next policy.
 type policy func(snapshot) (decision, bool)
 
-// policies holds the policies in order: first those that end a Turn, last those that let it run.
+// policies holds the policies in the order in which decide asks them. If no policy makes a decision, the Turn is
+// scheduled.
 var policies = []policy{
 	whenDeleted,
 	whenFinished,

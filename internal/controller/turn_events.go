@@ -41,8 +41,8 @@ func (r *TurnReconciler) slotEvents() handler.EventHandler {
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, _ turnQueue) {
 			key := client.ObjectKeyFromObject(e.Object)
 			r.fairQueue().Observe(reconcile.Request{NamespacedName: key})
-			var now v1alpha1.Turn
-			if err := r.Client.Get(ctx, key, &now); err == nil && now.UID != e.Object.GetUID() {
+			var cached v1alpha1.Turn
+			if err := r.Client.Get(ctx, key, &cached); err == nil && cached.UID != e.Object.GetUID() {
 				return // the cache already has another Turn of that name
 			}
 			r.slots.Release(key)
@@ -51,8 +51,8 @@ func (r *TurnReconciler) slotEvents() handler.EventHandler {
 }
 
 // agentEvents returns a handler that passes changes of Agents to the scheduler, and enqueues the Turns that a change
-// may affect. If an Agent was ready and still is, it does not enqueue the Agent's Turns that wait for a slot, because
-// the scheduler has received the Agent's new limit.
+// may affect. If an Agent was ready and still is, the handler does not enqueue the Agent's Turns that wait for a slot,
+// because the scheduler has received the Agent's new limit.
 func (r *TurnReconciler) agentEvents() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, _ turnQueue) {

@@ -33,7 +33,7 @@ type schedulerHarness struct {
 	failure error
 }
 
-// newSchedulerHarness creates Turns of one Agent, a minute apart, and reconciles each once.
+// newSchedulerHarness creates Turns of one Agent, a millisecond apart, and reconciles each once.
 func newSchedulerHarness(t *testing.T, turns, capacity int) *schedulerHarness {
 	t.Helper()
 	objects := []client.Object{agentWith(metav1.ConditionTrue, ""), leaseOf("self", capacity, now)}
@@ -102,8 +102,8 @@ func (c *schedulerHarness) bound(t *testing.T) (all []v1alpha1.Turn) {
 	return all
 }
 
-// TestTurnsOfALostExecutorOvertake checks that the Turns of a lost executor are reconciled before all Turns that have a
-// slot and are not already next in line.
+// TestTurnsOfALostExecutorOvertake checks that the Turns of a lost executor are reconciled even before Turns with a
+// reserved slot, except for the Turns that are already next in line.
 func TestTurnsOfALostExecutorOvertake(t *testing.T) {
 	const capacity, turns = 5, 50
 	c := newSchedulerHarness(t, turns, capacity)
@@ -196,7 +196,7 @@ func TestPatchedAgentWakesNoWaitingTurn(t *testing.T) {
 		agent = checked
 	}
 	if n := c.queue.Len(); n != 0 {
-		t.Errorf("40 patches enqueued %d Turns, want none: nothing about them has changed", n)
+		t.Errorf("40 patches enqueued %d Turns, want none: nothing that affects the Turns has changed", n)
 	}
 }
 
@@ -384,7 +384,7 @@ func TestBurstDoesNotOutrunTheWatch(t *testing.T) {
 			c.create(t, "other", "calm")
 			c.reconcileNext(t, 1)
 			if got := c.bound(t); len(got) != len(first)+1 || got[len(got)-1].Namespace != "other" {
-				t.Fatalf("%d Turns are bound after %d, want only the one of the other namespace in addition", len(got), len(first))
+				t.Fatalf("%d Turns are bound, after %d before; want one more, the Turn of the other namespace", len(got), len(first))
 			}
 			for i := range first {
 				show(c, &first[i])

@@ -96,7 +96,7 @@ func TestAParkedTurn(t *testing.T) {
 			waitProgress{decided: []bool{false}},
 			decision{action: park, reason: v1alpha1.TurnReasonAwaitingApproval, message: awaits, after: time.Minute},
 		},
-		"long after its deadline": {
+		"parked beyond its deadline": {
 			"its time limit is paused", turnWith(started(69*time.Second), parked(waiting("a"))),
 			waitProgress{decided: []bool{false}},
 			decision{action: park, reason: v1alpha1.TurnReasonAwaitingApproval, message: awaits, after: time.Minute},
@@ -125,7 +125,7 @@ func TestAParkedTurn(t *testing.T) {
 			decision{action: schedule, after: 40 * time.Second},
 		},
 		"decided, and the decision may not be used": {
-			"the message says so, and the Turn is reconciled again soon", turnWith(started(30*time.Second), parked(waiting("a"))),
+			"the message says why, and the Turn is reconciled again soon", turnWith(started(30*time.Second), parked(waiting("a"))),
 			waitProgress{decided: []bool{false}, unused: "ToolApproval x is not used: its author is unknown"},
 			decision{
 				action: park, reason: v1alpha1.TurnReasonAwaitingApproval, after: 10 * time.Second,
@@ -256,8 +256,8 @@ func TestDecisionUnparksTurn(t *testing.T) {
 	}
 }
 
-// TestUnusableDecisionKeepsTurnParked checks that the status says why, is written once, and that the Turn
-// continues when the decision may be used.
+// TestUnusableDecisionKeepsTurnParked checks that the status says why a decision may not be used, that the status is
+// written once, and that the Turn continues when the decision may be used.
 func TestUnusableDecisionKeepsTurnParked(t *testing.T) {
 	b := newTestEnv(t, interceptor.Funcs{}, turnWith(started(30*time.Second), parked(waiting("a", "b"))),
 		agentWith(metav1.ConditionTrue, ""),
@@ -311,11 +311,11 @@ func TestTimeLimitPausesWithSubAgent(t *testing.T) {
 	if _, err := b.reconcile(t, "one"); err != nil {
 		t.Fatal(err)
 	}
-	stopped := b.turn(t, "one")
-	if stopped.Status.ParkedTime == nil || stopped.StateReason() != v1alpha1.TurnReasonWaitingForSubAgent {
-		t.Fatalf("status %+v, want a paused time limit", stopped.Status)
+	paused := b.turn(t, "one")
+	if paused.Status.ParkedTime == nil || paused.StateReason() != v1alpha1.TurnReasonWaitingForSubAgent {
+		t.Fatalf("status %+v, want a paused time limit", paused.Status)
 	}
-	if _, err := b.reconcile(t, "one"); err != nil || b.turn(t, "one").ResourceVersion != stopped.ResourceVersion {
+	if _, err := b.reconcile(t, "one"); err != nil || b.turn(t, "one").ResourceVersion != paused.ResourceVersion {
 		t.Fatalf("an unchanged status was written (error %v)", err)
 	}
 	running := b.turn(t, "child")
@@ -465,7 +465,7 @@ func TestRelativesChanged(t *testing.T) {
 	}
 	if relativesChanged().Create(event.CreateEvent{Object: turnWith()}) ||
 		!relativesChanged().Delete(event.DeleteEvent{Object: turnWith()}) {
-		t.Error("the creation of a Turn must not pass, its removal from the cache must")
+		t.Error("the creation of a Turn must not pass, but its removal from the cache must")
 	}
 	a := approval("a")
 	if p := approvalCreated(); !p.Create(event.CreateEvent{Object: a}) ||

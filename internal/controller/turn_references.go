@@ -43,22 +43,22 @@ func agentReadiness(v snapshot) (checked bool, why string) {
 	return agentReadinessOf(v.agent, v.turn.AgentKey(), v.turn.Namespace)
 }
 
-// agentReadinessOf is like agentReadiness, for an Agent with this key and a Turn in the namespace from. The Agent is
-// nil if it does not exist. If from is another namespace than the Agent's, the result does not quote the Agent's
-// condition, which may contain names that only the Agent's namespace may know.
-func agentReadinessOf(a *v1alpha1.Agent, key client.ObjectKey, from string) (checked bool, why string) {
+// agentReadinessOf is like agentReadiness, for an Agent with this key and a Turn in a namespace. The Agent is nil if it
+// does not exist. For a Turn in another namespace than the Agent's, the result does not quote the Agent's condition,
+// which may contain names that only the Agent's namespace may know.
+func agentReadinessOf(a *v1alpha1.Agent, key client.ObjectKey, turnNamespace string) (checked bool, why string) {
 	if a == nil {
 		return true, fmt.Sprintf("Agent %q does not exist in namespace %q", key.Name, key.Namespace)
 	}
 	name := key.Name
-	if key.Namespace != from {
+	if key.Namespace != turnNamespace {
 		name = key.String()
 	}
 	c := ready(a.Status.Conditions, a.Generation)
 	switch {
 	case c == nil:
 		return false, fmt.Sprintf("Agent %q is not checked yet", name)
-	case c.Status != metav1.ConditionTrue && key.Namespace != from:
+	case c.Status != metav1.ConditionTrue && key.Namespace != turnNamespace:
 		return true, fmt.Sprintf("Agent %q is not ready (%s)", name, c.Reason)
 	case c.Status != metav1.ConditionTrue:
 		return true, fmt.Sprintf("Agent %q is not ready: %s", name, c.Message)

@@ -62,7 +62,7 @@ func (r *TurnReconciler) updateAgentModelsDown(a *v1alpha1.Agent) {
 	r.slots.SetModelsDown(client.ObjectKeyFromObject(a), r.Circuits.isDown(a))
 }
 
-// requestOf returns the request of a Turn, without the limit of its Agent.
+// requestOf returns the request of a Turn for a slot, without the limit of its Agent.
 func requestOf(t *v1alpha1.Turn) scheduler.Request {
 	return scheduler.Request{
 		Turn: client.ObjectKeyFromObject(t), Agent: scheduler.Agent{Key: t.AgentKey()}, Since: t.CreationTimestamp.Time,
@@ -131,8 +131,8 @@ func (r *TurnReconciler) endFromJournal(v snapshot, d decision, executors []sche
 	return "", decision{action: end, reason: d.reason, message: d.message}
 }
 
-// bind binds a Turn to its slot with one status write. overdue means that the executor must end the Turn, because
-// it waited too long for its start after a suspension.
+// bind binds a Turn to the executor that has its slot, with one status write. overdue means that the executor must end
+// the Turn, because it waited too long for its start after a suspension.
 func (r *TurnReconciler) bind(ctx context.Context, v snapshot, to scheduler.Executor, overdue bool) (decision, error) {
 	t, name := v.turn, to.Name
 	first, waited := t.Epoch() == 0, v.now.Sub(t.WaitingSince())

@@ -68,9 +68,9 @@ func waitReason(t *v1alpha1.Turn) (reason string, ok bool) {
 	return "", false
 }
 
-// observe records the current state of a Turn. warn reports whether to emit an Event about its wait. last reports
-// whether this Event is the last one for its cause in this window. If warn is false, left is how long after now observe
-// must be called again; it is 0 if that is not necessary.
+// observe records the current state of a Turn. patience is how long the Turn may wait for one cause before an Event
+// reports the wait. warn reports whether to emit this Event, and last whether it is the last Event for its cause in
+// this window. If warn is false, left is the time until observe must be called again; it is 0 if that is not necessary.
 func (w *waitingTurns) observe(t *v1alpha1.Turn, patience time.Duration, now time.Time) (warn, last bool, left time.Duration) {
 	key := client.ObjectKeyFromObject(t)
 	reason, ok := waitReason(t)

@@ -19,7 +19,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 )
 
-// newWaitingEnv returns a testEnv with a clock that the test moves.
+// newWaitingEnv returns a testEnv, the clock of its TurnReconciler, and a function that returns the Events since its
+// last call.
 func newWaitingEnv(t *testing.T, objects ...client.Object) (b *testEnv, clock *time.Time, recorded func() []string) {
 	t.Helper()
 	b = newTestEnv(t, interceptor.Funcs{}, objects...)
@@ -38,7 +39,7 @@ func drain(recorder *events.FakeRecorder) []string {
 	return all
 }
 
-// created gives a Turn this name, and now as its creation time.
+// created gives a Turn this name, and the time now as its creation time.
 func created(name string) func(*v1alpha1.Turn) {
 	return func(t *v1alpha1.Turn) { t.Name, t.UID, t.CreationTimestamp = name, "", metav1.NewTime(now) }
 }
@@ -97,7 +98,7 @@ func TestLongWaitEmitsOneEventPerCause(t *testing.T) {
 	}
 }
 
-// waitsOf returns the sum of the waits of a namespace that have ended, in seconds by reason.
+// waitsOf returns the total time of the ended waits in a namespace, by reason and in seconds.
 func waitsOf(t *testing.T, namespace string) map[string]float64 {
 	t.Helper()
 	families, err := registry.Registry.Gather()
@@ -169,7 +170,7 @@ func TestWaitEventsAreBounded(t *testing.T) {
 		objects = append(objects, turnWith(created(fmt.Sprint("turn-", i))))
 	}
 	b, clock, recorded := newWaitingEnv(t, objects...)
-	all := func() {
+	reconcileAll := func() {
 		t.Helper()
 		for _, o := range objects {
 			if _, err := b.turns.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(o)}); err != nil {
@@ -177,10 +178,10 @@ func TestWaitEventsAreBounded(t *testing.T) {
 			}
 		}
 	}
-	all()
+	reconcileAll()
 	*clock = clock.Add(waitWarning)
-	all()
-	all()
+	reconcileAll()
+	reconcileAll()
 	got := recorded()
 	if len(got) != warningsOfNamespace+1 {
 		t.Errorf("%d waiting Turns caused %d Events, want %d for one namespace and one for the other", many+1, len(got),
@@ -196,7 +197,7 @@ func TestWaitEventsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	all()
+	reconcileAll()
 	if n := len(b.turns.waiting.turns); n != 0 {
 		t.Errorf("%d deleted Turns are still recorded, want none", n)
 	}
@@ -222,6 +223,6 @@ func TestFailingServerEmitsOneEvent(t *testing.T) {
 	d.reconcileAfter(t, time.Minute)
 	got := drain(d.events)
 	if len(got) != 2 || !strings.HasPrefix(got[0], "Warning CredentialsRejected ") || got[1] != "Normal Ready the server answers" {
-		t.Errorf("Events of another failure, and of the recovery = %q", got)
+		t.Errorf("Events of another failure, and of the recovery = %q, want one of each", got)
 	}
 }

@@ -42,9 +42,9 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 		"how long to wait for the Pods; must be longer than their termination grace period")
 }
 
-// Run scales the Deployments to zero and waits until all of their Pods are gone. It tries again after errors of the
-// API server. After the timeout it returns an error that names the remaining Pods as last seen, or the last error
-// of the API server if no Pods were seen.
+// Run scales the Deployments to zero and waits until all of their Pods are gone. It tries again after errors of the API
+// server, unless the API server forbids the request. After the timeout it returns an error that names the remaining
+// Pods as last seen, or the last error of the API server if no Pods were seen.
 func Run(ctx context.Context, clients kubernetes.Interface, o Options, log logr.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()

@@ -103,7 +103,7 @@ func (r *run) chargeKnown(ctx context.Context, cut *cutOffError) (*turn.SessionP
 }
 
 // chargeStatus adds a Turn to the history of its Session, with the usage in the Turn's status, unless the history has
-// it. It returns the place of the Turn in that history, or nil if there is nothing to charge:
+// it. It returns the place of the Turn in that history, or nil in each of these cases:
 //
 //   - The Turn is not known to have asked a model.
 //   - The Turn began before the Session was created, so its own Session is gone.

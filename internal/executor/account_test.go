@@ -230,7 +230,8 @@ func (h *sessionHarness) deleteDuringRun(r *run) {
 	r.abandon(errSuperseded)
 }
 
-// charge charges the Turn twice, as the leader does when it sees that the Turn is gone.
+// charge charges the Turn as the leader does when it sees that the Turn is gone. The second of the two charges must
+// change nothing.
 func (h *sessionHarness) charge() {
 	h.t.Helper()
 	charger := &Charger{Engine: h.Engine, Reader: h.Reader, Client: h.Client, Now: h.Now, Log: h.Log}
@@ -277,13 +278,13 @@ func (h *sessionHarness) killed() {
 	h.run(parent)
 }
 
-// late makes the Turn's time limit end.
+// late sets the start of a Turn to a day ago, so that its time limit is over.
 func late(t *v1alpha1.Turn) {
 	t.Status.StartTime = new(metav1.NewMicroTime(now.Add(-24 * time.Hour)))
 }
 
-// TestEveryEndRecordsAllUsage checks that every end of a Turn leaves its usage and its sub-agents' usage in its status,
-// and both in the totals of its Session. Together they equal the tokens that the model has billed.
+// TestEveryEndRecordsAllUsage checks that, however a Turn ends, its status has its own usage and that of its
+// sub-agents, and the totals of its Session have both. Together they equal the tokens that the model has billed.
 func TestEveryEndRecordsAllUsage(t *testing.T) {
 	for name, tc := range map[string]struct {
 		state func(*sessionHarness)
@@ -345,7 +346,7 @@ func TestEveryEndRecordsAllUsage(t *testing.T) {
 			(*sessionHarness).suspended,
 			func(h *sessionHarness) { h.lose(); h.change(parent, late); h.run(parent) }, v1alpha1.TurnReasonDeadlineExceeded,
 		},
-		"lost while its sub-agent works": {func(h *sessionHarness) { // the sub-agent's journal is in another store
+		"lost while its sub-agent works": {func(h *sessionHarness) { // the sub-agent's journal is lost, too
 			h.run(parent)
 			h.within[child] = func(r *run) { r.progress.onTimer(); kill(r) }
 			h.run(child)
@@ -369,7 +370,7 @@ func TestEveryEndRecordsAllUsage(t *testing.T) {
 			(*sessionHarness).parked,
 			func(h *sessionHarness) { h.remove(child); h.run(parent) }, v1alpha1.TurnReasonCompleted,
 		},
-		"its sub-agent is deleted, and it is cancelled": {(*sessionHarness).parked, func(h *sessionHarness) {
+		"its sub-agent is deleted, and the Turn is cancelled": {(*sessionHarness).parked, func(h *sessionHarness) {
 			h.remove(child)
 			h.cancel(parent)
 			h.run(parent)

@@ -12,8 +12,8 @@ import (
 // that the controller binds at the same time.
 const claimsAtOnce = 8
 
-// adopt claims a Turn that was bound to this name before the process started. The claim is a new epoch, so that
-// writes of an earlier process are refused. adopt does not wait for the claim; adoptions.Wait does.
+// adopt claims a Turn that was bound to this executor's name before the process started. The claim is a new epoch, so
+// that writes of an earlier process are refused. adopt does not wait for the claim; adoptions.Wait does.
 //
 //   - While the API server is unavailable, the claim is tried again.
 //   - The run begins when the watch shows the claim, so it never begins for a Turn whose deletion the watch has

@@ -72,16 +72,16 @@ func TestClaimedTurnThatDisappearsIsNotRun(t *testing.T) {
 	}
 }
 
-// TestFailingClaimDoesNotBlockOthers checks that a failing claim delays the start by at most
-// LeaseDuration: without a Lease, an executor gets no Turns at all.
-func TestFailingClaimDoesNotBlockOthers(t *testing.T) {
+// TestFailingClaimDelaysTheStartOnlyBriefly checks that a failing claim delays the start by at most LeaseDuration:
+// before the start, the executor has no Lease and gets no Turns at all.
+func TestFailingClaimDelaysTheStartOnlyBriefly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var taken atomic.Bool
+		var available atomic.Bool
 		e, _ := newExecutor(t, interceptor.Funcs{
 			SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
 				opts ...client.SubResourceUpdateOption,
 			) error {
-				if !taken.Load() {
+				if !available.Load() {
 					return broken
 				}
 				return c.SubResource(sub).Update(ctx, o, opts...)
@@ -94,7 +94,7 @@ func TestFailingClaimDoesNotBlockOthers(t *testing.T) {
 		if waited := time.Since(start); waited != LeaseDuration {
 			t.Errorf("the start took %s, want %s", waited, LeaseDuration)
 		}
-		taken.Store(true)
+		available.Store(true)
 		e.awaitAdoptions(t.Context(), &w.adoptions)
 		if got := stored(t, e); got.Epoch() != 2 || time.Since(start) >= 2*LeaseDuration {
 			t.Errorf("the Turn has epoch %d after %s, want it claimed as soon as that is possible", got.Epoch(), time.Since(start))
@@ -129,15 +129,15 @@ func TestStartClaimsFewTurnsAtTheSameTime(t *testing.T) {
 			t.Name, t.UID = fmt.Sprintf("left-%d", i), types.UID(fmt.Sprintf("uid-%d", i))
 		}))
 	}
-	var now, most atomic.Int32
+	var current, most atomic.Int32
 	e, _ := newExecutor(t, interceptor.Funcs{
 		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
 			opts ...client.SubResourceUpdateOption,
 		) error {
-			if n := now.Add(1); n > most.Load() {
+			if n := current.Add(1); n > most.Load() {
 				most.Store(n)
 			}
-			defer now.Add(-1)
+			defer current.Add(-1)
 			runtime.Gosched()
 			return c.SubResource(sub).Update(ctx, o, opts...)
 		},

@@ -159,8 +159,8 @@ func (c *Charger) ChargeFromStatus(ctx context.Context, t *v1alpha1.Turn) error 
 	})
 }
 
-// lateObserver records the parts of a Turn whose journal is ended after the Turn. It cuts each part off at the end of
-// the Turn.
+// lateObserver records the parts of a Turn whose journal is ended later than the Turn itself. It cuts each part off at
+// the end of the Turn.
 type lateObserver struct {
 	observer
 	end time.Time
@@ -299,11 +299,11 @@ func (r *run) hasLeft() bool {
 
 // isDeleted asks the API server whether the Turn is gone. A Turn of the same name with another UID is another Turn.
 func (r *run) isDeleted(ctx context.Context) (bool, error) {
-	now := &metav1.PartialObjectMetadata{}
-	now.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("Turn"))
-	err := r.executor.Reader.Get(ctx, r.key(), now)
+	current := &metav1.PartialObjectMetadata{}
+	current.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("Turn"))
+	err := r.executor.Reader.Get(ctx, r.key(), current)
 	if apierrors.IsNotFound(err) {
 		return true, nil
 	}
-	return err == nil && now.UID != r.turn.UID, err
+	return err == nil && current.UID != r.turn.UID, err
 }

@@ -52,7 +52,7 @@ func talk() *v1alpha1.Session {
 	return &v1alpha1.Session{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "talk", UID: "uid-talk"}}
 }
 
-// inTalk adds a Turn that asks a model to the Session.
+// inTalk makes a Turn ask a model, and adds the Turn to the Session.
 func inTalk(t *v1alpha1.Turn) {
 	t.Spec.SessionRef, t.Spec.Execution = &v1alpha1.ObjectReference{Name: "talk"}, v1alpha1.ExecutionRun
 }
@@ -185,7 +185,7 @@ func TestDeletedTurnIsChargedToItsSession(t *testing.T) {
 				t.Fatal(err)
 			}
 			if ended := entries[len(entries)-1].Kind == journal.Finalized; ended != tc.ends {
-				t.Errorf("the journal ends with the end of the Turn: %t", ended)
+				t.Errorf("the journal ends with the end of the Turn: %t, want %t", ended, tc.ends)
 			}
 		})
 	}
@@ -249,7 +249,7 @@ func TestDeletedTurnWithFinalizerIsCancelled(t *testing.T) {
 	}
 }
 
-// exportTo returns a provider whose spans a collector receives.
+// exportTo returns a provider that exports its spans to a collector.
 func exportTo(t *testing.T, to *otlp.Receiver) *tracing.Provider {
 	t.Helper()
 	web := httptest.NewServer(to)
@@ -275,7 +275,7 @@ func TestTurnThatEndedWithoutAnExecutor(t *testing.T) {
 	memory := bytebudget.New(512<<10, 0)
 	var collector otlp.Receiver
 	traces := exportTo(t, &collector)
-	traces.End(one, time.Time{}) // by the controller
+	traces.End(one, time.Time{}) // as the controller does
 	later := func() time.Time { return e.Now().Add(time.Hour) }
 	charger := &Charger{
 		Engine: &turn.Engine{Journal: store, Now: later}, Reader: e.Reader, Client: e.Client, Memory: memory, Traces: traces, Now: later,
@@ -333,7 +333,8 @@ func TestTurnThatEndedWithoutAnExecutor(t *testing.T) {
 	}
 }
 
-// endedUnbound ends the Turn in the API server, a minute ago and without an executor. Its status has some usage.
+// endedUnbound ends the Turn in the API server, as if it had ended without an executor a minute ago. The status of the
+// Turn has some usage.
 func endedUnbound(t *testing.T, e *Executor) *v1alpha1.Turn {
 	t.Helper()
 	one := stored(t, e)

@@ -139,7 +139,7 @@ func TestContinuityVerdict(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := tc.c.verdict(); got != tc.want {
-				t.Errorf("judge = %q, want %q: %s", got, tc.want, tc.reason)
+				t.Errorf("verdict = %q, want %q: %s", got, tc.want, tc.reason)
 			}
 			if got := tc.c.loss(); got != tc.loss {
 				t.Errorf("loss = %q, want %q: %s", got, tc.loss, tc.reason)

@@ -100,21 +100,22 @@ func TestFewTurnsEndAtTheSameTime(t *testing.T) {
 	})
 }
 
-// TestOnlyTurnsThatMustEndEnterTheGate checks that only Turns that only have to end enter the gate Endings, and that
-// these Turns may begin even if the journals of their namespace are full.
+// TestOnlyTurnsThatMustEndEnterTheGate checks that a Turn enters the gate Endings exactly if the Turn only has to end.
+// Such a Turn may begin even if the journals of its namespace are full.
 func TestOnlyTurnsThatMustEndEnterTheGate(t *testing.T) {
 	started := func(ago time.Duration) func(*v1alpha1.Turn) {
 		return func(t *v1alpha1.Turn) { t.Status.StartTime = new(metav1.NewMicroTime(now.Add(-ago))) }
 	}
 	for name, tc := range map[string]struct {
-		change  func(*v1alpha1.Turn)
-		enters  bool
-		waiting bool // for journal space
+		change func(*v1alpha1.Turn)
+		enters bool
+		// waiting is true if the Turn must wait for journal space.
+		waiting bool
 	}{
-		"its time continues with the limit of its Agent": {started(2 * time.Minute), false, true},
-		"its time is over": {started(2 * time.Hour), true, false},
-		"cancelled":        {desires(v1alpha1.DesiredStateCancelled), true, false},
-		"overdue":          {func(t *v1alpha1.Turn) { t.Status.Executor.Overdue = true }, true, false},
+		"the time limit of its Agent is not over": {started(2 * time.Minute), false, true},
+		"its time is over":                        {started(2 * time.Hour), true, false},
+		"cancelled":                               {desires(v1alpha1.DesiredStateCancelled), true, false},
+		"overdue":                                 {func(t *v1alpha1.Turn) { t.Status.Executor.Overdue = true }, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -170,7 +170,7 @@ type Executor struct {
 
 	mu   sync.Mutex
 	runs map[types.UID]*run
-	// done has, by the UID of the Turn, the epoch that needs no run any more. An entry stays until the watch has caught
+	// done maps the UID of a Turn to the epoch that needs no run any more. An entry stays until the watch has caught
 	// up, because an older event must not start a run.
 	done map[types.UID]int64
 	// claims limits how many Turns of an earlier process are claimed at the same time. It is nil before the first
@@ -178,9 +178,9 @@ type Executor struct {
 	claims chan struct{}
 	// draining is set when no run may start any more. stopped is set when no Turn may be handed back any more.
 	draining, stopped bool
-	// all counts the goroutines of runs and adoptions. returns counts the goroutines that hand back the Turns that
+	// all counts the goroutines of runs and adoptions. handBacks counts the goroutines that hand back the Turns that
 	// are bound while the executor stops.
-	all, returns sync.WaitGroup
+	all, handBacks sync.WaitGroup
 }
 
 // version names one state of an object.
@@ -199,8 +199,8 @@ func versionOf(o client.Object) version {
 // NeedLeaderElection reports whether only one process at a time may use the store.
 func (e *Executor) NeedLeaderElection() bool { return e.Elected }
 
-// Start takes over the Turns that an earlier process of this name left, then runs the Turns that are bound to it,
-// until ctx ends. It returns when all of them have ended or were handed back.
+// Start takes over the Turns that an earlier process of this name left, and then runs the Turns that are bound to this
+// executor until ctx ends. It returns when these Turns have ended or were handed back.
 func (e *Executor) Start(ctx context.Context) error {
 	e.mu.Lock()
 	e.runs, e.done = map[types.UID]*run{}, map[types.UID]int64{}
@@ -256,9 +256,9 @@ func (e *Executor) begin(ctx, work context.Context) (unwatch func() error, err e
 	return unwatch, nil
 }
 
-// awaitAdoptions waits until the Turns of an earlier process are claimed, so that the controller learns of this
-// executor when it already has them. After LeaseDuration it stops waiting, and the other claims continue in the
-// background: one Turn that cannot be written must not keep all others from an executor.
+// awaitAdoptions waits until the Turns of an earlier process are claimed, so that the executor already has these Turns
+// when the controller learns of the executor. After LeaseDuration it stops waiting, and the other claims continue in
+// the background: one Turn that cannot be claimed must not prevent the executor from running other Turns.
 func (e *Executor) awaitAdoptions(ctx context.Context, adoptions *sync.WaitGroup) {
 	done := make(chan struct{})
 	go func() {
@@ -338,7 +338,7 @@ func (e *Executor) start(work context.Context, t *v1alpha1.Turn) {
 	if e.draining {
 		e.done[t.UID] = t.Epoch()
 		if !e.stopped { // otherwise releasing the Lease, which is next, frees the Turn
-			e.returns.Go(func() { r.handBack(ctx) })
+			e.handBacks.Go(func() { r.handBack(ctx) })
 		}
 		return
 	}
@@ -384,7 +384,7 @@ func (e *Executor) onGone(t *v1alpha1.Turn) {
 }
 
 // drain asks all runs to stop at their next safe point and waits for the grace period. Then it cancels the
-// remaining runs and waits for them.
+// remaining runs, and waits a short time until they have handed back their Turns.
 func (e *Executor) drain(stop context.CancelCauseFunc) {
 	e.mu.Lock()
 	e.draining = true
@@ -427,5 +427,5 @@ func (e *Executor) stopHandBacks(stop context.CancelCauseFunc) {
 	e.stopped = true
 	e.mu.Unlock()
 	stop(errStopping)
-	e.returns.Wait()
+	e.handBacks.Wait()
 }

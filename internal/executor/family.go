@@ -27,9 +27,9 @@ type family struct {
 	memory *bytebudget.Budget
 }
 
-// usage returns the usage of the Turn of a call, or a *tool.Pending while that Turn has not ended. uid is the UID of
-// that Turn, or empty if it is unknown. If the Turn no longer belongs to this parent, for example because only the
-// parent was deleted, usage returns an empty result.
+// usage returns the usage of the sub-agent's Turn that a call created, or a *tool.Pending while that Turn has not
+// ended. uid is the UID of that Turn, or empty if it is unknown. If the Turn no longer belongs to this parent, for
+// example because only the parent was deleted, usage returns an empty result.
 func (f family) usage(ctx context.Context, parent turn.DeletedTurn, call loop.Intent, uid string) (tool.Result, error) {
 	object := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: parent.Namespace, Name: parent.Name, UID: types.UID(parent.UID)}}
 	var child v1alpha1.Turn

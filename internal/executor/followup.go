@@ -62,14 +62,14 @@ type followUp struct {
 	requests *requests
 }
 
-// skipped returns the end of work that is not done, for the reason why. The end includes the results of earlier
-// attempts, because they were paid for.
-func (f *followUp) skipped(why task.Skip) done {
+// skipped returns the end of work that is not done for this reason. The end includes the results of earlier attempts,
+// because they were paid for.
+func (f *followUp) skipped(reason task.Skip) done {
 	r := task.Result{}
 	if p := f.task.Partial; p != nil {
 		r = *p
 	}
-	r.Skipped = why
+	r.Skipped = reason
 	return done{result: &r}
 }
 
@@ -141,7 +141,7 @@ func (f *followUp) reserveMemory(ctx context.Context) (*bytebudget.Reservation, 
 	return account.TryReserve(want)
 }
 
-// chain returns the models that are asked, with low priority at their ModelProviders.
+// chain returns the models to ask. The requests to them have low priority at their ModelProviders.
 func (f *followUp) chain(
 	ctx context.Context, models []v1alpha1.ModelReference, thinking v1alpha1.ThinkingLevel,
 ) ([]loop.Candidate, error) {

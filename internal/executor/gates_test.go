@@ -93,7 +93,7 @@ func TestTurnThatWaitsForItsProvider(t *testing.T) {
 }
 
 // TestTurnWhoseProviderAsksForAPause checks that the gate holds a Turn whose request was refused: the Turn is Queued
-// during the pause, and asks again at its end, or after 5 minutes.
+// during the pause. It asks again when the pause ends, but after at most 5 minutes.
 func TestTurnWhoseProviderAsksForAPause(t *testing.T) {
 	for name, tc := range map[string]struct{ pause, want time.Duration }{
 		"a minute":       {time.Minute, time.Minute},

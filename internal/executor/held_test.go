@@ -61,7 +61,7 @@ func look(approval bool, result string) func(context.Context, *v1alpha1.Agent) [
 	}
 }
 
-// panicking is a journal that panics once it receives a reply.
+// panicking is a journal that panics when it receives a reply.
 type panicking struct{ journal.Journal }
 
 func (p panicking) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
@@ -193,6 +193,6 @@ func TestManyTurnsShareLittleMemory(t *testing.T) {
 		}
 	}
 	if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != 0 || use.Waiting != 0 {
-		t.Errorf("all Turns have ended and %+v is held", use)
+		t.Errorf("after all Turns have ended, the use of memory is %+v, want none", use)
 	}
 }

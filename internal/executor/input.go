@@ -159,8 +159,8 @@ func (e *Executor) budgetsOf(ctx context.Context, t *v1alpha1.Turn, agent *v1alp
 	return func() ([]budget.Rule, error) { return e.Budgets(ctx, t, agent.Labels, requester) }
 }
 
-// endsWithoutAgent reports whether the Turn only has to end, even if its Agent is gone. To end, the Turn needs no
-// model, and its journal has its usage.
+// endsWithoutAgent reports whether the Turn only has to end, so that its run can do without the Agent: to end, the Turn
+// needs no model, and its journal has its usage.
 func (r *run) endsWithoutAgent() bool {
 	t := r.turn
 	none := translate.WithinCeiling(&v1alpha1.Agent{}, t, r.executor.Ceiling)
@@ -186,10 +186,10 @@ func agentNotReady(t *v1alpha1.Turn, cause string) error {
 	return &notReadyError{v1alpha1.TurnReasonWaitingForAgent, fmt.Sprintf("Agent %q is not ready: %s", t.Spec.AgentRef, cause)}
 }
 
-// preparation returns the input for the messages of a Turn, and its profile. It returns a *notReadyError if the profile
-// or a ConfigMap was deleted after the Turn was bound. A Turn that was bound before is bound again even if its Agent is
-// not ready, because its journal may hold the messages. If the messages must be made, preparation checks that the
-// Agent is ready.
+// preparation returns the input for the messages of a Turn, and the profile of its Agent. It is called only if the
+// journal does not have this input yet. It returns a *notReadyError if the profile or a ConfigMap was deleted after the
+// Turn was bound. The controller binds a Turn again even if its Agent is not ready, because the journal may have the
+// input. So preparation also checks that the Agent is ready.
 func (e *Executor) preparation(
 	ctx context.Context, t *v1alpha1.Turn, agent *v1alpha1.Agent, session *v1alpha1.Session, redaction *redact.Turn, start time.Time,
 ) (prepare.Input, *v1alpha1.PromptProfile, error) {
@@ -232,13 +232,13 @@ func awaitingConfigMap(err error, t *v1alpha1.Turn) error {
 	return agentNotReady(t, err.Error())
 }
 
-// link returns the provider of one model of an Agent in the namespace owner, for a caller on behalf of a Turn. If the
-// ModelProvider cannot be used, each request to the returned provider fails with the cause.
+// link returns the provider of one model of an Agent, for a caller on behalf of a Turn. If the ModelProvider cannot be
+// used, each request to the returned provider fails with the cause.
 func (e *Executor) link(
-	ctx context.Context, t *v1alpha1.Turn, owner string, m v1alpha1.ModelReference, caller pace.Caller,
+	ctx context.Context, t *v1alpha1.Turn, agentNamespace string, m v1alpha1.ModelReference, caller pace.Caller,
 ) translate.Link {
 	l := translate.Link{Reference: m}
-	object, err := e.Sharing.Provider(ctx, e.objects(t.Namespace), m.ProviderRef, owner)
+	object, err := e.Sharing.Provider(ctx, e.objects(t.Namespace), m.ProviderRef, agentNamespace)
 	if err != nil {
 		cause := errors.New("the ModelProvider does not exist")
 		if refused, ok := errors.AsType[*sharing.RefusedError](err); ok {
@@ -250,9 +250,10 @@ func (e *Executor) link(
 		return l
 	}
 	l.Object = e.providers.Of(versionOf(object), object)
-	if l.Provider = e.Provider(l.Object); object.Namespace != t.Namespace || owner != t.Namespace {
+	if l.Provider = e.Provider(l.Object); object.Namespace != t.Namespace || agentNamespace != t.Namespace {
 		l.Provider = &sharedProvider{
-			Provider: l.Provider, executor: e, turn: t, ref: m.ProviderRef, owner: owner, hidden: object.Namespace != t.Namespace,
+			Provider: l.Provider, executor: e, turn: t, ref: m.ProviderRef, agentNamespace: agentNamespace,
+			hidden: object.Namespace != t.Namespace,
 		}
 	}
 	if e.Gates != nil {

@@ -86,10 +86,10 @@ func (e *Executor) embeddings(
 // learning is the extraction of memories from one Turn.
 type learning struct {
 	followUp
-	// found has the results of the questions of this attempt and of earlier ones that must not be asked again. The
-	// memories from these questions are in the store.
+	// found has the results of the questions that must not be asked again. This attempt or an earlier attempt has asked
+	// them, and the memories from these questions are in the store.
 	found task.Learned
-	// failures are messages about what failed apart from the questions, and why.
+	// failures are messages about failures of anything but the questions.
 	failures []string
 }
 
@@ -102,7 +102,7 @@ func (l *learning) do(ctx context.Context) (o done) {
 			l.addFailure("the extraction of memories failed because of a bug in Capstan: see the log of its executor")
 			o = l.learned(&task.Learned{})
 		}
-		if o.result != nil && o.result.Skipped != "" && len(l.failures) > 0 { // the learner failed before
+		if o.result != nil && o.result.Skipped != "" && len(l.failures) > 0 { // report the earlier failures, too
 			why := o.result.Skipped
 			o = l.learned(&task.Learned{})
 			o.result.Skipped = why

@@ -46,8 +46,8 @@ const (
 // heldLease is the Lease of a running executor.
 type heldLease struct {
 	executor *Executor
-	// taking is false when no more Turns may be bound to the executor.
-	taking atomic.Bool
+	// acceptsTurns is false when no more Turns may be bound to the executor.
+	acceptsTurns atomic.Bool
 	// release releases the Lease.
 	release func()
 }
@@ -73,7 +73,7 @@ func PublishedPosition(ctx context.Context, leases kubernetes.Interface, namespa
 // holdLease creates the executor's Lease and renews it until release is called.
 func (e *Executor) holdLease(ctx context.Context) *heldLease {
 	h := &heldLease{executor: e}
-	h.taking.Store(true)
+	h.acceptsTurns.Store(true)
 	ctx, cancel := context.WithCancel(ctx)
 	failed := func() { e.Log.Info("Failed to renew the lease several times", "executor", e.Name) }
 	heartbeat := lease.NewController(clock.RealClock{}, e.Leases, e.Name, int32(LeaseDuration/time.Second), failed, leaseInterval,
@@ -97,7 +97,7 @@ func (e *Executor) holdLease(ctx context.Context) *heldLease {
 // describe writes the labels and annotations that the controller reads.
 func (h *heldLease) describe(l *coordinationv1.Lease) {
 	capacity := 0
-	if h.taking.Load() {
+	if h.acceptsTurns.Load() {
 		capacity = h.executor.Capacity
 	}
 	if l.Labels == nil {
@@ -134,11 +134,11 @@ func (h *heldLease) describe(l *coordinationv1.Lease) {
 // withdrawTimeout limits the write that announces that an executor stops.
 const withdrawTimeout = time.Second
 
-// withdraw asks the controller to bind no more Turns to this executor, which is still alive. Otherwise the Turns
-// that it hands back next would be bound to it again. If the write fails, the next renewal of the Lease announces
-// the stop.
+// withdraw asks the controller to bind no more Turns to this executor, which is still alive. Otherwise the controller
+// would bind the Turns that the executor hands back next to the same executor again. If the write fails, the next
+// renewal of the Lease announces the stop.
 func (h *heldLease) withdraw(ctx context.Context) {
-	h.taking.Store(false)
+	h.acceptsTurns.Store(false)
 	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
 	defer cancel()
 	leases := h.executor.Leases.CoordinationV1().Leases(h.executor.Namespace)

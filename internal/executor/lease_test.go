@@ -35,7 +35,7 @@ func TestStoppingExecutorOffersNoCapacity(t *testing.T) {
 		Name: me, Namespace: "capstan-system", Capacity: 10, Leases: clientset,
 		Store: stores, Log: logr.Discard(),
 	}}
-	h.taking.Store(true)
+	h.acceptsTurns.Store(true)
 	h.withdraw(t.Context())
 	got, err := clientset.CoordinationV1().Leases("capstan-system").Get(t.Context(), LeasePrefix+me, metav1.GetOptions{})
 	if err != nil || got.Annotations[CapacityAnnotation] != "0" {

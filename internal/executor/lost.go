@@ -69,7 +69,7 @@ func (r *run) cutOff(in *turn.Input, loss *turnstatus.Loss) error {
 	return &cutOffError{cut}
 }
 
-// startOver records in the status that the Turn starts over in another store, before the Turn does so.
+// startOver records in the status that the Turn starts over, and in which store, before the Turn does so.
 func (r *run) startOver(ctx context.Context, own store.Identity, loss *turnstatus.Loss) error {
 	e := r.executor
 	message := loss.StartOver()
@@ -118,7 +118,7 @@ func (r *run) known() turnstatus.Run {
 	switch own, n := r.store.Load(), r.entries.Load(); {
 	case own != nil && (n > 0 || r.first):
 		return turnstatus.Run{Store: own, Entries: &n}
-	case r.first && !r.tried: // this run has not begun, and no run of a newer epoch has
+	case r.first && !r.tried: // neither an earlier run nor this run has begun anything
 		return turnstatus.Run{Entries: new(int64(0))}
 	}
 	return turnstatus.Run{}
@@ -128,13 +128,13 @@ func (r *run) known() turnstatus.Run {
 // that this run knows of, the journal is complete in the new incarnation, too.
 func (r *run) confirm(ctx context.Context, uid string) {
 	e := r.executor
-	own, now := r.store.Load(), e.Store.Last().Identity
-	if own == nil || *own == now || own.ID != now.ID {
+	own, current := r.store.Load(), e.Store.Last().Identity
+	if own == nil || *own == current || own.ID != current.ID {
 		return
 	}
 	known := r.entries.Load()
 	if last, err := e.Engine.Journal.Last(ctx, uid); err == nil && last >= known {
-		r.store.CompareAndSwap(own, &now)
+		r.store.CompareAndSwap(own, &current)
 	}
 }
 
@@ -166,8 +166,8 @@ func (e *Executor) identity(ctx context.Context, epoch int64) (store.Identity, e
 	return e.Store.Identity(ctx)
 }
 
-// mayAffect reports whether a Turn may call a tool that is not ReadOnly: a tool of its Agent's current spec, or one
-// of own, the tools that the executor offers to all Agents.
-func mayAffect(t *v1alpha1.Turn, agent *v1alpha1.Agent, own []tool.Tool) bool {
-	return translate.MayAffect(t, agent) || slices.ContainsFunc(own, func(o tool.Tool) bool { return o.Effect != tool.ReadOnly })
+// mayAffect reports whether a Turn may call a tool that is not ReadOnly: a tool of its Agent's current spec, or one of
+// the additional tools that the executor offers.
+func mayAffect(t *v1alpha1.Turn, agent *v1alpha1.Agent, additional []tool.Tool) bool {
+	return translate.MayAffect(t, agent) || slices.ContainsFunc(additional, func(o tool.Tool) bool { return o.Effect != tool.ReadOnly })
 }

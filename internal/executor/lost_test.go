@@ -39,10 +39,10 @@ type purchaseHarness struct {
 	effect tool.Effect
 	calls  int
 	during func(*run)
-	// asked is called with each request to the model; it may be nil.
-	asked func(*run)
-	// at is the process that runs the Turn, and journals is its store.
-	at       *run
+	// onRequest is called for each request to the model; it may be nil.
+	onRequest func(*run)
+	// current is the run of the Turn in the current process, and journals is the store of this process.
+	current  *run
 	journals *sqlite.Store
 	// writes counts the writes of status.
 	writes int
@@ -70,8 +70,8 @@ func newPurchaseHarness(t *testing.T, change ...func(*v1alpha1.Turn)) *purchaseH
 
 // Generate makes one call, and then answers.
 func (s *purchaseHarness) Generate(ctx context.Context, r *model.Request) (*model.Reply, error) {
-	if s.asked != nil {
-		s.asked(s.at)
+	if s.onRequest != nil {
+		s.onRequest(s.current)
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -142,7 +142,7 @@ func (s *purchaseHarness) run(change ...func(*run)) *v1alpha1.Turn {
 	for _, f := range change {
 		f(r)
 	}
-	s.at, s.journals = r, journals
+	s.current, s.journals = r, journals
 	s.Tools = func(context.Context, *v1alpha1.Agent) []tool.Tool {
 		return []tool.Tool{{
 			Tool: prompt.Tool{Name: "buy"}, Effect: s.effect,
@@ -297,9 +297,9 @@ func TestCallIsNotRepeatedAfterAnOlderStoreIsRestored(t *testing.T) {
 			s.bind(true)
 			old := s.copied()
 			if tc.begun {
-				s.asked = kill
+				s.onRequest = kill
 				s.run()
-				s.asked = nil
+				s.onRequest = nil
 				old = s.copied()
 				s.bind(true)
 			}
@@ -311,9 +311,9 @@ func TestCallIsNotRepeatedAfterAnOlderStoreIsRestored(t *testing.T) {
 			s.bind(true)
 			s.mustBeLost(s.run(), v1alpha1.TurnReasonInterrupted, tc.loss)
 			journals := s.open()
-			now, err := journals.State(t.Context())
-			if err := errors.Join(err, journals.Close()); err != nil || now.Incarnation == "1" || now.Position <= s.published {
-				t.Errorf("store %+v, %v; want another incarnation, beyond position %d", now, err, s.published)
+			state, err := journals.State(t.Context())
+			if err := errors.Join(err, journals.Close()); err != nil || state.Incarnation == "1" || state.Position <= s.published {
+				t.Errorf("store %+v, %v; want another incarnation, and a position above %d", state, err, s.published)
 			}
 		})
 	}
@@ -362,7 +362,7 @@ func TestEmptyJournalOfALaterRunProvesNothing(t *testing.T) {
 	if got := stored(t, s.Executor); got.IsFinished() || got.BoundTo() != "" || got.Status.Executor.JournalComplete {
 		t.Fatalf("executor %+v, want the Turn handed back, and its journal not marked as complete", got.Status.Executor)
 	}
-	s.published = 100 // known to another executor, which was unavailable
+	s.published = 100 // another executor, which was unavailable before, has published this position
 	s.bind(true)
 	s.mustBeLost(s.run(), v1alpha1.TurnReasonInterrupted, v1alpha1.TurnReasonJournalMissing)
 }
@@ -431,7 +431,7 @@ func TestStatusSurvivesADamagedJournalAndAPanic(t *testing.T) {
 				steps, usage := got.Status.Steps, got.Status.Usage
 				if unlisted {
 					if got.StateReason() != v1alpha1.TurnReasonInterrupted || steps == nil || steps.UnknownOutcomes < 1 {
-						t.Errorf("%s, steps %+v; want it interrupted, and the call that no status lists of unknown outcome",
+						t.Errorf("%s, steps %+v; want it interrupted, and an unknown outcome for the call that the status does not list",
 							got.StateReason(), steps)
 					}
 					return
@@ -483,8 +483,8 @@ func TestTurnWithoutSideEffectsStartsOverAfterJournalLoss(t *testing.T) {
 	}
 }
 
-// TestTurnThatHasNotBegunContinues covers a kill between the binding and the first append, and a Turn that was
-// handed back before.
+// TestTurnThatHasNotBegunContinues covers a Turn whose process was killed before the first append to the journal, and a
+// Turn that was handed back before the first append.
 func TestTurnThatHasNotBegunContinues(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -496,7 +496,7 @@ func TestTurnThatHasNotBegunContinues(t *testing.T) {
 			s.mu.Lock()
 			s.start(s.t.Context(), stored(s.t, s.Executor))
 			s.mu.Unlock()
-			s.returns.Wait()
+			s.handBacks.Wait()
 			got := stored(s.t, s.Executor)
 			if n := got.Status.Executor.JournalEntries; got.BoundTo() != "" || n == nil || *n != 0 {
 				s.t.Fatalf("executor %+v, want the Turn handed back with no entries", got.Status.Executor)

@@ -41,8 +41,9 @@ type conversation struct {
 }
 
 // memoryShortageError means that the run cannot reserve the memory for its conversation now. The run must release all
-// its memory and wait until it can reserve want bytes: see awaitMemory.
+// its memory, and wait until it can reserve the memory that it needs: see awaitMemory.
 type memoryShortageError struct {
+	// want is the number of bytes that the run needs.
 	want int64
 	err  error
 }

@@ -96,9 +96,9 @@ func TestTurnWaitsForMemory(t *testing.T) {
 	if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != account.MaxReservation() {
 		t.Errorf("while the Turn waits, the use is %+v, want none by the Turn", use)
 	}
-	for waits := time.Now().Add(time.Minute); !strings.Contains(stored(t, e).Status.Conditions[0].Message,
+	for until := time.Now().Add(time.Minute); !strings.Contains(stored(t, e).Status.Conditions[0].Message,
 		"waiting for memory"); runtime.Gosched() {
-		if time.Now().After(waits) {
+		if time.Now().After(until) {
 			t.Fatalf("the status does not say that the Turn waits for memory: %s", stored(t, e).Status.Conditions[0].Message)
 		}
 	}
@@ -169,7 +169,7 @@ func TestWaitsForMemoryAreWrittenAtIntervals(t *testing.T) {
 			if u.progress != nil {
 				panic("progress is written that the run has not made")
 			}
-			said = append(said, u.waits.Memory)
+			said = append(said, u.wait.Memory)
 			return t, nil
 		})
 		for range 20 { // the newest state counts
@@ -345,7 +345,7 @@ func TestConcurrentCallsNeedMemory(t *testing.T) {
 			}
 			var running, made, together atomic.Int64
 			var meet sync.Once
-			met := make(chan struct{}) // closed once as many calls run as are expected
+			met := make(chan struct{}) // closed when the expected number of calls run at the same time
 			tools := e.Tools
 			e.Tools = func(ctx context.Context, a *v1alpha1.Agent) []tool.Tool {
 				all := tools(ctx, a)

@@ -34,7 +34,7 @@ func TestObserveOfARun(t *testing.T) {
 		"an old unbinding":                 {turn: turnWith(boundTo("", 1))},
 		"a suspension":                     {turn: turnWith(boundTo(me, 2), desires(v1alpha1.DesiredStateSuspended)), wantStop: true},
 		"a cancellation":                   {turn: turnWith(boundTo(me, 2), desires(v1alpha1.DesiredStateCancelled)), wantCancel: true},
-		"a deletion behind a finalizer":    {turn: turnWith(boundTo(me, 2), deleted), wantCancel: true},
+		"a deletion with a finalizer":      {turn: turnWith(boundTo(me, 2), deleted), wantCancel: true},
 		"a deletion after a new binding":   {turn: turnWith(boundTo(me, 3), deleted), wantCause: errSuperseded},
 		"a new binding to this executor":   {turn: turnWith(boundTo(me, 3)), wantCause: errSuperseded, wantNext: true},
 		"a binding to another executor":    {turn: turnWith(boundTo("other", 3)), wantCause: errSuperseded},
@@ -131,7 +131,7 @@ func TestRecreatedTurnGetsItsOwnRun(t *testing.T) {
 				t.Errorf("%s: its run was abandoned for %v, want %v", tc.reason, cause, tc.cause)
 			}
 			if ran := stored(t, e).StateReason() == v1alpha1.TurnReasonPrepared; ran != (tc.cause != nil) {
-				t.Errorf("%s: another run began: %t", tc.reason, ran)
+				t.Errorf("%s: another run began: %t, want %t", tc.reason, ran, tc.cause != nil)
 			}
 		})
 	}
@@ -148,7 +148,7 @@ func TestRunThatCannotBeginHandsTheTurnBackOnce(t *testing.T) {
 	}
 	e.observe(t.Context(), read) // the event of its binding, late
 	if len(e.runs) != 0 {
-		t.Error("an old event must not start it again")
+		t.Error("an old event must not start the Turn again")
 	}
 	e.observe(t.Context(), got)
 	if len(e.done) != 0 {
@@ -197,8 +197,8 @@ func TestFinishedRunIsForgotten(t *testing.T) {
 	}
 }
 
-// TestTurnThatIsBoundAgainWhileItsRunEndsRunsAgain checks that the new binding, which the watch reports
-// once, starts a new run.
+// TestTurnThatIsBoundAgainWhileItsRunEndsRunsAgain checks that a new binding starts a new run, even if the watch
+// reports the binding only once, while the earlier run is ending.
 func TestTurnThatIsBoundAgainWhileItsRunEndsRunsAgain(t *testing.T) {
 	for name, tc := range map[string]struct {
 		then func(*Executor, *v1alpha1.Turn)
@@ -211,18 +211,18 @@ func TestTurnThatIsBoundAgainWhileItsRunEndsRunsAgain(t *testing.T) {
 		) {
 			e.observe(context.Background(), turnWith(boundTo("other", 3)))
 		}, false},
-		"and is then cancelled":          {func(e *Executor, _ *v1alpha1.Turn) { e.draining = true }, false},
+		"and the executor then stops":    {func(e *Executor, _ *v1alpha1.Turn) { e.draining = true }, false},
 		"and the watch reports it twice": {func(e *Executor, t *v1alpha1.Turn) { e.observe(context.Background(), t) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, store := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(boundTo(me, 2)))...)
-			winding, again := &run{executor: e, turn: turnWith(), epoch: 1, abandon: func(error) {}}, stored(t, e)
-			e.runs["uid-one"] = winding
+			ending, again := &run{executor: e, turn: turnWith(), epoch: 1, abandon: func(error) {}}, stored(t, e)
+			e.runs["uid-one"] = ending
 			e.observe(t.Context(), again)
 			tc.then(e, again)
-			e.onEnd(t.Context(), winding)
+			e.onEnd(t.Context(), ending)
 			e.all.Wait()
-			e.returns.Wait()
+			e.handBacks.Wait()
 			if got := len(store.entries(t)) > 0; got != tc.want {
 				t.Errorf("another run was made: %t, want %t", got, tc.want)
 			}
@@ -238,7 +238,7 @@ func TestStoppingExecutorHandsBackNewTurns(t *testing.T) {
 	read := stored(t, e)
 	e.observe(t.Context(), read)
 	e.observe(t.Context(), read)
-	e.returns.Wait()
+	e.handBacks.Wait()
 	if got := stored(t, e); got.BoundTo() != "" || got.StateReason() != v1alpha1.TurnReasonPending || len(store.entries(t)) > 0 {
 		t.Errorf("the status is %+v, want the Turn handed back immediately, and not begun", got.Status)
 	}

@@ -36,10 +36,10 @@ func (r *run) park(ctx context.Context, waits *loop.Parked) {
 	}
 }
 
-// newApprovalTools returns the tools of the calls that were not pending before, each tool once.
-func newApprovalTools(before, now []v1alpha1.PendingApproval) []string {
+// newApprovalTools returns the tools of the calls that have become pending, each tool once.
+func newApprovalTools(before, after []v1alpha1.PendingApproval) []string {
 	var names []string
-	for _, p := range now {
+	for _, p := range after {
 		known := slices.ContainsFunc(before, func(b v1alpha1.PendingApproval) bool {
 			return b.RequestID == p.RequestID
 		})

@@ -30,7 +30,7 @@ func approvalOf(callID, name string) loop.Approval {
 	}
 }
 
-// toolApproval returns a decision about a call of x.
+// toolApproval returns a decision about a call of the tool "x".
 func toolApproval(name, callID string, d v1alpha1.ApprovalDecision) *v1alpha1.ToolApproval {
 	return &v1alpha1.ToolApproval{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: name, CreationTimestamp: metav1.NewTime(now)},
@@ -42,7 +42,7 @@ func toolApproval(name, callID string, d v1alpha1.ApprovalDecision) *v1alpha1.To
 	}
 }
 
-// decided returns jane's decision about a call of x.
+// decided returns jane's decision about the call "a" of the tool "x".
 func decided(approved bool) *loop.Decision {
 	a := approvalOf("a", "x")
 	d := a.Decided(approved)
@@ -50,7 +50,7 @@ func decided(approved bool) *loop.Decision {
 	return d
 }
 
-// listing adds a call of x to the pending approvals in the status of a Turn.
+// listing adds the call "a" of the tool "x" to the pending approvals in the status of a Turn.
 func listing(t *v1alpha1.Turn) {
 	boundTo(me, 1)(t)
 	t.Status.PendingApprovals = []v1alpha1.PendingApproval{translate.PendingApproval(approvalOf("a", "x"))}
@@ -265,10 +265,10 @@ func TestUncheckedDecisionDoesNotCount(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		epoch  int64
-		// may is the name of the decision that may be used.
-		may  string
-		want *loop.Decision
-		asks int
+		// usable is the name of the decision that may be used.
+		usable string
+		want   *loop.Decision
+		asks   int
 	}{
 		"the first run":  {"there is no decision", 1, "", nil, 1},
 		"a later run":    {"the API server has no other decision", 2, "", nil, 2},
@@ -287,7 +287,7 @@ func TestUncheckedDecisionDoesNotCount(t *testing.T) {
 				if len(made) != 2 {
 					t.Errorf("asked about %d decisions, want the two about the call", len(made))
 				}
-				return slices.DeleteFunc(slices.Clone(made), func(a v1alpha1.ToolApproval) bool { return a.Name != tc.may }),
+				return slices.DeleteFunc(slices.Clone(made), func(a v1alpha1.ToolApproval) bool { return a.Name != tc.usable }),
 					"some are not used", nil
 			}
 			r := newRun(t, e)

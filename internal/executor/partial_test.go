@@ -32,7 +32,7 @@ import (
 type followUpModel struct {
 	// replies maps a text to the reply to each question that contains the text.
 	replies map[string]string
-	// asked has, for each question so far, the text of replies that the question contains.
+	// asked has, for each question so far, the key of replies that the question contains.
 	asked []string
 	// before is called before a question is answered, with the number of questions so far. If it returns an error, the
 	// request fails with that error. It may be nil.
@@ -125,7 +125,7 @@ var cuts = map[string]func(t *testing.T, w *followUpHarness, n int){
 	"the executor is killed": func(t *testing.T, w *followUpHarness, n int) {
 		w.model.before = func(_ context.Context, asked int) error {
 			if asked == n {
-				w.claim(t) // so nothing of this attempt is written from now on
+				w.claim(t) // the attempt loses its claim, so the store refuses its further writes
 			}
 			return nil
 		}
@@ -239,10 +239,10 @@ func TestAReplyIsKeptWhenTheExecutorStops(t *testing.T) {
 	}
 }
 
-// TestRefusedJudgesAreAskedAlone checks that judges whose questions an endpoint or a Budget has refused are asked in
-// later attempts, and that judges that have replied are not. Each attempt begins with a different judge, because a
+// TestOnlyRefusedJudgesAreAskedAgain checks that judges whose questions an endpoint or a Budget has refused are asked
+// in later attempts, and that judges that have replied are not. Each attempt begins with a different judge, because a
 // judge that waits may use up the time of all judges.
-func TestRefusedJudgesAreAskedAlone(t *testing.T) {
+func TestOnlyRefusedJudgesAreAskedAgain(t *testing.T) {
 	for name, refusal := range map[string]error{
 		"the endpoint answers with 429":   &model.Error{Kind: model.RateLimited, Message: "slow down"},
 		"the endpoint answers with 503":   &model.Error{Kind: model.Overloaded, Message: "busy"},
@@ -282,7 +282,7 @@ func TestRefusedJudgesAreAskedAlone(t *testing.T) {
 			w.store.refuse = nil
 			before := len(w.model.asked)
 			w.attempt(t)
-			// The first judge was refused first, and then second, after the third one.
+			// The second attempt began with the third judge, which replied. Only the first judge has not replied yet.
 			if got := w.model.asked[before:]; !cmp.Equal(got, []string{"The answer is polite"}) {
 				t.Errorf("the last attempt asks %q, want only the judge that was refused", got)
 			}
@@ -387,15 +387,16 @@ func TestScopesThatWereAskedForAreNotAskedForAgain(t *testing.T) {
 	}
 }
 
-// stuckLearner is a learner whose calls return only after open is closed, even if their contexts end earlier.
+// stuckLearner is a learner whose calls return only after the channel release is closed, even if their contexts end
+// earlier.
 type stuckLearner struct {
-	open  chan struct{}
-	calls atomic.Int32
+	release chan struct{}
+	calls   atomic.Int32
 }
 
 func (s *stuckLearner) Observe(context.Context, memories.Observation) error {
 	s.calls.Add(1)
-	<-s.open
+	<-s.release
 	return nil
 }
 
@@ -405,7 +406,7 @@ func TestStuckLearnerDelaysTasksForALimitedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const slots = 2
 		tasks := NewTasks(&journaltest.Memory{}, &journaltest.Memory{}, slots, logr.Discard())
-		stuck := &stuckLearner{open: make(chan struct{})}
+		stuck := &stuckLearner{release: make(chan struct{})}
 		tasks.Learner = stuck
 		observe := func() (failures []string, took time.Duration) {
 			l := &learning{followUp: followUp{
@@ -427,7 +428,7 @@ func TestStuckLearnerDelaysTasksForALimitedTime(t *testing.T) {
 		if got := stuck.calls.Load(); got != slots+maxStuck {
 			t.Errorf("%d calls are stuck, want %d", got, slots+maxStuck)
 		}
-		close(stuck.open)
+		close(stuck.release)
 		synctest.Wait()
 		if failures, took := observe(); len(failures) > 0 || took > 0 {
 			t.Errorf("a call after the others have returned takes %s and fails with %q", took, failures)

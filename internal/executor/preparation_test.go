@@ -27,7 +27,7 @@ func contributesFrom(name string) func(*v1alpha1.Turn) {
 	}
 }
 
-// reading makes an executor read ConfigMaps with read.
+// reading makes an executor read ConfigMaps with the function read.
 func reading(e *Executor, read translate.ConfigMaps) {
 	e.ConfigMaps = func(string) translate.ConfigMaps { return read }
 }
@@ -183,13 +183,13 @@ func TestTurnWaitsForADeletedConfigMap(t *testing.T) {
 // TestTurnEndsFromItsJournal checks that a Turn can end if, of the objects that it was made from, only its
 // Agent still exists.
 func TestTurnEndsFromItsJournal(t *testing.T) {
-	long := metav1.NewMicroTime(now.Add(-time.Hour))
+	anHourAgo := metav1.NewMicroTime(now.Add(-time.Hour))
 	for name, tc := range map[string]struct {
 		change func(*v1alpha1.Turn)
 		reason string
 	}{
 		"cancelled": {desires(v1alpha1.DesiredStateCancelled), v1alpha1.TurnReasonCancelled},
-		"overdue":   {func(t *v1alpha1.Turn) { t.Status.StartTime = &long }, v1alpha1.TurnReasonDeadlineExceeded},
+		"overdue":   {func(t *v1alpha1.Turn) { t.Status.StartTime = &anHourAgo }, v1alpha1.TurnReasonDeadlineExceeded},
 		"overdue after a suspension": {func(t *v1alpha1.Turn) {
 			t.Status.StartTime, t.Status.Executor.Overdue = new(metav1.NewMicroTime(now)), true
 		}, v1alpha1.TurnReasonDeadlineExceeded},

@@ -23,8 +23,8 @@ const progressDelay = time.Second
 type statusUpdate struct {
 	// progress is the newest progress of the run, or nil if there is none yet.
 	progress *turn.Progress
-	// waits says what the run waits for, or nil if the status already shows it.
-	waits *turnstatus.RunWait
+	// wait is the current wait of the run, or nil if the status already shows it.
+	wait *turnstatus.RunWait
 }
 
 // progressWriter writes the status of a Turn and returns the Turn as written, or nil if it no longer belongs to the
@@ -46,9 +46,9 @@ type progress struct {
 	newest turn.Progress
 	notes  int
 	dirty  bool
-	// waits is what the run waits for. shown is the wait that the status shows. It is nil if a write has failed,
+	// wait is the current wait of the run. shown is the wait that the status shows. shown is nil if a write has failed,
 	// because the API server may have applied that write nevertheless.
-	waits turnstatus.RunWait
+	wait  turnstatus.RunWait
 	shown *turnstatus.RunWait
 	// idle is true if the interval is over and there is nothing to write.
 	idle bool
@@ -77,11 +77,11 @@ func (p *progress) note(n turn.Progress) {
 	p.writeSoon()
 }
 
-// setWait stores what the run waits for. It does not block. A wait that ends before the next write is not written.
-func (p *progress) setWait(what turnstatus.RunWait) {
+// setWait stores the current wait of the run. It does not block. A wait that ends before the next write is not written.
+func (p *progress) setWait(wait turnstatus.RunWait) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.waits = what
+	p.wait = wait
 	p.writeSoon()
 }
 
@@ -104,8 +104,8 @@ func (p *progress) onTimer() {
 		return
 	}
 	var u statusUpdate
-	if p.shown == nil || *p.shown != p.waits {
-		u.waits = new(p.waits)
+	if p.shown == nil || *p.shown != p.wait {
+		u.wait = new(p.wait)
 	} else if !p.dirty {
 		p.idle = true
 		return
@@ -121,8 +121,8 @@ func (p *progress) onTimer() {
 	p.mu.Lock()
 	switch {
 	case written != nil:
-		if p.turn = written; u.waits != nil {
-			p.shown = u.waits
+		if p.turn = written; u.wait != nil {
+			p.shown = u.wait
 		}
 	case err == nil, isRefused(err):
 		p.over = true // the Turn is not ours, or the write would be refused again; the end is written anyway
@@ -134,7 +134,7 @@ func (p *progress) onTimer() {
 	}
 }
 
-// stop ends the writes, and cancels a write that is under way. It returns the Turn as the last write left it.
+// stop ends the writes, and cancels a write that has not returned yet. It returns the Turn as the last write left it.
 func (p *progress) stop() *v1alpha1.Turn {
 	p.mu.Lock()
 	p.over = true
@@ -171,7 +171,7 @@ func (r *run) writeProgress(ctx context.Context, t *v1alpha1.Turn, u statusUpdat
 	written, err := e.update(ctx, t, r.epoch, func(t *v1alpha1.Turn) {
 		known := r.known()
 		known.Progress = u.progress
-		turnstatus.ReportProgress(t, known, u.waits, e.Now())
+		turnstatus.ReportProgress(t, known, u.wait, e.Now())
 	})
 	if err != nil && !errors.Is(err, context.Canceled) {
 		r.log().Error(err, "Failed to write the progress of a turn")

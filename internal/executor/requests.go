@@ -16,8 +16,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
-// requests keeps account of the requests of one attempt of a task, which are sent one after another: in Budgets, in the
-// record of the Turn, in metrics and in the trace of the Turn. It implements ask.Account.
+// requests keeps account of the requests of one attempt of a task: in Budgets, in the record of the Turn, in metrics
+// and in the trace of the Turn. The requests are sent one after another. requests implements ask.Account.
 //
 // As in a Turn, a request is reserved before it is sent. If the process is killed after that, the estimate counts.
 type requests struct {
@@ -148,10 +148,11 @@ func (a *requests) settle(ctx context.Context, found *task.Result) {
 }
 
 // close reports the attempt in the trace. It returns nil if the work is done, and otherwise the end of the attempt.
-// open is true if a question has no reply yet. refused is true if an endpoint has refused a question. The next attempt
-// asks only these questions again, because the replies to the others are stored. close also returns an end if ctx has
-// ended, if the account cannot be kept, or if Budgets have allowed no request, in this attempt or an earlier one.
-func (a *requests) close(ctx context.Context, open, refused bool) *done {
+// unanswered is true if a question has no reply yet. refused is true if an endpoint has refused a question. The next
+// attempt asks only these questions again, because the replies to the others are stored. close also returns an end if
+// ctx has ended, if the account cannot be kept, or if Budgets have allowed no request, in this attempt or an earlier
+// one.
+func (a *requests) close(ctx context.Context, unanswered, refused bool) *done {
 	f := a.work
 	a.settle(ctx, nil)
 	span := &turn.Span{Kind: turn.SpanFollowUp, Key: a.key, Start: a.started, End: f.executor.Now(), Work: f.task.Kind}
@@ -161,7 +162,7 @@ func (a *requests) close(ctx context.Context, open, refused bool) *done {
 		span.Failure, end = turn.FailureInterrupted, &done{err: context.Cause(ctx)}
 	case a.err != nil:
 		span.Failure, end = turn.FailureInterrupted, new(retried(afterFailure, a.err))
-	case open && a.contended:
+	case unanswered && a.contended:
 		span.Failure, end = string(model.OverBudget), new(retried(afterRefusal, nil)) // requests of Turns have reserved the rest
 	case a.sent == 0 && a.refused && f.task.Partial == nil:
 		span.Failure, end = string(model.OverBudget), new(f.skipped(task.BudgetExceeded))

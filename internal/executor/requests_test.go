@@ -117,7 +117,7 @@ func question(bool) model.Request {
 	return model.Request{Messages: []model.Message{{Role: model.RoleUser, Content: strings.Repeat("Is it good? ", 25)}}}
 }
 
-// account returns the account of the Budget and the expenses in the record, which must agree.
+// account returns the account of the Budget. It fails the test if the expenses in the record differ from the account.
 func (j *evaluationHarness) account(t *testing.T) budget.Account {
 	t.Helper()
 	all, err := j.store.Accounts(t.Context(), now)
@@ -138,12 +138,12 @@ func (j *evaluationHarness) account(t *testing.T) budget.Account {
 		}
 	}
 	if tokens != a.Tokens || !cost.Equal(a.Cost) {
-		t.Errorf("the record has %d tokens for %s, and the Budget %d for %s", tokens, cost, a.Tokens, a.Cost)
+		t.Errorf("the record has %d tokens for %s, and the Budget %d for %s; want the same", tokens, cost, a.Tokens, a.Cost)
 	}
 	return a
 }
 
-// priced returns a model whose tokens cost a millionth each, and whose replies have at most 3000 tokens.
+// priced returns a model whose tokens cost a millionth of a dollar each, and whose replies have at most 3000 tokens.
 func priced(name string, answers ...any) (loop.Candidate, *scriptedModel) {
 	q := &scriptedModel{answers: answers}
 	price := decimal.NewFromInt(1)
@@ -268,19 +268,20 @@ func TestQuestionOutOfTimeDoesNotEndTheAttempt(t *testing.T) {
 		t.Fatalf("begin: %+v", end)
 	}
 	account := j.work.requests
-	ended, cancel := context.WithCancel(t.Context())
-	put := func(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(t.Context())
+	askOnce := func() error {
 		_, err := ask.Ask(ctx, chain, &ask.Question{
 			Request: question, Account: account, Read: func(*model.Reply) error { return nil },
 		})
 		return err
 	}
-	if err := put(ended); err != nil {
+	if err := askOnce(); err != nil {
 		t.Fatal(err)
 	}
 	cancel()
-	if err := put(ended); err == nil || account.err != nil || q.asked != 1 {
-		t.Errorf("after %d requests, the error of the question is %v, and the error of the account is %v; want only the first",
+	if err := askOnce(); err == nil || account.err != nil || q.asked != 1 {
+		t.Errorf("after %d requests, the error of the question is %v, and the error of the account is %v; want 1 request, "+
+			"an error of the question, and none of the account",
 			q.asked, err, account.err)
 	}
 	if end := account.close(t.Context(), true, false); end != nil || account.used != 8 {
@@ -308,10 +309,10 @@ func TestNoRequestIsSentWithoutAReservation(t *testing.T) {
 		tokens int64
 		end    error
 	}{
-		"before the request":      {failing(1, away, false), 0, 0, away},
-		"after it, for a moment":  {failing(2, away, true), 2, 24, nil},
-		"the claim is lost first": {failing(1, task.ErrLost, false), 0, 0, task.ErrLost},
-		"the claim is lost then":  {failing(9, task.ErrLost, true), 1, 0, task.ErrLost},
+		"before the request":                   {failing(1, away, false), 0, 0, away},
+		"after the request, for a moment":      {failing(2, away, true), 2, 24, nil},
+		"the claim is lost before the request": {failing(1, task.ErrLost, false), 0, 0, task.ErrLost},
+		"the claim is lost after the request":  {failing(9, task.ErrLost, true), 1, 0, task.ErrLost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := newEvaluationHarness(t, budget.Limits{})

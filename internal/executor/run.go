@@ -22,8 +22,9 @@ import (
 // run is one run of a Turn, within one epoch.
 type run struct {
 	executor *Executor
-	// turn is the Turn as it was when the run began; after the run, it is the Turn as the last write left it. It
-	// may be the cache's own object and must not be changed. Only the run's goroutine uses it.
+	// turn is the Turn as it was when the run began, or as the run's goroutine last wrote it. After the run, it is the
+	// Turn as the last write of any kind left it. It may be the cache's own object and must not be changed. Only the
+	// run's goroutine uses it.
 	turn *v1alpha1.Turn
 	// agent is the Turn's Agent as the last attempt read it. Runs with the same version of an Agent share one copy.
 	agent *v1alpha1.Agent

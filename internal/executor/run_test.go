@@ -13,8 +13,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// TestFewFramesWhileTheModelWorks bounds the number of function calls between a run and its provider, because each of
-// thousands of waiting Turns has their frames on its stack. A real provider adds one frame.
+// TestFewFramesWhileTheModelWorks bounds the number of function calls between a run and its provider, because each call
+// adds a frame to the stack of each of thousands of waiting Turns. A real provider adds one more frame.
 func TestFewFramesWhileTheModelWorks(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(func(t *v1alpha1.Turn) {
 		t.Spec.Execution = v1alpha1.ExecutionRun

@@ -25,8 +25,8 @@ type sharedProvider struct {
 	executor *Executor
 	turn     *v1alpha1.Turn
 	ref      v1alpha1.SharedReference
-	// owner is the namespace of the Agent. The ModelProvider must allow this namespace.
-	owner string
+	// agentNamespace is the namespace of the Agent. The ModelProvider must allow this namespace.
+	agentNamespace string
 	// hidden is true if the ModelProvider is in another namespace than the Turn.
 	hidden bool
 }
@@ -36,7 +36,7 @@ func (s *sharedProvider) Generate(ctx context.Context, req *model.Request) (*mod
 	e := s.executor
 	err := e.checkConsent(ctx, s.turn)
 	if err == nil {
-		_, err = e.Sharing.Provider(ctx, e.objects(s.turn.Namespace), s.ref, s.owner)
+		_, err = e.Sharing.Provider(ctx, e.objects(s.turn.Namespace), s.ref, s.agentNamespace)
 	}
 	if refused, ok := errors.AsType[*sharing.RefusedError](err); ok {
 		return providers.Unusable(s.ref.String(), refused).Generate(ctx, req)

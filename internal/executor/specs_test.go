@@ -31,21 +31,21 @@ func TestSpecOfARunningTurnIsShared(t *testing.T) {
 	running := stored(t, e)
 	e.observe(t.Context(), running)
 	<-asked
-	decoded := func(change func(*v1alpha1.Turn)) bool {
+	isShared := func(change func(*v1alpha1.Turn)) bool {
 		again := turnWith(change)
 		again.Spec.Message = strings.Clone(running.Spec.Message)
 		e.Specs.Share(again)
 		return unsafe.StringData(again.Spec.Message) == unsafe.StringData(running.Spec.Message)
 	}
-	if !decoded(func(*v1alpha1.Turn) {}) {
+	if !isShared(func(*v1alpha1.Turn) {}) {
 		t.Error("a new copy of the Turn has its own spec, want the spec of the run")
 	}
-	if decoded(func(t *v1alpha1.Turn) { t.Generation++ }) || decoded(func(t *v1alpha1.Turn) { t.UID = "other" }) {
+	if isShared(func(t *v1alpha1.Turn) { t.Generation++ }) || isShared(func(t *v1alpha1.Turn) { t.UID = "other" }) {
 		t.Error("another spec was replaced by the spec of the run")
 	}
 	close(answer)
 	e.all.Wait()
-	if decoded(func(*v1alpha1.Turn) {}) || len(e.Specs.byUID) > 0 {
+	if isShared(func(*v1alpha1.Turn) {}) || len(e.Specs.byUID) > 0 {
 		t.Error("the spec is kept after the end of the run")
 	}
 }
@@ -65,7 +65,7 @@ func TestStatusWriteKeepsTheSpec(t *testing.T) {
 	before := stored(t, e)
 	written, err := e.update(t.Context(), before, 1, func(t *v1alpha1.Turn) { t.Status.ObservedGeneration = 1 })
 	if err != nil || written == nil || conflicts >= 0 {
-		t.Fatalf("update = %v, %v with no conflict left", written, err)
+		t.Fatalf("update = %v, %v, want a written Turn after one conflict", written, err)
 	}
 	if unsafe.StringData(written.Spec.Message) != unsafe.StringData(before.Spec.Message) {
 		t.Error("after a conflict, the Turn has a second copy of its spec")

@@ -77,7 +77,7 @@ func TestUpdate(t *testing.T) {
 			written, err := e.update(t.Context(), tc.read, tc.epoch,
 				func(t *v1alpha1.Turn) { t.Status.StopReason = v1alpha1.StopCompleted })
 			if (written != nil) != tc.wantWritten || (err != nil) != tc.wantErr {
-				t.Fatalf("wrote %v, error %v", written != nil, err)
+				t.Fatalf("wrote %t, error %v; want %t, and an error: %t", written != nil, err, tc.wantWritten, tc.wantErr)
 			}
 			if tc.stored == nil {
 				return
@@ -124,7 +124,7 @@ func TestStatusIsMadeAfterTheWritesGate(t *testing.T) {
 			go func() { _, _ = e.update(t.Context(), read, 1, func(*v1alpha1.Turn) { made++ }) }()
 		}
 		if synctest.Wait(); made != 1 {
-			t.Errorf("%d statuses were made while the first is written, want it alone", made)
+			t.Errorf("%d statuses were made while the first is written, want only the first", made)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -137,7 +137,7 @@ func TestStatusIsMadeAfterTheWritesGate(t *testing.T) {
 		}
 		e.Writes.Open() // as a stopping executor does
 		if synctest.Wait(); made != 3 {
-			t.Errorf("%d statuses were made when all may be, want all 3", made)
+			t.Errorf("%d statuses were made after the gate was opened, want all 3", made)
 		}
 		close(answer)
 	})
@@ -279,7 +279,7 @@ func TestContextWarningIsEmittedImmediately(t *testing.T) {
 	}
 }
 
-func TestTurnEndsWithoutARefusedStatus(t *testing.T) {
+func TestTurnEndsAlthoughItsStatusIsRefused(t *testing.T) {
 	refused := apierrors.NewInvalid(schema.GroupKind{Group: "capstan.dev", Kind: "Turn"}, "one", nil)
 	e, _ := newExecutor(t, failing(refused), append(surroundings(), turnWith())...)
 	e.observe(t.Context(), stored(t, e))

@@ -134,8 +134,8 @@ func (s *subAgent) outcome(ctx context.Context, child *v1alpha1.Turn) (tool.Resu
 	return translate.ChildResult(child, answer)
 }
 
-// child returns the usage of a sub-agent's Turn for a run that ends without waiting for its answer, or a
-// *tool.Pending.
+// child returns the usage of a sub-agent's Turn for a run that ends without the answer of that Turn. It returns a
+// *tool.Pending while that Turn has not ended.
 func (r *run) child(ctx context.Context, call loop.Intent, uid string) (tool.Result, error) {
 	e := r.executor
 	return family{e.Reader, e.Engine, nil}.usage(ctx,
@@ -191,7 +191,7 @@ func (s *subAgent) endRefused(ctx context.Context, wanted *v1alpha1.Turn, err er
 	}
 	result, err := s.find(ctx, wanted)
 	if apierrors.IsNotFound(err) {
-		return tool.Result{}, refusal // the earlier request may still be under way, so keep the reservation
+		return tool.Result{}, refusal // the earlier request may still create the Turn, so keep the reservation
 	}
 	return result, err
 }

@@ -148,8 +148,8 @@ func cmpError(err error) error {
 	return err
 }
 
-// TestLongAnswerOfASubAgentIsComplete checks that the whole answer is returned although the child's status has only
-// its beginning.
+// TestLongAnswerOfASubAgentIsComplete checks that the whole answer is returned although the child's status has only the
+// beginning of the answer. If the child's journal is gone, the beginning is returned.
 func TestLongAnswerOfASubAgentIsComplete(t *testing.T) {
 	for name, kept := range map[string]bool{"its journal has it": true, "its journal is gone": false} {
 		t.Run(name, func(t *testing.T) {
@@ -393,9 +393,9 @@ func TestDescendantsOfACall(t *testing.T) {
 		pending bool
 	}{
 		"refused":                    {"there is no Turn", []error{forbidden}, false, 1, new(0), false},
-		"refused after no answer":    {"the first request may still be under way", []error{lost, forbidden}, false, 1, nil, false},
+		"refused after no answer":    {"the first request may still create the Turn", []error{lost, forbidden}, false, 1, nil, false},
 		"created, then refused":      {"the Turn of the first request is found", []error{lost, forbidden}, true, 1, nil, true},
-		"refused, in the second run": {"a request of the first run may still be under way", []error{forbidden}, false, 2, nil, false},
+		"refused, in the second run": {"a request of the first run may still create the Turn", []error{forbidden}, false, 2, nil, false},
 		"invalid arguments":          {"no request is sent", nil, false, 1, new(0), false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -438,7 +438,7 @@ func TestUsageOfAChild(t *testing.T) {
 	r := newRun(t, e)
 	intent := loop.Intent{Step: 1, CallID: "call-1"}
 	if _, err := r.child(t.Context(), intent, ""); !isPending(err) {
-		t.Errorf("error %v, want the child waited for", err)
+		t.Errorf("error %v, want a *tool.Pending for the child", err)
 	}
 	if _, waits := errors.AsType[*loop.Parked](r.endInterrupted(t.Context(), "a bug")); !waits {
 		t.Error("a Turn that is interrupted has ended while its child works")

@@ -26,8 +26,8 @@ const (
 	pollTasks = 2 * time.Second
 	// measureTasks is the time between two measurements of the queue.
 	measureTasks = 10 * time.Second
-	// writeTasks limits the time in which the result of a task is stored and published. A process that stops
-	// waits for it.
+	// writeTasks limits the time in which the result of a task is stored and published. A process that stops waits
+	// until this is done.
 	writeTasks = 10 * time.Second
 	// maxStuck is the number of calls of the learner that may be stuck. Beyond this number, the learner is not called.
 	maxStuck = 8
@@ -334,8 +334,8 @@ func keepTrying(ctx context.Context, write func() error) error {
 	return err
 }
 
-// renew renews a claim until ctx ends, and then closes the channel. If the claim is lost, or cannot be renewed until
-// its end, renew ends ctx with task.ErrLost.
+// renew renews a claim until ctx ends, and then closes the returned channel. If the claim is lost, or cannot be renewed
+// before it expires, renew ends ctx with task.ErrLost.
 func (p *Tasks) renew(ctx context.Context, e *Executor, h task.Held, lose context.CancelCauseFunc) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {

@@ -17,23 +17,24 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 )
 
-// hangingTasks is a store with tasks of a kind that this version does not support, so each task is postponed. The call
-// of PostponeTask hangs for the tasks of one namespace, until open is closed.
+// hangingTasks is a store with tasks of a kind that this version does not support, so each task is postponed. Calls of
+// PostponeTask for the tasks of one namespace hang until the channel release is closed.
 type hangingTasks struct {
 	*journaltest.Memory
 	namespace string
-	open      chan struct{}
+	release   chan struct{}
 
-	mu     sync.Mutex
-	handed []string
+	mu sync.Mutex
+	// postponed are the UIDs of the postponed tasks.
+	postponed []string
 }
 
 func (s *hangingTasks) PostponeTask(ctx context.Context, h task.Held, d task.Delay) error {
 	if strings.HasPrefix(h.UID, s.namespace+"-") {
-		<-s.open
+		<-s.release
 	}
 	s.mu.Lock()
-	s.handed = append(s.handed, h.UID)
+	s.postponed = append(s.postponed, h.UID)
 	s.mu.Unlock()
 	return s.Memory.PostponeTask(ctx, h, d)
 }
@@ -50,7 +51,7 @@ func TestNamespaceWithHangingTasksLeavesSlotsToOthers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &hangingTasks{Memory: &journaltest.Memory{}, namespace: "a", open: make(chan struct{})}
+				s := &hangingTasks{Memory: &journaltest.Memory{}, namespace: "a", release: make(chan struct{})}
 				all := []string{"a-1", "a-2", "a-3", "a-4", "a-5", "b-1", "b-2", "b-3"}
 				for _, uid := range all {
 					namespace, _, _ := strings.Cut(uid, "-")
@@ -67,21 +68,22 @@ func TestNamespaceWithHangingTasksLeavesSlotsToOthers(t *testing.T) {
 				wait := tasks.start(ctx, &Executor{Now: time.Now})
 				time.Sleep(claimFor / 2)
 				s.mu.Lock()
-				handed := slices.Sorted(slices.Values(s.handed))
+				postponed := slices.Sorted(slices.Values(s.postponed))
 				s.mu.Unlock()
-				if want := []string{"b-1", "b-2", "b-3"}; !slices.Equal(handed, want) {
-					t.Errorf("while the tasks of namespace a hang, the postponed tasks are %q, want %q", handed, want)
+				if want := []string{"b-1", "b-2", "b-3"}; !slices.Equal(postponed, want) {
+					t.Errorf("while the tasks of namespace \"a\" hang, the postponed tasks are %q, want %q", postponed, want)
 				}
 				if busy := tasks.busy(); !slices.Equal(busy, []string{"a"}) || tasks.working["a"] != tc.hang {
-					t.Errorf("the busy namespaces are %q, and a has %d slots; want only a, with %d", busy, tasks.working["a"], tc.hang)
+					t.Errorf("the busy namespaces are %q, and namespace \"a\" has %d slots; want only namespace \"a\", with %d slots",
+						busy, tasks.working["a"], tc.hang)
 				}
-				close(s.open)
+				close(s.release)
 				time.Sleep(pollTasks)
 				s.mu.Lock()
-				handed = slices.Sorted(slices.Values(s.handed))
+				postponed = slices.Sorted(slices.Values(s.postponed))
 				s.mu.Unlock()
-				if !slices.Equal(handed, all) {
-					t.Errorf("at the end, the postponed tasks are %q, want all", handed)
+				if !slices.Equal(postponed, all) {
+					t.Errorf("at the end, the postponed tasks are %q, want all", postponed)
 				}
 				cancel()
 				wait()

@@ -51,7 +51,7 @@ func (r *run) toolbox(agent *v1alpha1.Agent) *toolbox.Box {
 func unusable(t *v1alpha1.Turn, kind, name string, err error) error {
 	refused, isRefused := errors.AsType[*sharing.RefusedError](err)
 	switch {
-	case isRefused && refused.Kind == "Agent" && t.IsOfForeignAgent(): // the message names no object that the model does not know
+	case isRefused && refused.Kind == "Agent" && t.IsOfForeignAgent(): // the model already knows the Agent that the message names
 		return &notReadyError{v1alpha1.TurnReasonWaitingForAgent, refused.Error()}
 	case isRefused:
 		return agentNotReady(t, refused.Error())

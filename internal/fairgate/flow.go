@@ -23,9 +23,10 @@ const (
 type Flow struct{ pieces int }
 
 // Wait must be called for each piece. For one piece in 64, it waits until it is the turn of the context's namespace,
-// and then for the time that a processor needs for 64 pieces. The Processors of the context limit how many streams do
-// the latter at the same time. With HalfOfProcessors, all streams together use at most half of the processors, and
-// namespaces share that half. Wait does not wait if the context was not made by With, or has ended.
+// and then pauses for the time that a processor needs for 64 pieces. The Processors of the context limit how many
+// streams pause in this way at the same time. With HalfOfProcessors, all streams together use at most half of the
+// processors, and namespaces share that half. Wait returns immediately if the context was not made by With, or has
+// ended.
 func (f *Flow) Wait(ctx context.Context) {
 	if f.pieces++; f.pieces < batch {
 		return

@@ -44,7 +44,7 @@ func TestStreamWaitsForEachBatch(t *testing.T) {
 }
 
 // TestStreamsOfNamespacesTakeTurns checks that a hundred streams of one namespace delay each batch of another
-// namespace's stream by two batches.
+// namespace's stream by at most two batches.
 func TestStreamsOfNamespacesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		processors := NewProcessors(1)
@@ -63,7 +63,7 @@ func TestStreamsOfNamespacesTakeTurns(t *testing.T) {
 		stop()
 		synctest.Wait()
 		if g := processors.streams; g.free != 1 || len(g.inside) > 0 || len(g.waiting) > 0 {
-			t.Errorf("the gate remembers %+v", g)
+			t.Errorf("after all streams have ended, the gate has the state %+v", g)
 		}
 	})
 }

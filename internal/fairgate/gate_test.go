@@ -56,7 +56,7 @@ func TestNamespaceDoesNotFillTheGate(t *testing.T) {
 			t.Errorf("%d were let in, want all 6", len(in))
 		}
 		if g.free != 4 || len(g.inside) > 0 || len(g.waiting) > 0 || len(g.turns) > 0 {
-			t.Errorf("the gate remembers %+v", g)
+			t.Errorf("after all goroutines have left, the gate has the state %+v", g)
 		}
 	})
 }
@@ -79,7 +79,7 @@ func TestSingleNamespaceFillsTheGate(t *testing.T) {
 			t.Errorf("%d were let in, inside are %v; want all but one of the busy namespace, and one place free", len(in), g.inside)
 		}
 		time.Sleep(alone + 1)
-		g.Leave("calm") // Leave lets in a goroutine that may enter by then
+		g.Leave("calm") // Leave admits the last busy goroutine, because its namespace counts as alone by now
 		for range 3 {
 			enter(t, g, "busy", in)
 		}
@@ -128,7 +128,7 @@ func TestFewMayAllBeInside(t *testing.T) {
 		}
 		g.Leave("calm")
 		if g.free != 16 || len(g.inside) > 0 || len(g.waiting) > 0 || len(g.turns) > 0 {
-			t.Errorf("the gate remembers %+v", g)
+			t.Errorf("after all goroutines have left, the gate has the state %+v", g)
 		}
 	})
 }
@@ -202,7 +202,7 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 		}
 		g.Leave("c")
 		if g.free != 1 || len(g.waiting) > 0 || len(g.turns) > 0 {
-			t.Errorf("the gate remembers %+v", g)
+			t.Errorf("after all goroutines have left, the gate has the state %+v", g)
 		}
 	})
 }
@@ -235,7 +235,7 @@ func TestGateIsNeverOverfull(t *testing.T) {
 	}
 	group.Wait()
 	if g.free != atOnce || len(g.inside) > 0 || len(g.waiting) > 0 || len(g.turns) > 0 {
-		t.Errorf("the gate remembers %+v", g)
+		t.Errorf("after all goroutines have left, the gate has the state %+v", g)
 	}
 }
 
@@ -254,7 +254,7 @@ func TestOpenGateLetsAllIn(t *testing.T) {
 			g.Leave(<-in)
 		}
 		if g.free != 1 || len(g.inside) > 0 || len(g.waiting) > 0 || len(g.turns) > 0 {
-			t.Errorf("the gate remembers %+v", g)
+			t.Errorf("after all goroutines have left, the gate has the state %+v", g)
 		}
 	})
 }

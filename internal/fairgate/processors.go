@@ -39,8 +39,8 @@ func (p *Processors) With(ctx context.Context, namespace string) context.Context
 	return context.WithValue(ctx, ticketKey{}, ticket{p, namespace})
 }
 
-// AcquireProcessor waits until it is the turn of the context's namespace to encode, decode or compress the bytes. So a
-// namespace whose models send megabytes delays each piece of another namespace by no more than one piece of its own.
+// AcquireProcessor waits until it is the turn of the context's namespace to encode, decode or compress the bytes. So if
+// the models of one namespace send megabytes, each piece of work of another namespace waits for at most one such piece.
 // The caller must call done after the work. AcquireProcessor does not wait if there are few bytes, or if the context
 // was not made by With. It does not wait either if the context has ended, because the last writes are still needed.
 // Between AcquireProcessor and done, the caller must not wait for anything: no other work, no lock and no network.

@@ -81,7 +81,7 @@ func TestWritesOfANamespaceDoNotBlockOthers(t *testing.T) {
 	close(server.arrived)
 	for r := range server.arrived {
 		if r != http.MethodPut+" "+status {
-			t.Errorf("%s arrived", r)
+			t.Errorf("%s arrived, want only the waiting writes of the busy namespace", r)
 		}
 	}
 	transport.CloseIdleConnections()

@@ -15,8 +15,8 @@ import (
 
 // Priorities order the requests within a namespace. They have no effect between namespaces.
 const (
-	// Overdue is for requests that should have been handled long ago, such as the Turns of a lost executor: no executor
-	// has run them since its last renewal of the Lease.
+	// Overdue is for requests that should have been handled long ago, such as the requests for the Turns of a lost
+	// executor: no executor has run these Turns since the lost executor last renewed its Lease.
 	Overdue = 200
 	// Urgent is for requests that must not wait, such as the request for a Turn that has a slot and is not bound yet.
 	Urgent = 100
@@ -27,10 +27,10 @@ const (
 	Low = handler.LowPriority
 )
 
-// Queue hands out requests. For each namespace, a bounded number of requests is under way at a time: handed out, or
-// next in line. The other requests of the namespace wait separately, ordered by priority and then by age. If the bound
-// is smaller than the number of workers, a namespace with thousands of requests does not occupy all workers, and a
-// request of another namespace waits for no more of these requests than the bound.
+// Queue hands out requests. A request is active if a worker has it, or if it is next in line. The number of active
+// requests of a namespace has a maximum. The other requests of the namespace wait separately, ordered by priority and
+// then by age. If the maximum is smaller than the number of workers, a namespace with thousands of requests does not
+// occupy all workers, and a request of another namespace waits for no more of these requests than the maximum.
 //
 // The reconciler can also report the writes that its watch must show: see Expect. While the watch lags behind the
 // writes of a namespace, the requests of that namespace wait. So a namespace does not fill the watch, which is one
@@ -52,12 +52,12 @@ const (
 	expectTimeout = 10 * time.Second
 )
 
-// New returns a queue. name is the name of its metrics. maxUnderWay is the maximum number of requests of a namespace
-// that are under way at the same time. It must be at least 1.
-func New(name string, limiter workqueue.TypedRateLimiter[reconcile.Request], maxUnderWay int) *Queue {
+// New returns a queue. name is the name of its metrics. maxActive is the maximum number of active requests of a
+// namespace. It must be at least 1.
+func New(name string, limiter workqueue.TypedRateLimiter[reconcile.Request], maxActive int) *Queue {
 	l := &line{
 		TypedInterface: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[reconcile.Request]{Name: name}),
-		maxUnderWay:    maxUnderWay, underWay: map[reconcile.Request]*entry{}, namespaces: map[string]*namespace{},
+		maxActive:      maxActive, active: map[reconcile.Request]*entry{}, namespaces: map[string]*namespace{},
 		later: map[reconcile.Request]int{}, expected: map[reconcile.Request]*time.Timer{},
 	}
 	delays := workqueue.NewTypedDelayingQueueWithConfig(
@@ -69,7 +69,7 @@ func New(name string, limiter workqueue.TypedRateLimiter[reconcile.Request], max
 	}
 }
 
-// For returns the NewQueue option of a controller.
+// For returns the NewQueue option of a controller. limit is the maximum number of active requests of a namespace.
 func For(limit int) func(string, workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 	return func(
 		name string, limiter workqueue.TypedRateLimiter[reconcile.Request],
@@ -144,13 +144,13 @@ func (q *Queue) Observe(r reconcile.Request) {
 	}
 }
 
-// line holds the waiting requests. The embedded queue holds the requests that are under way.
+// line holds the waiting requests. The embedded queue holds the active requests.
 type line struct {
 	workqueue.TypedInterface[reconcile.Request]
-	maxUnderWay int
+	maxActive int
 
 	mu         sync.Mutex
-	underWay   map[reconcile.Request]*entry
+	active     map[reconcile.Request]*entry
 	namespaces map[string]*namespace
 	added      uint64
 	waiting    int
@@ -160,21 +160,21 @@ type line struct {
 	expected map[reconcile.Request]*time.Timer
 }
 
-// namespace holds the waiting requests of one namespace, and counts its requests that are under way and its expected
-// events.
+// namespace holds the waiting requests of one namespace, and counts its active requests and its expected events.
 type namespace struct {
-	underWay, expected int
-	waiting            entries
-	known              map[reconcile.Request]*entry
+	active, expected int
+	waiting          entries
+	known            map[reconcile.Request]*entry
 }
 
-// entry is a request that waits or is under way.
+// entry is a waiting or active request.
 type entry struct {
 	request  reconcile.Request
 	priority int
 	// number orders entries of the same priority.
 	number uint64
-	at     int
+	// index is the index of a waiting request in the heap.
+	index int
 	// begun is true if the request was handed out. again is true if it was added again since then, with againPriority.
 	begun, again  bool
 	againPriority int
@@ -211,7 +211,7 @@ func (l *line) add(r reconcile.Request, priority int) {
 	if l.ShuttingDown() {
 		return
 	}
-	if e := l.underWay[r]; e != nil {
+	if e := l.active[r]; e != nil {
 		switch {
 		case !e.begun:
 			e.priority = max(e.priority, priority)
@@ -226,7 +226,7 @@ func (l *line) add(r reconcile.Request, priority int) {
 	if e := n.known[r]; e != nil {
 		if priority > e.priority {
 			e.priority = priority
-			heap.Fix(&n.waiting, e.at)
+			heap.Fix(&n.waiting, e.index)
 		}
 		return
 	}
@@ -250,7 +250,7 @@ func (l *line) namespaceOf(name string) *namespace {
 
 // removeIfUnused removes the state of a namespace without requests and expected events.
 func (l *line) removeIfUnused(name string) {
-	if n := l.namespaces[name]; n.underWay == 0 && n.expected == 0 && len(n.waiting) == 0 {
+	if n := l.namespaces[name]; n.active == 0 && n.expected == 0 && len(n.waiting) == 0 {
 		delete(l.namespaces, name)
 	}
 }
@@ -281,14 +281,15 @@ func (l *line) observe(r reconcile.Request) {
 	l.removeIfUnused(r.Namespace)
 }
 
-// advance starts waiting requests of a namespace: it adds them to the embedded queue, until the bound is reached.
+// advance makes waiting requests of a namespace active: it adds them to the embedded queue, until the maximum is
+// reached.
 func (l *line) advance(n *namespace) {
-	for n.underWay < l.maxUnderWay && n.expected < maxExpected && len(n.waiting) > 0 {
+	for n.active < l.maxActive && n.expected < maxExpected && len(n.waiting) > 0 {
 		e := heap.Pop(&n.waiting).(*entry)
 		delete(n.known, e.request)
 		l.waiting--
-		n.underWay++
-		l.underWay[e.request] = e
+		n.active++
+		l.active[e.request] = e
 		l.Add(e.request)
 	}
 }
@@ -297,7 +298,7 @@ func (l *line) advance(n *namespace) {
 func (l *line) begin(r reconcile.Request) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := l.underWay[r]
+	e := l.active[r]
 	e.begun = true
 	return e.priority
 }
@@ -306,9 +307,9 @@ func (l *line) begin(r reconcile.Request) int {
 // other requests of its priority.
 func (l *line) Done(r reconcile.Request) {
 	l.mu.Lock()
-	e, n := l.underWay[r], l.namespaces[r.Namespace]
-	delete(l.underWay, r)
-	n.underWay--
+	e, n := l.active[r], l.namespaces[r.Namespace]
+	delete(l.active, r)
+	n.active--
 	l.TypedInterface.Done(r)
 	l.advance(n)
 	l.removeIfUnused(r.Namespace)
@@ -339,13 +340,13 @@ func (e entries) Less(i, j int) bool {
 // Swap is part of heap.Interface.
 func (e entries) Swap(i, j int) {
 	e[i], e[j] = e[j], e[i]
-	e[i].at, e[j].at = i, j
+	e[i].index, e[j].index = i, j
 }
 
 // Push is part of heap.Interface.
 func (e *entries) Push(x any) {
 	last := x.(*entry)
-	last.at = len(*e)
+	last.index = len(*e)
 	*e = append(*e, last)
 }
 

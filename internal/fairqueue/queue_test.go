@@ -18,14 +18,14 @@ func requestFor(namespace, name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
 }
 
-func newQueue(t *testing.T, maxUnderWay int) *Queue {
+func newQueue(t *testing.T, maxActive int) *Queue {
 	t.Helper()
-	q := New("test", workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, time.Minute), maxUnderWay)
+	q := New("test", workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, time.Minute), maxActive)
 	t.Cleanup(q.ShutDown)
 	return q
 }
 
-// take gets n requests and leaves them under way.
+// take gets n requests, and does not call Done for them.
 func take(t *testing.T, q *Queue, n int) (names []string) {
 	t.Helper()
 	for range n {
@@ -73,10 +73,10 @@ func TestNamespacesTakeTurns(t *testing.T) {
 	}
 	want := []string{"a/0", "b/0", "c/0", "a/1", "b/1", "c/1", "a/2", "b/2", "c/2"}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the order is another (-want +got):\n%s", diff)
+		t.Errorf("wrong order (-want +got):\n%s", diff)
 	}
-	if len(q.line.namespaces) != 0 || len(q.line.underWay) != 0 {
-		t.Errorf("after all requests are done, the queue still holds %v and %v", q.line.namespaces, q.line.underWay)
+	if len(q.line.namespaces) != 0 || len(q.line.active) != 0 {
+		t.Errorf("after all requests are done, the queue still holds %v and %v", q.line.namespaces, q.line.active)
 	}
 }
 
@@ -101,7 +101,7 @@ func TestPrioritiesApplyWithinANamespace(t *testing.T) {
 	}
 	want := []string{"a/first", "b/other", "a/raised", "a/urgent", "a/news", "a/old"}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the order is another (-want +got):\n%s", diff)
+		t.Errorf("wrong order (-want +got):\n%s", diff)
 	}
 }
 
@@ -144,7 +144,7 @@ func TestDelayedRequestKeepsItsPriority(t *testing.T) {
 			got = append(got, r.Name)
 			q.Done(r)
 		}
-		// The first request was in line before the others were added.
+		// The delay of the request "failed" was only a second, so it was active before the other requests were added.
 		if want := []string{"failed", "urgent", "normal", "low"}; !slices.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
@@ -187,8 +187,8 @@ func TestNamespaceWaitsForItsWatch(t *testing.T) {
 	q.Done(requestFor("few", "a"))
 	q.Done(requestFor("many", "b"))
 	q.Done(requestFor("many", take(t, q, 1)[0][len("many/"):]))
-	if len(q.line.namespaces) != 0 || len(q.line.underWay) != 0 || len(q.line.expected) != 0 {
-		t.Errorf("the queue keeps %v, %v and %v", q.line.namespaces, q.line.underWay, q.line.expected)
+	if len(q.line.namespaces) != 0 || len(q.line.active) != 0 || len(q.line.expected) != 0 {
+		t.Errorf("the queue keeps %v, %v and %v", q.line.namespaces, q.line.active, q.line.expected)
 	}
 }
 
@@ -204,7 +204,7 @@ func TestLostEventBlocksNoNamespace(t *testing.T) {
 		q.Add(requestFor("a", "x"))
 		synctest.Wait()
 		if n := q.line.TypedInterface.Len(); n != 0 {
-			t.Fatalf("%d requests are under way before the timeout, want none", n)
+			t.Fatalf("%d requests are active before the timeout, want none", n)
 		}
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
@@ -229,7 +229,7 @@ func TestShutDownEndsTheWait(t *testing.T) {
 	}
 }
 
-// BenchmarkQueue adds a request to a long queue, and take one.
+// BenchmarkQueue takes a request from a long queue, and adds it again.
 func BenchmarkQueue(b *testing.B) {
 	q := New("bench", workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, time.Minute), 4)
 	defer q.ShutDown()

@@ -41,8 +41,8 @@ func For(p *netpolicy.Policy) func(namespace string) func(ctx context.Context, u
 	}
 }
 
-// Fetch returns the content of an https URL, at most `most` bytes. The server must declare this media type,
-// application/octet-stream, or none. The error says why there is no content, and never quotes the server.
+// Fetch returns the content of an https URL. most is the maximum length of the content, in bytes. The server must
+// declare mediaType, application/octet-stream, or no media type. The error never quotes the server.
 func (f *Fetcher) Fetch(ctx context.Context, url, mediaType string, most int) ([]byte, error) {
 	transport := netpolicy.Transport(f.Policy, connectTimeout, f.TLS)
 	f.Policy.UseProxy(transport)

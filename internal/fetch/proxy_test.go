@@ -14,7 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 )
 
-// proxied tells a process of TestProxy that it has a proxy.
+// proxied is the environment variable that makes a process of TestProxy fetch through a proxy.
 const proxied = "CAPSTAN_TEST_PROXIED_FETCH"
 
 // fetchProxied fetches for TestProxy. It runs in a process of its own, because net/http reads the environment variables

@@ -235,8 +235,8 @@ func (c *Collector) chargeUID(ctx context.Context, uid string) error {
 	return c.Charge(bounded, uid)
 }
 
-// forget deletes what was learned in deleted Sessions whose histories are kept. The Turns that refer to the histories
-// may wait for a long time, and what was learned about users is used by Turns of other Sessions.
+// forget deletes what was learned in deleted Sessions whose histories are kept. It does not wait until no Turn refers
+// to the histories: this may take long, and until then, Turns of other Sessions would use what was learned about users.
 func (c *Collector) forget(ctx context.Context, sessions ...string) error {
 	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
@@ -351,8 +351,9 @@ func (c *Collector) onLeave(o client.Object) { c.suspects.leave(o.GetUID(), obje
 // Finished must be called when a Turn has finished and has therefore left the cache. It never blocks.
 func (c *Collector) Finished(uid types.UID) { c.suspects.finish(uid, c.Now()) }
 
-// Deleted must be called when a finished Turn was deleted. It never blocks. An executor charges a Turn before it writes
-// the end. A Turn that ended without an executor may have been deleted before another process charged it.
+// Deleted must be called when a finished Turn was deleted. It never blocks. A Turn that an executor ended is charged
+// already, because the executor charges a Turn before it writes the end. A Turn that ended without an executor may have
+// been deleted before another process charged it.
 func (c *Collector) Deleted(o client.Object) {
 	gone := objectOf(o)
 	if t, ok := o.(*v1alpha1.Turn); ok {

@@ -45,8 +45,8 @@ type testEnv struct {
 	apiError atomic.Pointer[error]
 }
 
-// keeper is a store in memory. It calls listing before it lists its journals, and counts the batches that it
-// purges.
+// keeper is a store in memory. It calls the function listing before it lists its journals, and counts the batches that
+// it purges.
 type keeper struct {
 	journaltest.Memory
 	listing func()
@@ -332,7 +332,7 @@ func TestHintsAreBounded(t *testing.T) {
 		r.Finished(types.UID(fmt.Sprint("early-", i)))
 	}
 	if d := &r.suspects; len(d.open) != maxSuspects || len(d.finished) != maxSuspects {
-		t.Errorf("%d and %d are kept, want at most %d each", len(d.open), len(d.finished), maxSuspects)
+		t.Errorf("%d suspects and %d finished Turns are kept, want %d each", len(d.open), len(d.finished), maxSuspects)
 	}
 }
 

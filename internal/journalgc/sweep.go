@@ -159,9 +159,10 @@ func (c *Collector) isReferenced(ctx context.Context, uid types.UID, d suspect) 
 	})
 }
 
-// anyReference calls matches for the unfinished Turns of the Session name in a namespace, or of all Sessions if name is
-// empty. The argument of matches is the UID of the Session to which the Turn refers; it is empty for a Turn that is
-// bound and has no prompt yet. anyReference stops at the first true result and reports whether there was one.
+// anyReference calls matches for each unfinished Turn of a namespace that refers to a Session with this name, or to any
+// Session if name is empty. The argument of matches is the UID of the Session whose history the Turn uses. It is empty
+// for a Turn that is bound and has no prompt yet. anyReference stops at the first true result and reports whether there
+// was one.
 func (c *Collector) anyReference(ctx context.Context, namespace, name string, matches func(session string) bool) (bool, error) {
 	var turns v1alpha1.TurnList
 	if err := c.Turns.List(ctx, &turns, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -206,11 +207,11 @@ func (c *Collector) removeExisting(ctx context.Context, kind, namespace string, 
 // isGone asks the API server whether an object was deleted. An object of the same name with another UID is a
 // different object.
 func (c *Collector) isGone(ctx context.Context, uid types.UID, d suspect) (bool, error) {
-	now := &metav1.PartialObjectMetadata{}
-	now.SetGroupVersionKind(d.object.kind)
-	err := c.Reader.Get(ctx, d.object.key, now)
+	current := &metav1.PartialObjectMetadata{}
+	current.SetGroupVersionKind(d.object.kind)
+	err := c.Reader.Get(ctx, d.object.key, current)
 	if apierrors.IsNotFound(err) {
 		return true, nil
 	}
-	return err == nil && now.UID != uid, err
+	return err == nil && current.UID != uid, err
 }

@@ -40,8 +40,8 @@ func cacheOptions(o Options, share func(*v1alpha1.Turn), objects *objectbudget.B
 	return options
 }
 
-// turnsOf returns the selector of the Turns that a process uses: unfinished Turns and, for a process that is only an
-// executor, only those that are bound to it. A Turn that finishes leaves the cache as if it were deleted.
+// turnsOf returns the selector of the Turns that a process uses: all unfinished Turns, or, if the process is only an
+// executor, the unfinished Turns that are bound to it. A Turn that finishes leaves the cache as if it were deleted.
 func turnsOf(o Options) fields.Selector {
 	unfinished := fields.OneTermEqualSelector(controller.FieldCompletionTime, "")
 	if o.has(RoleController) {
@@ -56,8 +56,9 @@ const maxAgentLabels = 64
 
 // withoutBookkeeping removes metadata that Capstan does not use from an object before it is cached: managed fields,
 // annotations, and labels that are not Capstan's. Otherwise one namespace could fill the memory of all, because only
-// the size of an object limits such metadata. Status writes do not change the metadata in the API server. Leases keep
-// their annotations, which have their data, and Turns keep the trace of their caller.
+// the size of an object limits such metadata. The metadata in the API server stays unchanged, because Capstan writes
+// only the status of a cached object. Leases keep their annotations, which contain their data, and Turns keep the trace
+// of their caller.
 func withoutBookkeeping(in any) (any, error) {
 	o, err := meta.Accessor(in)
 	if err != nil {

@@ -48,7 +48,7 @@ func TestCacheDropsUnusedMetadata(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("the cache must keep metadata that is used (-want +got):\n%s", diff)
+			t.Errorf("the cache must keep only the metadata that is used (-want +got):\n%s", diff)
 		}
 	}
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"capstan.dev/capacity": "5"}}}

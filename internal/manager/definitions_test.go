@@ -18,14 +18,14 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// serving returns a client of an API server that serves these resources of capstan.dev. nil means none, as if no
-// CustomResourceDefinition were installed.
+// serving returns a client of an API server, and a pointer to the names of the resources of capstan.dev that the API
+// server serves. While the pointer is nil, it serves none, as if no CustomResourceDefinition were installed.
 func serving(t *testing.T) (d discovery.DiscoveryInterface, served *atomic.Pointer[[]string]) {
 	t.Helper()
 	served = &atomic.Pointer[[]string]{}
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		now := served.Load()
-		if now == nil {
+		names := served.Load()
+		if names == nil {
 			w.WriteHeader(http.StatusNotFound)
 			return
 		}
@@ -33,7 +33,7 @@ func serving(t *testing.T) (d discovery.DiscoveryInterface, served *atomic.Point
 			TypeMeta:     metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
 			GroupVersion: v1alpha1.GroupVersion.String(),
 		}
-		for _, name := range *now {
+		for _, name := range *names {
 			list.APIResources = append(list.APIResources, metav1.APIResource{Name: name}, metav1.APIResource{Name: name + "/status"})
 		}
 		w.Header().Set("Content-Type", "application/json")

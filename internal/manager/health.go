@@ -24,7 +24,7 @@ const (
 	checkTimeout = 10 * time.Second
 )
 
-// health checks at intervals a part that the process needs, and keeps the last finding for the readiness probe. It
+// health periodically checks a part that the process needs, and keeps the last finding for the readiness probe. It
 // implements manager.Runnable and runs on every replica, because a standby must be able to take over.
 type health struct {
 	// part names the checked part, such as "the store of the journal". impact says what happens while it does not work.
@@ -107,7 +107,8 @@ func apiHealth(leases kubernetes.Interface, namespace string, log logr.Logger) *
 	}
 }
 
-// reachable returns an error if the API server does not answer within apiTimeout, or answers with an error of its own.
+// reachable returns an error if the API server does not answer within apiTimeout, or answers with an error other than
+// NotFound and Forbidden.
 func reachable(ctx context.Context, leases kubernetes.Interface, namespace string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, apiTimeout, fmt.Errorf("it gave no answer within %s", apiTimeout))
 	defer cancel()

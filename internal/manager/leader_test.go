@@ -48,7 +48,7 @@ func (c *candidate) run(ctx context.Context, t *testing.T) {
 	go elector.Run(ctx)
 }
 
-// leaderOf returns the Lease of a leader that no longer runs.
+// leaderOf returns the Lease of a leader with this name.
 func leaderOf(name string, renewed time.Time, duration time.Duration) *coordinationv1.Lease {
 	at := metav1.NewMicroTime(renewed)
 	return &coordinationv1.Lease{
@@ -67,7 +67,7 @@ func TestLostLeaderIsReplacedWhenItsLeaseExpires(t *testing.T) {
 		// skew is the clock error of the lost leader, and duration is the duration of its Lease.
 		skew, duration time.Duration
 		// readBefore is how long before the election the candidate read the Lease for the first time. If it is 0, the
-		// candidate did not.
+		// candidate did not read the Lease before the election.
 		readBefore time.Duration
 		// renewals are the times at which the old leader still renews, in seconds after the start of the election.
 		renewals []int
@@ -144,9 +144,9 @@ func TestLostLeaderIsReplacedWhenItsLeaseExpires(t *testing.T) {
 				if took := time.Since(start); took < tc.after || took > tc.most {
 					t.Errorf("%s: the candidate leads after %s, want %s to %s", tc.reason, took, tc.after, tc.most)
 				}
-				now, err := leases.Get(t.Context(), LeaderElectionID, metav1.GetOptions{})
-				if err != nil || *now.Spec.HolderIdentity != "new" || *now.Spec.LeaseTransitions != 1 {
-					t.Errorf("the Lease is %+v, %v; want it held by the candidate", now.Spec, err)
+				current, err := leases.Get(t.Context(), LeaderElectionID, metav1.GetOptions{})
+				if err != nil || *current.Spec.HolderIdentity != "new" || *current.Spec.LeaseTransitions != 1 {
+					t.Errorf("the Lease is %+v, %v; want it held by the candidate", current.Spec, err)
 				}
 				cancel()
 				<-c.stopped
@@ -213,8 +213,8 @@ func TestDisconnectedLeaderStopsBeforeAnotherLeads(t *testing.T) {
 	}
 }
 
-// unstableClient is a client of the API server. Answers to writes take lag. After disconnected is closed, each request
-// gets no answer and times out.
+// unstableClient is a client of the API server. The answer to an update arrives after lag. Once the channel
+// disconnected is closed, no request gets an answer: each one times out.
 type unstableClient struct {
 	coordinationclient.LeasesGetter
 	disconnected chan struct{}

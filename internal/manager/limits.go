@@ -65,7 +65,7 @@ type executorCount struct {
 	seen      scheduler.Leases
 }
 
-// alive returns the number of executors, at least 1.
+// alive returns the number of executors that are alive and may get Turns, but at least 1.
 func (c *executorCount) alive(ctx context.Context) (int, error) {
 	var all coordinationv1.LeaseList
 	if err := c.leases.List(ctx, &all, client.InNamespace(c.namespace)); err != nil {

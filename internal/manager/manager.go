@@ -97,8 +97,8 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		}
 	}
 	// The client has no rate limit of its own, which would only queue status writes: if necessary, the API server's
-	// priority and fairness slows the client down. Because that does not distinguish the namespaces, writes pass a gate
-	// that serves the namespaces in turn.
+	// priority and fairness slows the client down. Priority and fairness does not distinguish namespaces, so writes
+	// pass a gate that serves the namespaces in turn.
 	p.config = rest.CopyConfig(cfg)
 	p.config.QPS = -1
 	p.config.Wrap(clock.Wrap)
@@ -233,7 +233,7 @@ func newManager(
 		// level. Errors are always shown.
 		Scheme: scheme, Logger: log.V(1),
 		Metrics:                       served,
-		HealthProbeBindAddress:        "0", // see probes
+		HealthProbeBindAddress:        "0", // because the type probes serves them
 		LeaderElection:                lock != nil,
 		LeaderElectionReleaseOnCancel: true,
 		GracefulShutdownTimeout:       &stop,

@@ -63,7 +63,7 @@ func (o *Options) metricsOptions(guard *access.Guard) (options metricsserver.Opt
 	return options, watcher, nil
 }
 
-// checkMetrics returns the first error in the options of /metrics.
+// checkMetrics returns an error if the options of /metrics contradict each other.
 func (o *Options) checkMetrics() error {
 	if (o.MetricsTLSCertFile == "") != (o.MetricsTLSKeyFile == "") {
 		return fmt.Errorf("--metrics-tls-cert-file %q and --metrics-tls-key-file %q must be set together",

@@ -118,7 +118,7 @@ func TestEveryFlagHasHelpAndAnEnvironmentVariable(t *testing.T) {
 	count := 0
 	f.VisitAll(func(*pflag.Flag) { count++ })
 	if count != 45 {
-		t.Errorf("%d flags, want 45, as in the table above", count)
+		t.Errorf("%d flags, want 45: add each new flag to the table above", count)
 	}
 }
 

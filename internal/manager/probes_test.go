@@ -23,7 +23,7 @@ func TestOtherMachinesSeeNoDetailsOfChecks(t *testing.T) {
 		checks     map[string]healthz.Checker
 		from, path string
 		status     int
-		body       string // the whole body, or a part of it if it begins with *
+		body       string // the whole body, or "*" and a part of the body
 	}{
 		"alive, from this machine":                 {broken, "127.0.0.1:1", "/healthz", 200, "ok"},
 		"alive, from another machine":              {broken, "10.0.0.1:1", "/healthz", 200, "ok"},

@@ -301,7 +301,7 @@ func approvalCheck(o Options, clientset kubernetes.Interface, now func() time.Ti
 	return approvals.NewPolicy(name, clientset.AdmissionregistrationV1(), now, log.WithName("approvals")).Check
 }
 
-// requesterCheck returns the check whether the API server has checked the requester of a Turn.
+// requesterCheck returns the check that decides whether the API server has checked the requester of a Turn.
 func requesterCheck(o Options, clientset kubernetes.Interface, now func() time.Time, log logr.Logger) approvals.RequesterCheck {
 	if o.TrustRequestedBy {
 		log.Info("Using the requesters of Turns without checking them, because --trust-requested-by is set")

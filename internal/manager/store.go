@@ -97,9 +97,10 @@ func orNil[S store.Store](s S, err error) (store.Store, error) {
 	return s, nil
 }
 
-// storePatience is how long the process waits, when it starts, for an unavailable store. It is shorter than the time
-// after which the chart's liveness probe would kill the process without a message. So the last line of the log states
-// the reason, and the kubelet restarts the process with increasing, visible delays.
+// storePatience is how long the process waits, when it starts, for an unavailable store. It waits as long for the API
+// server and for the CustomResourceDefinitions. storePatience is shorter than the time after which the chart's liveness
+// probe would kill the process without a message. So the last line of the log states the reason, and the kubelet
+// restarts the process with increasing, visible delays.
 const storePatience = 30 * time.Second
 
 // await opens a store. While the store is unavailable, it logs each failure and tries again.
@@ -148,20 +149,20 @@ func (p *parts) identify(ctx context.Context) error {
 }
 
 // entriesLost logs that the store may have lost confirmed entries, and emits an Event. Each affected Turn reports the
-// effect in its own status.
-func (p *parts) entriesLost(known int64, found, now store.State) {
+// effect in its own status. For the parameters, see store.TrackerOptions.Lost.
+func (p *parts) entriesLost(known int64, found, after store.State) {
 	cause := "it has failed over to another server, and nothing proves that this one has all entries"
 	if found.Position < known {
 		cause = fmt.Sprintf("it is at position %d and had reached %d: an older copy of it was restored, or a "+
 			"replica without the newest entries took over",
 			found.Position, known)
 	}
-	p.log.Info("The store may have lost entries of the journal that it had confirmed", "storeID", now.ID, "cause", cause,
-		"incarnation", now.Incarnation, "incarnationBefore", found.Incarnation)
+	p.log.Info("The store may have lost entries of the journal that it had confirmed", "storeID", after.ID, "cause", cause,
+		"incarnation", after.Incarnation, "incarnationBefore", found.Incarnation)
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
 		Namespace: p.options.Namespace,
 		Name:      executor.LeasePrefix + p.options.ExecutorName,
 	}}
 	p.events.Eventf(lease, nil, corev1.EventTypeWarning, v1alpha1.EventStoreLostEntries, "Compare",
-		"store %q may have lost entries of the journal that it had confirmed: %s", now.ID, cause)
+		"store %q may have lost entries of the journal that it had confirmed: %s", after.ID, cause)
 }

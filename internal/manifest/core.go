@@ -14,8 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// readMeta returns the metadata of a Secret or a ConfigMap as an API server would store it on creation. The findings
-// are about the metadata and about fields of the object that are not in fields. These kinds have no CRD with a schema.
+// readMeta returns the metadata of a Secret or a ConfigMap as an API server would store it on creation. fields lists
+// the allowed fields of the object, because these kinds have no CRD with a schema. The findings are about the metadata,
+// and about unknown fields.
 func readMeta(ctx context.Context, object map[string]any, namespace string, fields []string) (*metav1.ObjectMeta, []finding) {
 	meta, present, unknown, err := objectmeta.GetObjectMetaWithOptions(object, objectmeta.ObjectMetaOptions{ReturnUnknownFieldPaths: true})
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 type Options struct {
 	// Stdin is the reader for the path "-". If it is nil, Load returns an error for that path.
 	Stdin io.Reader
-	// Namespace is the namespace of objects that do not name one. Default: default.
+	// Namespace is the namespace of objects without a namespace. If it is empty, they are in the namespace "default".
 	Namespace string
 }
 
@@ -202,7 +202,7 @@ func (l *loader) report(at origin, key objectKey, f finding) {
 	})
 }
 
-// ignored maps each kind whose objects are validated and then ignored to the reason.
+// ignored has the reason for each kind whose objects are validated and then ignored.
 var ignored = map[string]string{
 	"Budget":       "a Budget limits the Turns of a cluster, whose store counts them; for one Turn, use its limits",
 	"ToolApproval": "a ToolApproval decides about a Turn in a cluster; capstan run asks for decisions, or takes --approve",

@@ -300,7 +300,7 @@ func TestLoadPaths(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	t.Run("a directory behind a symbolic link", func(t *testing.T) {
+	t.Run("a symbolic link to a directory", func(t *testing.T) {
 		t.Parallel()
 		link := filepath.Join(t.TempDir(), "link")
 		if err := os.Symlink(dir, link); err != nil {

@@ -67,8 +67,9 @@ var variableName = regexp.MustCompile(`^[A-Z_][A-Z0-9_]{0,62}$`)
 // SetSecretFromEnv sets one key of a Secret to the value of an environment variable. The value overrides that of the
 // manifests. SetSecretFromEnv creates the Secret if the manifests do not have it. lookup is os.LookupEnv or a
 // substitute. The spec has one of two forms:
-//  1. NAME/KEY=ENVVAR sets the key in each namespace in which the Set has objects.
-//  2. NAMESPACE/NAME/KEY=ENVVAR sets it in one namespace.
+//  1. NAME/KEY=ENVVAR sets the key in each namespace in which the Set has an Agent, PromptProfile, ModelProvider,
+//     ToolServer or Turn.
+//  2. NAMESPACE/NAME/KEY=ENVVAR sets the key in one namespace.
 //
 // Errors repeat neither the value nor a text after "=" that does not look like the name of a variable, because that
 // text may be the credential.
@@ -122,7 +123,8 @@ func (s *Set) setSecret(name types.NamespacedName, key, value string) {
 	secret.Data[key] = []byte(value)
 }
 
-// namespaces returns the namespaces of Capstan's objects in the set, sorted. If there are none, it returns default.
+// namespaces returns the namespaces of the Agents, PromptProfiles, ModelProviders, ToolServers and Turns in the set,
+// sorted. If there are none, it returns default.
 func (s *Set) namespaces() []string {
 	used := map[string]bool{}
 	addNamespaces(used, s.agents)

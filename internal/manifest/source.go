@@ -66,7 +66,8 @@ func isManifest(name string) bool {
 	return base != "kustomization" && slices.Contains([]string{".yaml", ".yml", ".json"}, extension)
 }
 
-// read returns the content of a file or of standard input, at most maxFileBytes.
+// read returns the content of a file or of standard input. It returns an error if the content is longer than
+// maxFileBytes.
 func read(path string, stdin io.Reader) ([]byte, error) {
 	if path == standardInput {
 		if stdin == nil {

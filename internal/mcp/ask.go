@@ -9,8 +9,9 @@ import (
 // report why it took too long.
 const connectGrace = 250 * time.Millisecond
 
-// Tools returns the tools of the server, from a list that is at most maxAge old. It connects if necessary. On
-// failure it returns an *Error together with the last known list, which is nil if there is none.
+// Tools returns the tools of the server. It returns the known list if the list is at most maxAge old, or if another
+// caller is listing the tools now. Otherwise it lists the tools, and connects if necessary. On failure it returns an
+// *Error together with the known list, which is nil if there is none.
 func (c *Client) Tools(ctx context.Context, maxAge time.Duration) (*Listing, error) {
 	known, ok, err := c.reusable(maxAge)
 	if ok {
@@ -24,8 +25,9 @@ func (c *Client) Tools(ctx context.Context, maxAge time.Duration) (*Listing, err
 	return l, nil
 }
 
-// reusable returns the known list. ok reports whether it can be used without a request: it is fresh, another caller is
-// asking now, or the server failed a moment ago. If ok is false, the caller must send the request and then call endAsk.
+// reusable returns the known list. ok reports whether the caller must use this list, and err, without a request: the
+// list is fresh, another caller is listing the tools now, or the server failed a moment ago. If ok is false, the caller
+// must send the request and then call endAsk.
 func (c *Client) reusable(maxAge time.Duration) (known *Listing, ok bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,7 +59,7 @@ func (c *Client) Discover(ctx context.Context) (*Listing, error) { return c.ask(
 func (c *Client) ask(ctx context.Context, respectPause bool) (*Listing, error) {
 	done, err := c.use()
 	if err != nil {
-		return nil, c.discovery(ctx, err)
+		return nil, c.discoveryError(ctx, err)
 	}
 	defer done()
 	ctx = c.withProcessors(ctx)
@@ -69,7 +71,7 @@ func (c *Client) ask(ctx context.Context, respectPause bool) (*Listing, error) {
 	for firstTry := true; ; firstTry = false {
 		s, made, err := c.connectedSession(connecting, respectPause)
 		if err != nil {
-			return nil, c.discovery(ctx, err)
+			return nil, c.discoveryError(ctx, err)
 		}
 		if made {
 			return c.Known(), nil
@@ -81,7 +83,7 @@ func (c *Client) ask(ctx context.Context, respectPause bool) (*Listing, error) {
 		case s.lost.Load() && firstTry:
 			c.drop(s)
 		default:
-			failed := c.discovery(ctx, err)
+			failed := c.discoveryError(ctx, err)
 			if caller.Err() == nil {
 				c.backOff(failed)
 			}
@@ -124,8 +126,8 @@ func (c *Client) recordChange() {
 	}
 }
 
-// watch lists the tools again each time the server reports a change, until the client ends. This does not count as use
-// of the client, so it may become idle.
+// watch lists the tools again each time the server reports a change, until the client ends. These requests do not count
+// as use, so the client may become idle.
 func (c *Client) watch() {
 	var pace changePause
 	for {
@@ -157,7 +159,7 @@ type changePause struct {
 	wait  time.Duration
 }
 
-// next returns how long to wait after a change that is reported now. This is between settle and maxSettle.
+// next returns how long to wait after a change that is reported now. The wait is between settle and maxSettle.
 func (p *changePause) next(now time.Time) time.Duration {
 	if p.wait == 0 || now.Sub(p.asked) > 2*p.wait {
 		p.wait = settle
@@ -180,7 +182,7 @@ func (c *Client) refresh() {
 	defer cancel()
 	l, err := c.list(ctx, s)
 	if err != nil {
-		c.cfg.Log.V(1).Info("Failed to list the tools that have changed", "reason", c.discovery(ctx, err).Error())
+		c.cfg.Log.V(1).Info("Failed to list the tools that have changed", "reason", c.discoveryError(ctx, err).Error())
 		return
 	}
 	c.keep(l)

@@ -32,7 +32,7 @@ func (s *stream) readAll(resp *http.Response) ([]byte, error) {
 		case err == io.EOF, int64(len(body)) == resp.ContentLength: //nolint:errorlint // because a body returns it unwrapped
 			return body, nil
 		case err != nil:
-			return nil, s.tooSlow(err)
+			return nil, s.readError(err)
 		case len(body) < cap(body):
 			continue
 		}
@@ -75,8 +75,8 @@ type envelope struct {
 	id jsonrpc.ID
 }
 
-// decodeEnvelope decodes the envelope of a message. For a large message, it first waits until it is the turn of the
-// context's namespace, because a server may send any number of messages. The error is errProtocol.
+// decodeEnvelope decodes the envelope of a message. A server may send any number of messages. So for a large message,
+// decodeEnvelope first waits for a processor, which namespaces get in turn. The error is errProtocol.
 func decodeEnvelope(ctx context.Context, message []byte) (m envelope, err error) {
 	defer fairgate.AcquireProcessor(ctx, len(message))()
 	if err = json.Unmarshal(message, &m); err != nil || m.Version != "2.0" {

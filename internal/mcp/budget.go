@@ -15,8 +15,9 @@ import (
 )
 
 // All responses share a memory budget, so that they never need more memory than the process has. The reservation of a
-// small response grows with it. As soon as a response becomes large, memory for its whole buffer is reserved: if large
-// responses waited for more memory later, they could deadlock. Three rules keep a slow server from blocking the others:
+// small response grows with the response. As soon as a response becomes large, memory for its whole buffer is reserved:
+// if large responses waited for more memory later, they could deadlock. Three rules keep a slow server from blocking
+// the others:
 //
 //   - The responses of one server share a part of the budget. If it is used up, they wait for one another.
 //   - While other responses wait, a large response must arrive at a minimum pace, or it is aborted. If none waits, a
@@ -24,14 +25,15 @@ import (
 //   - A large response has a time limit, however fast it arrives.
 const (
 	// processBytes is the budget for large responses in a process whose clients have no budget of their own.
-	// serverBytes is the share of one server: a quarter of that, which is enough for one response of the maximum size.
+	// serverBytes is the share of one server: a quarter of processBytes. It is enough for one response of the maximum
+	// size.
 	processBytes = 32 << 20
 	serverBytes  = processBytes / 4
 	// processContents is the budget for small responses in such a process.
 	processContents = 16 << 20
 	// paceBytes must arrive each second while other responses wait. A response may be up to paceSlack behind that pace,
-	// because it may have begun a moment ago. A response that is ahead of the pace gains nothing by it; otherwise it
-	// could stop for as long as it is ahead.
+	// because it may have begun a moment ago. A response that is ahead of the pace gets no credit for that. With
+	// credit, it could stop for as long as it is ahead.
 	paceBytes = 256 << 10
 	paceSlack = 3 * time.Second
 	// paceInterval is the interval at which the pace is checked.
@@ -45,11 +47,11 @@ var errSlow = fmt.Errorf("the response came in too slowly: a large response must
 	"arrive at %d KiB a second while others wait",
 	largeTimeout, paceBytes>>10)
 
-// processBudget is the budget of all clients that have no budget of their own. They share the account process. An
+// processBudget is the budget of all clients that have no budget of their own. They share processAccount. An
 // account may hold 7/8 of a pool, so the pool has 8/7 of processBytes; adding 8 makes up for rounding down.
 var (
-	processBudget = bytebudget.New(processContents, processBytes/7*8+8)
-	process       = processBudget.Account("", bytebudget.Results)
+	processBudget  = bytebudget.New(processContents, processBytes/7*8+8)
+	processAccount = processBudget.Account("", bytebudget.Results)
 )
 
 // serverBudget is the share of one server in the budget for large responses, in bytes.
@@ -83,7 +85,7 @@ type reservation struct {
 
 	mu       sync.Mutex
 	timer    *time.Timer
-	elapsed  time.Duration // time since the first check
+	elapsed  time.Duration // time since the memory was reserved
 	behind   time.Duration // how far the response is behind the pace
 	complete bool          // the whole response has arrived
 }
@@ -135,27 +137,28 @@ func (r *reservation) stopChecks() {
 	r.timer.Stop()
 }
 
-// release returns the memory. It must be called once.
+// release releases the memory. It must be called once.
 func (r *reservation) release() {
 	r.stopChecks()
 	r.bytes.Release()
 	r.budget.Release(r.size)
 }
 
-// reserve reserves memory before a response grows to a size of bytes. The reservation of a small response grows with
-// it. When the response becomes large, reserve waits for maxBytes, the most that the response can need. Then done is
-// true, and the caller need not call reserve again. The owner of the exchange calls free when the response is decoded.
+// reserve reserves memory before a response grows to this number of bytes. The reservation of a small response grows
+// with the response. When the response becomes large, reserve waits for maxBytes, the most that the response can need.
+// Then done is true, and the caller need not call reserve again. The owner of the exchange calls free or end once the
+// response is decoded. For an exchange without an owner, reserve reserves nothing.
 func (ex *exchange) reserve(ctx context.Context, w *wire, bytes, maxBytes int64, abort context.CancelCauseFunc) (done bool, err error) {
 	ex.mu.Lock()
-	if ex.content == nil {
-		ex.content = w.memory.For(ctx).Content()
+	if ex.small == nil {
+		ex.small = w.memory.For(ctx).Content()
 	}
 	switch {
-	case ex.reservation != nil, !ex.owned:
+	case ex.large != nil, !ex.owned:
 		done = true
 	case ex.ended: // the owner has gone, and nobody would release the memory
 		err = errBroken
-	case ex.content.Cover(bytes):
+	case ex.small.Cover(bytes):
 	default:
 		ex.mu.Unlock()
 		return true, ex.reserveLarge(ctx, w, maxBytes, abort)
@@ -176,8 +179,8 @@ func (ex *exchange) reserveLarge(ctx context.Context, w *wire, maxBytes int64, a
 		r.release()
 		return errBroken
 	}
-	ex.reservation = r
-	ex.content.Release()
+	ex.large = r
+	ex.small.Release()
 	return nil
 }
 
@@ -185,8 +188,8 @@ func (ex *exchange) reserveLarge(ctx context.Context, w *wire, maxBytes int64, a
 func (ex *exchange) countReceived(bytes int) {
 	ex.mu.Lock()
 	defer ex.mu.Unlock()
-	if ex.reservation != nil {
-		ex.reservation.received.Add(int64(bytes))
+	if ex.large != nil {
+		ex.large.received.Add(int64(bytes))
 	}
 }
 
@@ -198,7 +201,7 @@ func (ex *exchange) end() {
 	ex.freeLocked()
 }
 
-// free returns the memory and drops the response.
+// free releases the memory and drops the response.
 func (ex *exchange) free() {
 	ex.mu.Lock()
 	defer ex.mu.Unlock()
@@ -207,10 +210,10 @@ func (ex *exchange) free() {
 
 func (ex *exchange) freeLocked() {
 	ex.response = nil
-	ex.content.Release()
-	if ex.reservation != nil {
-		ex.reservation.release()
-		ex.reservation = nil
+	ex.small.Release()
+	if ex.large != nil {
+		ex.large.release()
+		ex.large = nil
 	}
 }
 
@@ -227,8 +230,9 @@ func (p paced) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// tooSlow returns errSlow if the response was aborted for being slow, and err otherwise.
-func (s *stream) tooSlow(err error) error {
+// readError returns the reason why a read failed: errSlow if the response was aborted for being slow, and err
+// otherwise.
+func (s *stream) readError(err error) error {
 	if errors.Is(context.Cause(s.ctx), errSlow) {
 		return errSlow
 	}

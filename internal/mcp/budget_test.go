@@ -23,27 +23,27 @@ import (
 func owned(t *testing.T) *exchange {
 	t.Helper()
 	ex := &exchange{}
-	_ = withExchange(t.Context(), ex) // it sets owned
+	_ = withExchange(t.Context(), ex) // sets ex.owned
 	return ex
 }
 
 // large returns a stream that contains one event of the given size.
 func large(ctx context.Context, ex *exchange, budget *serverBudget, size int) *stream {
-	s := &stream{ctx: ctx, wire: &wire{serverShare: budget, memory: process}, ex: ex, cancel: func(error) {}}
+	s := &stream{ctx: ctx, wire: &wire{serverShare: budget, memory: processAccount}, ex: ex, cancel: func(error) {}}
 	s.begin(io.NopCloser(strings.NewReader("data: "+strings.Repeat("x", size)+"\n\n")), MaxResponseBytes)
 	return s
 }
 
 // holdLargest reserves the memory for a response of the maximum size.
 func holdLargest(ctx context.Context, ex *exchange, budget *serverBudget, abort context.CancelCauseFunc) error {
-	_, err := ex.reserve(ctx, &wire{serverShare: budget, memory: process}, MaxResponseBytes, MaxResponseBytes, abort)
+	_, err := ex.reserve(ctx, &wire{serverShare: budget, memory: processAccount}, MaxResponseBytes, MaxResponseBytes, abort)
 	return err
 }
 
 // mustBeFree fails the test if reserved memory was not released.
 func mustBeFree(t *testing.T, budgets ...*serverBudget) {
 	t.Helper()
-	all, err := process.TryReserve(processBytes)
+	all, err := processAccount.TryReserve(processBytes)
 	if err != nil {
 		t.Fatal("the memory of large responses was not released")
 	}
@@ -72,9 +72,9 @@ func TestLargeResponsesWaitForMemory(t *testing.T) {
 		exchanges, shares = append(exchanges, ex), append(shares, budget)
 	}
 	next, budget := owned(t), newServerBudget()
-	gone, leave := context.WithCancel(t.Context())
-	leave()
-	if _, err := large(gone, next, budget, 2*bytebudget.MaxContent).event(); !errors.Is(err, context.Canceled) {
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := large(cancelled, next, budget, 2*bytebudget.MaxContent).event(); !errors.Is(err, context.Canceled) {
 		t.Errorf("a further response = %v, want it to wait until its call has ended", err)
 	}
 	exchanges[0].free()
@@ -89,8 +89,8 @@ func TestLargeResponsesWaitForMemory(t *testing.T) {
 	mustBeFree(t, append(shares, budget)...)
 }
 
-// TestBodyOfKnownLengthNeedsNoMore checks that a body of known length whose length is exactly a size of the buffer
-// reserves no memory for a larger buffer.
+// TestBodyOfKnownLengthNeedsNoMore checks a body that fills its buffer exactly. Because its length is known, no memory
+// must be reserved for a larger buffer.
 func TestBodyOfKnownLengthNeedsNoMore(t *testing.T) {
 	for length, want := range map[int]int64{
 		unreservedBytes: 0, 2 * unreservedBytes: 16 << 10,
@@ -117,7 +117,10 @@ func TestBodyOfKnownLengthNeedsNoMore(t *testing.T) {
 
 // TestLongLineIsNotKept checks that a long line that is not a response keeps no memory after its event.
 func TestLongLineIsNotKept(t *testing.T) {
-	s := &stream{ctx: t.Context(), wire: &wire{serverShare: newServerBudget(), memory: process}, ex: owned(t), cancel: func(error) {}}
+	s := &stream{
+		ctx: t.Context(), wire: &wire{serverShare: newServerBudget(), memory: processAccount}, ex: owned(t),
+		cancel: func(error) {},
+	}
 	s.begin(io.NopCloser(strings.NewReader(": "+strings.Repeat("x", 50<<10)+"\n\ndata: {}\n\n")), MaxResponseBytes)
 	for range 2 {
 		if _, err := s.event(); err != nil {
@@ -149,11 +152,11 @@ func TestInitializeResponseIsShortened(t *testing.T) {
 	if r.ServerInfo.Name != "site" || r.ServerInfo.Version != "" || r.Capabilities.Tools == nil || r.ProtocolVersion != protocol {
 		t.Errorf("the response is %s, want its name, its protocol and that the server has tools", kept)
 	}
-	shorten(nil) // a session without the response
+	shorten(nil) // a session without the response must not panic
 }
 
-// TestSmallResponsesReserveMemory checks that a small response reserves memory for what exceeds its first 4 KiB,
-// without waiting. If there is no memory left for small responses, it waits like a large one.
+// TestSmallResponsesReserveMemory checks that a small response of more than 4 KiB reserves memory without waiting. If
+// no memory is left for small responses, the response reserves memory like a large one.
 func TestSmallResponsesReserveMemory(t *testing.T) {
 	const size = 200 << 10
 	for name, read := range map[string]func(*stream, io.Reader) ([]byte, error){
@@ -223,10 +226,10 @@ func TestServerHasAShareOfTheBudget(t *testing.T) {
 	if err := holdLargest(t.Context(), first, slow, func(error) {}); err != nil {
 		t.Fatal(err)
 	}
-	gone, leave := context.WithCancel(t.Context())
-	leave()
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
 	second := owned(t)
-	if _, err := large(gone, second, slow, 2*bytebudget.MaxContent).event(); !errors.Is(err, context.Canceled) {
+	if _, err := large(cancelled, second, slow, 2*bytebudget.MaxContent).event(); !errors.Is(err, context.Canceled) {
 		t.Errorf("a second response of the server = %v, want it to wait for the first", err)
 	}
 	second.free()
@@ -248,10 +251,10 @@ func TestServerHasAShareOfTheBudget(t *testing.T) {
 // TestSlowResponseIsAbortedWhileOthersWait checks when responses that arrive at various rates are aborted, with and
 // without another call that waits for memory.
 func TestSlowResponseIsAbortedWhileOthersWait(t *testing.T) {
-	const second = paceBytes
+	const pace = paceBytes // bytes per second
 	for name, tc := range map[string]struct {
 		reason string
-		others string // "the server's", "the process's", or empty for none
+		others string // whose budget another call waits for: "the server's", "the process's", or empty if no call waits
 		bytes  func(second int) int
 		want   time.Duration // when the response is aborted
 	}{
@@ -264,20 +267,20 @@ func TestSlowResponseIsAbortedWhileOthersWait(t *testing.T) {
 			paceSlack + paceInterval,
 		},
 		"no call waits": {"a slow response does no harm until its time limit", "", func(int) int { return 1 }, largeTimeout},
-		"at the pace":   {"it arrives in time", "the server's", func(int) int { return second }, largeTimeout},
+		"at the pace":   {"it arrives in time", "the server's", func(int) int { return pace }, largeTimeout},
 		"at half the pace": {
 			"it falls behind by half a second each second", "the server's",
-			func(int) int { return second / 2 }, 2*paceSlack + paceInterval,
+			func(int) int { return pace / 2 }, 2*paceSlack + paceInterval,
 		},
 		"in bursts": {"it never falls behind by more than paceSlack", "the server's", func(n int) int {
 			if n%3 == 2 {
-				return 3 * second
+				return 3 * pace
 			}
 			return 0
 		}, largeTimeout},
 		"fast and then slow": {"being ahead of the pace gains nothing", "the server's", func(n int) int {
 			if n < 10 {
-				return 10 * second
+				return 10 * pace
 			}
 			return 0
 		}, 10*time.Second + paceSlack + paceInterval},
@@ -300,7 +303,7 @@ func TestSlowResponseIsAbortedWhileOthersWait(t *testing.T) {
 				case "the server's":
 					go func() { _ = budget.take(waiting, serverBytes) }() // it waits until leave is called
 				case "the process's":
-					go func() { _, _ = process.Reserve(waiting, processBytes) }() // it waits until leave is called
+					go func() { _, _ = processAccount.Reserve(waiting, processBytes) }() // it waits until leave is called
 				}
 				ticks := time.NewTicker(time.Second)
 				defer ticks.Stop()
@@ -367,7 +370,7 @@ func TestErrorOfSlowResponse(t *testing.T) {
 					synctest.Wait()
 					got <- holdLargest(t.Context(), next, budget, func(error) {})
 				}()
-				err := read(&stream{ctx: ctx, cancel: cancel, wire: &wire{serverShare: budget, memory: process}, ex: ex}, body)
+				err := read(&stream{ctx: ctx, cancel: cancel, wire: &wire{serverShare: budget, memory: processAccount}, ex: ex}, body)
 				if !errors.Is(err, errSlow) {
 					t.Errorf("reading fails with %v, want errSlow", err)
 				}
@@ -384,11 +387,11 @@ func TestErrorOfSlowResponse(t *testing.T) {
 	t.Cleanup(c.Close)
 	ex := &exchange{}
 	ex.sent.Store(true)
-	if e := c.failure(t.Context(), ex, fmt.Errorf("failed: %w", errSlow)); e.Class != tool.OutcomeUnknown ||
+	if e := c.callError(t.Context(), ex, fmt.Errorf("failed: %w", errSlow)); e.Class != tool.OutcomeUnknown ||
 		!strings.HasSuffix(e.Message, errSlow.Error()) {
 		t.Errorf("the error of a call = %s %q, want an unknown outcome and errSlow", e.Class, e.Message)
 	}
-	if e := c.discovery(t.Context(), fmt.Errorf("failed: %w", errSlow)); e.Kind != Unreachable || e.Message != errSlow.Error() {
+	if e := c.discoveryError(t.Context(), fmt.Errorf("failed: %w", errSlow)); e.Kind != Unreachable || e.Message != errSlow.Error() {
 		t.Errorf("the error of a list = %s %q, want it unreachable and errSlow", e.Kind, e.Message)
 	}
 }
@@ -412,9 +415,9 @@ func TestBufferIsNotLargerThanReservation(t *testing.T) {
 			if err != nil || len(body) != bytes {
 				t.Fatalf("readAll = %d bytes, %v; want %d", len(body), err, bytes)
 			}
-			reserved := ex.content.Bytes()
-			if ex.reservation != nil {
-				reserved = ex.reservation.size + 1
+			reserved := ex.small.Bytes()
+			if ex.large != nil {
+				reserved = ex.large.size + 1
 			}
 			if most := max(reserved, unreservedBytes); int64(cap(body)) > most {
 				t.Errorf("a body of %d bytes, of %s length, has a buffer of %d bytes, want at most %d", bytes, name, cap(body), most)

@@ -19,13 +19,13 @@ const IdempotencyKey = "capstan.dev/idempotencyKey"
 
 // Call calls a tool by its name at the server. The error is a *tool.Error.
 //
-// Call sends the request once. If the server had ended the session, it sends the request once more in a new session:
+// Call sends the request once. If the server had ended the session, Call sends the request again in a new session:
 // always if the call is repeatable, otherwise only if no byte of the first request was sent. A server that reports the
 // end of the session in its response to a call may still have made the call.
 func (c *Client) Call(ctx context.Context, name string, call tool.Call) (tool.Result, error) {
 	done, err := c.use()
 	if err != nil {
-		return tool.Result{}, c.failure(ctx, &exchange{}, err)
+		return tool.Result{}, c.callError(ctx, &exchange{}, err)
 	}
 	defer done()
 	ctx = c.withProcessors(ctx)
@@ -53,7 +53,7 @@ func (c *Client) attempt(
 	defer ex.end()
 	s, err := c.liveSession(ctx, repeatable)
 	if err != nil {
-		return tool.Result{}, false, c.failure(ctx, ex, err)
+		return tool.Result{}, false, c.callError(ctx, ex, err)
 	}
 	_, err = s.CallTool(withExchange(ctx, ex), params)
 	var wired wireResult
@@ -69,7 +69,7 @@ func (c *Client) attempt(
 	case decodeErr == nil:
 		return result, false, err
 	case !errors.Is(decodeErr, errBroken):
-		return tool.Result{}, false, c.failure(ctx, ex, decodeErr)
+		return tool.Result{}, false, c.callError(ctx, ex, decodeErr)
 	}
 	err = ex.cause(err)
 	if lost = isLost(err, ex); lost {
@@ -79,11 +79,11 @@ func (c *Client) attempt(
 			return tool.Result{}, false, c.unknownOutcome(err)
 		}
 	}
-	return tool.Result{}, lost, c.failure(ctx, ex, err)
+	return tool.Result{}, lost, c.callError(ctx, ex, err)
 }
 
-// liveSession returns a session for a call. A call that must not be repeated must not be the request that finds out
-// that the server has ended the session, so liveSession first sends a ping. It ignores any other outcome of the ping.
+// liveSession returns a session for a call. If the call must not be repeated, another request must find out first
+// whether the server has ended the session, so liveSession sends a ping. Any other failure of the ping is ignored.
 func (c *Client) liveSession(ctx context.Context, repeatable bool) (*session, error) {
 	s, made, err := c.connectedSession(ctx, true)
 	if err != nil || made || repeatable || s.ID() == "" {

@@ -52,7 +52,7 @@ type Config struct {
 	Token string
 	// CredentialsFrom names the source of the token in messages, such as `key "token" of Secret "tickets"`.
 	CredentialsFrom string
-	// Headers are sent with each request.
+	// Headers are sent with each request, except those that belong to the protocol.
 	Headers []Header
 	// Earlier holds the secrets that were sent in earlier requests. They are redacted from texts, as the current ones
 	// are.
@@ -116,7 +116,7 @@ type Client struct {
 	http      *http.Client
 	redactor  *redact.Redactor
 	budget    *serverBudget
-	// life is the context of all requests, except for the last one of each session, which ends the session on the
+	// life ends all requests of the client, except for the last request of each session, which ends the session on the
 	// server.
 	life context.Context //nolint:containedctx // because it is the life of the connection, not of a call
 	end  context.CancelFunc
@@ -128,13 +128,13 @@ type Client struct {
 
 	mu         sync.Mutex
 	session    *session
-	connecting *attempt
-	failed     error
-	retryAt    time.Time
+	connecting *connectAttempt
+	failed     error     // the reason for the current pause
+	retryAt    time.Time // the end of the current pause
 	pause      *backoff.ExponentialBackOff
 	listing    *Listing
-	listed     time.Time
-	asking     int // number of callers that are listing the tools
+	listed     time.Time // time of the last list, or zero if the tools have changed since
+	asking     int       // number of callers that are listing the tools
 	uses       int
 	idle       *time.Timer
 	retired    bool
@@ -148,7 +148,7 @@ func New(cfg Config) *Client {
 		cfg.Idle = DefaultIdle
 	}
 	if cfg.Memory.MaxReservation() == 0 {
-		cfg.Memory = process
+		cfg.Memory = processAccount
 	}
 	c := &Client{
 		cfg: cfg, transport: netpolicy.Transport(cfg.Policy, cfg.ConnectTimeout, cfg.TLS),
@@ -217,7 +217,7 @@ func (c *Client) becomeIdle() {
 	}
 }
 
-// Retire returns immediately. The client ends when its current work is done.
+// Retire ends the client as soon as its current work is done. Retire itself does not wait.
 func (c *Client) Retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

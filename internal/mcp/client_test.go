@@ -132,7 +132,7 @@ func TestSlowCallEndsWithContext(t *testing.T) {
 			select {
 			case <-cancelled:
 			case <-time.After(patience):
-				t.Error("the server was not told that the call is cancelled")
+				t.Error("the server did not learn that the call was cancelled")
 			}
 		})
 	}

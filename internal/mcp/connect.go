@@ -12,7 +12,7 @@ import (
 )
 
 // protocol is the newest version of the protocol with sessions and with a single stream for change notifications.
-// Servers that support only newer versions get a second request without it.
+// A server that supports only newer versions gets a second initialize request, which does not name this version.
 const protocol = "2025-11-25"
 
 // session is a session of the protocol, from the initialize request to its end.
@@ -27,8 +27,8 @@ func (s *session) close() {
 	_ = s.Close() // if this request fails, the server ends the session by itself some time later
 }
 
-// attempt is an attempt to connect. Its results are set before done is closed.
-type attempt struct {
+// connectAttempt is an attempt to connect. Its results are set before done is closed.
+type connectAttempt struct {
 	done    chan struct{}
 	session *session
 	err     error
@@ -52,7 +52,7 @@ func (c *Client) connectedSession(ctx context.Context, respectPause bool) (s *se
 		return nil, false, c.failed
 	default:
 		c.dropLocked(c.session)
-		c.connecting = &attempt{done: make(chan struct{})}
+		c.connecting = &connectAttempt{done: make(chan struct{})}
 		c.running.Go(c.connect)
 	}
 	a := c.connecting
@@ -71,7 +71,7 @@ func (c *Client) connect() {
 	defer cancel()
 	s, listing, err := c.dial(ctx)
 	if err != nil {
-		err = c.discovery(ctx, err)
+		err = c.discoveryError(ctx, err)
 	}
 	c.mu.Lock()
 	a := c.connecting
@@ -116,15 +116,16 @@ func (c *Client) dial(ctx context.Context) (*session, *Listing, error) {
 		client: c.http, url: c.cfg.URL, life: c.life, serverShare: c.budget, memory: c.cfg.Memory,
 		onChange: c.recordChange, onLost: func() { s.lost.Store(true) },
 	}
+	// The SDK must not retry, because the stream does its own retries. If the SDK's retries failed, the SDK would end
+	// the whole connection.
 	transport := &sdk.StreamableClientTransport{
 		Endpoint: c.cfg.URL, HTTPClient: &http.Client{Transport: w},
 		MaxRetries: -1, MaxEventSize: MaxResponseBytes + 1024,
 	}
-	// The stream does its own retries. If the SDK's retries failed, the SDK would end the whole connection.
 	client := sdk.NewClient(&sdk.Implementation{Name: "capstan", Version: "1"}, &sdk.ClientOptions{
 		Capabilities: &sdk.ClientCapabilities{}, MultiRoundTrip: &sdk.MultiRoundTripOptions{Disabled: true},
-		// The stream handles the notification. With a handler, the SDK subscribes to it if the protocol version
-		// requires a subscription.
+		// The stream handles this notification. The empty handler makes the SDK subscribe to the notification if the
+		// protocol version requires a subscription.
 		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) {},
 	})
 	ex, newer := &exchange{whole: true}, &exchange{whole: true}
@@ -167,8 +168,8 @@ func shorten(r *sdk.InitializeResult) {
 	}
 }
 
-// shortLabel returns a copy of a label, or nothing if the label is longer than any real one. Cutting it would be wrong:
-// a credential at the end could be cut in two, and its first part would not be recognized.
+// shortLabel returns a copy of a label, or an empty text if the label is longer than any real one. Cutting the label
+// would be wrong: a credential at its end could be cut in two, and its first part would not be recognized.
 func shortLabel(label string) string {
 	if len(label) > maxServerInfo {
 		return ""
@@ -198,7 +199,8 @@ func (c *Client) dropLocked(s *session) {
 	c.running.Go(s.close)
 }
 
-// isLost reports whether an error means that the session is over and that the server did not process the request.
+// isLost reports whether an error means that the session is over, or that the connection was closed before the request
+// was sent. If the server has reported the end of the session in its response, it may still have processed the request.
 func isLost(err error, ex *exchange) bool {
 	return errors.Is(err, errSession) || errors.Is(err, sdk.ErrSessionMissing) || !ex.sent.Load() && errors.Is(err, sdk.ErrConnectionClosed)
 }

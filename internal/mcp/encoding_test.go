@@ -13,8 +13,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// zipped responds with a compressed body.
-func zipped(t *testing.T, status int, kind, encoding string) func(http.ResponseWriter, *http.Request) {
+// zipped returns a handler that responds with a compressed body.
+func zipped(t *testing.T, status int, contentType, encoding string) func(http.ResponseWriter, *http.Request) {
 	t.Helper()
 	var zip bytes.Buffer
 	z := gzip.NewWriter(&zip)
@@ -29,11 +29,12 @@ func zipped(t *testing.T, status int, kind, encoding string) func(http.ResponseW
 			t.Errorf("Accept-Encoding %q was sent, want identity", got)
 		}
 		w.Header().Set("Content-Encoding", encoding)
-		answer(status, kind, zip.String())(w, r)
+		answer(status, contentType, zip.String())(w, r)
 	}
 }
 
-// TestCompressedResponses checks that compressed responses are refused, and that their body is not read.
+// TestCompressedResponses checks that compressed responses are refused, and that for a refusal of the credentials the
+// status is enough.
 func TestCompressedResponses(t *testing.T) {
 	const want = `the server sends a compressed response (Content-Encoding: gzip), which is refused: turn compression off there`
 	for name, tc := range map[string]struct {

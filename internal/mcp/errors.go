@@ -64,8 +64,8 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// discovery returns the Error for a server that cannot be used.
-func (c *Client) discovery(ctx context.Context, err error) *Error {
+// discoveryError returns the Error for a server that cannot be used.
+func (c *Client) discoveryError(ctx context.Context, err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
@@ -143,8 +143,8 @@ func (c *Client) statusMessage(e *statusError) string {
 	return fmt.Sprintf("the server refused the request (HTTP %d): check the path of mcp.url", e.status)
 }
 
-// failure returns the error for a call without a response.
-func (c *Client) failure(ctx context.Context, ex *exchange, err error) *tool.Error {
+// callError returns the error for a call without a usable response.
+func (c *Client) callError(ctx context.Context, ex *exchange, err error) *tool.Error {
 	as := func(class tool.Class, format string, args ...any) *tool.Error {
 		return &tool.Error{Class: class, Message: c.prefix() + fmt.Sprintf(format, args...), Err: err}
 	}
@@ -172,7 +172,7 @@ func (c *Client) failure(ctx context.Context, ex *exchange, err error) *tool.Err
 	case errors.Is(err, errSession):
 		return as(tool.Unavailable, "%s, and the call was not made", errSession)
 	case !ex.sent.Load():
-		failure := c.discovery(ctx, err)
+		failure := c.discoveryError(ctx, err)
 		return &tool.Error{Class: tool.Unavailable, Message: c.prefix() + failure.Message, RemoteMessage: failure.RemoteMessage, Err: err}
 	case refused && (isFailure(status.status) || status.status == http.StatusFound || status.status == http.StatusSeeOther):
 		return withStatus(tool.OutcomeUnknown)
@@ -233,8 +233,7 @@ func isUnknown(name, message string) bool {
 		strings.Contains(text, strings.ToLower(name)) && (strings.Contains(text, "not found") || strings.Contains(text, "does not exist"))
 }
 
-// coded matches the text in which servers that use the reference SDK report protocol errors. They report them as the
-// result of a tool.
+// coded matches a tool result that reports a protocol error. Servers that use the reference SDK send such results.
 var coded = regexp.MustCompile(`^MCP error (-326\d\d): `)
 
 // reportedError returns the error for a tool result that is marked as an error.

@@ -95,7 +95,7 @@ func (s *stream) readLine(isFirst bool) ([]byte, error) {
 			return bytes.TrimRight(s.line, "\r\n"), nil
 		}
 		if !errors.Is(err, bufio.ErrBufferFull) {
-			return nil, s.tooSlow(err)
+			return nil, s.readError(err)
 		}
 	}
 }

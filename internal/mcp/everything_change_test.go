@@ -34,7 +34,7 @@ func TestEverythingChangesItsTools(t *testing.T) {
 	server := everythingtest.Start(t)
 	proxy := server.Proxy(t)
 	proxy.Hold()
-	changes, now := make(chan struct{}, 10), &clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	changes, fakeClock := make(chan struct{}, 10), &clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	awaitChange := func(why string) {
 		t.Helper()
 		select {
@@ -43,7 +43,7 @@ func TestEverythingChangesItsTools(t *testing.T) {
 			t.Fatalf("OnChange was not called: %s", why)
 		}
 	}
-	c := client(t, proxy.URL, func(cfg *mcp.Config) { cfg.Now, cfg.OnChange = now.read, func() { changes <- struct{}{} } })
+	c := client(t, proxy.URL, func(cfg *mcp.Config) { cfg.Now, cfg.OnChange = fakeClock.read, func() { changes <- struct{}{} } })
 	const added = "simulate-research-query"
 	few := namesOf(t, c)
 	if !slices.Contains(few, "echo") || slices.Contains(few, added) {
@@ -59,7 +59,7 @@ func TestEverythingChangesItsTools(t *testing.T) {
 	proxy.ClaimCapabilities(map[string]any{"sampling": map[string]any{}, "roots": map[string]any{"listChanged": true}})
 	server.Kill()
 	server.Resume()
-	now.advance(time.Minute)
+	fakeClock.advance(time.Minute)
 	if got, err := call(patient(t), c, "echo", `{"message":"again"}`); err != nil || got != "Echo: again" {
 		t.Fatalf("Call = %q, %v", got, err)
 	}
@@ -79,8 +79,8 @@ func TestEverythingChangesItsTools(t *testing.T) {
 	}
 }
 
-// TestEverythingReturnsHostileOutputs checks that the client returns hostile output unchanged. The loop makes it
-// harmless, and must see all of it.
+// TestEverythingReturnsHostileOutputs checks that the client returns hostile output unchanged. The loop makes such
+// output harmless, and needs all of it for that.
 func TestEverythingReturnsHostileOutputs(t *testing.T) {
 	c := client(t, everythingtest.Start(t).URL)
 	files, err := filepath.Glob("../runtime/loop/testdata/hostile/*.txt")

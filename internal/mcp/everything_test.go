@@ -119,8 +119,8 @@ func TestEverything(t *testing.T) {
 
 func TestEverythingIsKilledAndRestarted(t *testing.T) {
 	server := everythingtest.Start(t)
-	now := &clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
-	c := client(t, server.URL, func(cfg *mcp.Config) { cfg.Now = now.read })
+	fakeClock := &clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	c := client(t, server.URL, func(cfg *mcp.Config) { cfg.Now = fakeClock.read })
 	if _, err := c.Discover(patient(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestEverythingIsKilledAndRestarted(t *testing.T) {
 		t.Errorf("a call of a dead server = %s %q, want Unavailable: it was not made", e.Class, e.Error())
 	}
 	server.Resume()
-	now.advance(time.Minute)
+	fakeClock.advance(time.Minute)
 	if got, err := call(patient(t), c, "echo", `{"message":"again"}`); err != nil || got != "Echo: again" {
 		t.Errorf("Call = %q, %v; want success in a new session", got, err)
 	}

@@ -23,11 +23,11 @@ type exchange struct {
 	response []byte
 	// failure is the reason for a missing response, if the SDK does not report it.
 	failure error
-	// content is the memory of a small response, and reservation that of a large one. owned is true if a caller will
-	// release them. ended is true after it has released them for good.
+	// small is the reservation for a small response, and large is the reservation for a large one. owned is true if a
+	// caller will release them. ended is true after the caller has released them for good.
 	owned, ended bool
-	content      *bytebudget.Reservation
-	reservation  *reservation
+	small        *bytebudget.Reservation
+	large        *reservation
 }
 
 type exchangeKey struct{}
@@ -39,6 +39,8 @@ func withExchange(ctx context.Context, ex *exchange) context.Context {
 	return context.WithValue(ctx, exchangeKey{}, ex)
 }
 
+// exchangeOf returns the exchange of a context. For a context without one, it returns a new exchange that passes the
+// whole response on to the SDK.
 func exchangeOf(ctx context.Context) *exchange {
 	if ex, ok := ctx.Value(exchangeKey{}).(*exchange); ok {
 		return ex
@@ -50,8 +52,8 @@ func (ex *exchange) keep(response []byte) {
 	ex.mu.Lock()
 	defer ex.mu.Unlock()
 	ex.response = response
-	if ex.reservation != nil {
-		ex.reservation.stopChecks()
+	if ex.large != nil {
+		ex.large.stopChecks()
 	}
 }
 

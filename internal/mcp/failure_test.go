@@ -34,9 +34,9 @@ func calls(f func(http.ResponseWriter, *http.Request)) func(http.ResponseWriter,
 	}
 }
 
-func answer(status int, kind, body string) func(http.ResponseWriter, *http.Request) {
+func answer(status int, contentType, body string) func(http.ResponseWriter, *http.Request) {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", kind)
+		w.Header().Set("Content-Type", contentType)
 		w.WriteHeader(status)
 		_, _ = w.Write([]byte(body)) // if the client has gone, the test notices it
 	}
@@ -367,8 +367,8 @@ func TestUnreachableServerIsRetriedAfterPause(t *testing.T) {
 		return true
 	}
 	s.tamper(unreachable)
-	now := &clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
-	c := client(t, s.URL, func(cfg *mcp.Config) { cfg.Now = now.read })
+	fakeClock := &clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	c := client(t, s.URL, func(cfg *mcp.Config) { cfg.Now = fakeClock.read })
 	for round := range 12 {
 		before := attempts.Load()
 		if e := failure(t, c, "hello"); e.Class != tool.Unavailable {
@@ -384,7 +384,7 @@ func TestUnreachableServerIsRetriedAfterPause(t *testing.T) {
 		if attempts.Load() != tried {
 			t.Fatalf("round %d: the server was tried again immediately, want a pause", round)
 		}
-		now.advance(30 * time.Second) // the longest pause
+		fakeClock.advance(30 * time.Second) // the longest pause
 	}
 	s.tamper(nil)
 	if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
@@ -392,7 +392,7 @@ func TestUnreachableServerIsRetriedAfterPause(t *testing.T) {
 	}
 	s.tamper(unreachable)
 	s.web.CloseClientConnections()
-	now.advance(time.Hour)
+	fakeClock.advance(time.Hour)
 	_ = failure(t, c, "hello") // only the failure matters
 	s.tamper(nil)
 	if _, err := c.Discover(patient(t)); err != nil {

@@ -254,8 +254,7 @@ func TestToolsThatChange(t *testing.T) {
 	}
 }
 
-// awaitStream waits until the server has received the given number of requests for its stream of notifications, and
-// has opened the last one.
+// awaitStream waits until the server has received the given number of requests for its stream of notifications.
 func awaitStream(t *testing.T, s *site, times int) {
 	t.Helper()
 	eventually(t, "the stream of notifications", func() bool {
@@ -299,7 +298,8 @@ func TestBrokenStreamIsResumed(t *testing.T) {
 	awaitStream(t, s, 3)
 }
 
-func TestServerWithoutStreamIsAskedOnce(t *testing.T) {
+// TestServerNeedsNoStream checks that calls succeed even if the server refuses to open a stream of notifications.
+func TestServerNeedsNoStream(t *testing.T) {
 	for name, handle := range map[string]func(http.ResponseWriter, *http.Request){
 		"405": answer(405, "text/plain", ""), "400": answer(400, "text/plain", ""), "a website": answer(200, "text/html", "<html>"),
 	} {
@@ -327,8 +327,8 @@ func TestServerWithoutStreamIsAskedOnce(t *testing.T) {
 
 func TestToolsAreKnownWhileServerIsUnreachable(t *testing.T) {
 	s := serve(t, nil, says("a", "1"))
-	now := &clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
-	c := client(t, s.URL, func(cfg *mcp.Config) { cfg.Now = now.read })
+	fakeClock := &clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	c := client(t, s.URL, func(cfg *mcp.Config) { cfg.Now = fakeClock.read })
 	first, err := c.Tools(patient(t), time.Minute)
 	if err != nil {
 		t.Fatal(err)
@@ -338,7 +338,7 @@ func TestToolsAreKnownWhileServerIsUnreachable(t *testing.T) {
 		t.Errorf("Tools = %p, %v; want the known list, %p", again, err, first)
 	}
 	s.tamper(func(w http.ResponseWriter, r *http.Request, _ message) bool { hangUp(w, r); return true })
-	now.advance(time.Minute)
+	fakeClock.advance(time.Minute)
 	known, err := c.Tools(patient(t), time.Minute)
 	if err == nil || known == nil || known.Tools[0].Name != "a" {
 		t.Errorf("Tools = %+v, %v; want the known tools, and the error of the request", known, err)

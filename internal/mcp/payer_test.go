@@ -30,7 +30,7 @@ func TestTheCallerPaysForAResult(t *testing.T) {
 		_, err := call(ctx, c, "look", "{}")
 		ended <- err
 	}()
-	eventually(t, "the call of the owner waits for memory", func() bool { return b.Use(bytebudget.Results).Waiting == 1 })
+	eventually(t, "the call of the owner to wait for memory", func() bool { return b.Use(bytebudget.Results).Waiting == 1 })
 	cancel()
 	if err := <-ended; err == nil {
 		t.Error("the call of the owner has succeeded, though it was cancelled while it waited for memory")

@@ -36,10 +36,10 @@ func (w *wire) handleRefusal(req *http.Request, resp *http.Response, ex *exchang
 	return reply(req, resp, http.StatusOK, jsonType, answer), nil
 }
 
-// responseTo returns the response in a body, or nil if the body is not a response to the request call. The ID in the
-// body may be a number, or the same number as a string. greeting is true for the initialize request. Because that has
-// no side effect, responseTo then also accepts an error without an ID.
-func responseTo(call jsonrpc.ID, body []byte, greeting bool) *jsonrpc.Response {
+// responseTo returns the response in a body, or nil if the body is not a response to the request with the ID call. The
+// ID in the body may be a number, or the same number as a string. For the initialize request (isInitialize), responseTo
+// returns only errors. It accepts them also without an ID, because this request has no side effect.
+func responseTo(call jsonrpc.ID, body []byte, isInitialize bool) *jsonrpc.Response {
 	var message struct {
 		ID     json.RawMessage `json:"id"`
 		Result json.RawMessage `json:"result"`
@@ -49,12 +49,12 @@ func responseTo(call jsonrpc.ID, body []byte, greeting bool) *jsonrpc.Response {
 		return nil
 	}
 	id := strings.Trim(string(message.ID), `"`)
-	if id != fmt.Sprint(call.Raw()) && (!greeting || id != "" && id != "null") {
+	if id != fmt.Sprint(call.Raw()) && (!isInitialize || id != "" && id != "null") {
 		return nil
 	}
 	r := &jsonrpc.Response{ID: call, Result: message.Result}
 	if len(message.Error) == 0 || string(message.Error) == "null" {
-		if r.Result == nil || greeting {
+		if r.Result == nil || isInitialize {
 			return nil
 		}
 		return r
@@ -62,7 +62,7 @@ func responseTo(call jsonrpc.ID, body []byte, greeting bool) *jsonrpc.Response {
 	r.Result = nil
 	var reason jsonrpc.Error
 	if err := json.Unmarshal(message.Error, &reason); err != nil || reason.Message == "" {
-		if greeting {
+		if isInitialize {
 			return nil
 		}
 		reason = jsonrpc.Error{Code: reason.Code, Message: string(message.Error)}
@@ -85,6 +85,8 @@ func detailOf(resp *http.Response) string {
 	return string(detail)
 }
 
+// status returns the error for a response whose status refuses the request. If the server does not know the session,
+// status also calls onLost.
 func (w *wire) status(req *http.Request, status int, detail string) error {
 	if isOver(req, status, detail) {
 		w.onLost()

@@ -124,12 +124,14 @@ func TestRefusalsOfCalls(t *testing.T) {
 }
 
 // TestDestructiveCallNeverProbesSession checks what the client does if the session ends between two calls, as after a
-// restart of the server. If the second call must not be repeated, the client must find that out with a ping, and send
-// the call once, in a new session. It sends no ping before a repeatable call.
+// restart of the server. If the second call must not be repeated, the client must first find out with a ping that the
+// session is over, and then send the call once, in a new session. It sends no ping before a repeatable call.
 func TestDestructiveCallNeverProbesSession(t *testing.T) {
 	for _, repeatable := range []bool{false, true} {
 		t.Run(fmt.Sprintf("repeatable %t", repeatable), func(t *testing.T) {
-			var made, sent, pings, over atomic.Int32
+			var made, sent, pings atomic.Int32
+			// over is 1 once the session must end, and 2 once a request has failed because the session has ended.
+			var over atomic.Int32
 			s := serve(t, nil, plain("count", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				return text(fmt.Sprint(made.Add(1))), nil
 			}))

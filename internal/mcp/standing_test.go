@@ -43,7 +43,7 @@ func TestLargeStandingEventsAreNotKept(t *testing.T) {
 func TestLargeNotificationsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		processors := fairgate.NewProcessors(1)
-		leave := fairgate.AcquireProcessor(processors.With(t.Context(), "victim"), 1<<20)
+		release := fairgate.AcquireProcessor(processors.With(t.Context(), "victim"), 1<<20)
 		s := &stream{ctx: processors.With(t.Context(), "attacker"), wire: &wire{}, ex: &exchange{}, resumes: 1}
 		handled := make(chan struct{})
 		go func() {
@@ -56,7 +56,7 @@ func TestLargeNotificationsTakeTurns(t *testing.T) {
 			t.Error("the notification was decoded at the same time as the work of another namespace")
 		default:
 		}
-		leave()
+		release()
 		<-handled
 		if s.done || s.resumes != 0 {
 			t.Errorf("done %t, %d resumes; want the stream to continue after a valid message", s.done, s.resumes)

@@ -61,7 +61,7 @@ type stream struct {
 	retry   time.Duration // requested by the server; 0 if it has not requested any
 	pause   *backoff.ExponentialBackOff
 	resumes int
-	out     []byte
+	out     []byte // data for the SDK that Read has not returned yet
 	done    bool
 }
 
@@ -100,8 +100,8 @@ func (s *stream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close ends the stream. After a response, it first reads up to drainBytes for up to drainTimeout, because the server
-// ends the stream at that moment.
+// Close ends the stream. After a response, Close first reads up to drainBytes for up to drainTimeout: the server then
+// ends the stream, so that the connection can be reused.
 func (s *stream) Close() error {
 	s.release()
 	defer s.cancel(ErrClosed)
@@ -181,7 +181,8 @@ func (s *stream) readStanding() {
 	}
 }
 
-// openStream connects the standing stream. If the server has no such stream, it waits until the session ends.
+// openStream connects the standing stream. If the server has no such stream, openStream waits until the
+// session ends.
 func (s *stream) openStream() {
 	resp, err := s.get() //nolint:bodyclose // because the stream closes it
 	refusal, refused := errors.AsType[*statusError](err)
@@ -236,10 +237,10 @@ func (s *stream) get() (*http.Response, error) {
 	return resp, nil
 }
 
-// sleep waits before the next attempt, and reports whether there should be one.
+// sleep waits before the next attempt. It returns false if the stream ends before that attempt.
 func (s *stream) sleep() bool {
-	// The pause grows while no message arrives. The server may ask for a longer wait. Only for the stream of a response
-	// may it ask for a shorter one.
+	// The pause grows while no message arrives. If the server asks for a pause, too, the longer of the two applies to
+	// the standing stream, and only the server's pause applies to the stream of a response.
 	wait := nextPause(s.pause)
 	if s.standing && s.retry > 0 {
 		wait = max(wait, s.retry, minRetry)

@@ -83,7 +83,7 @@ type wire struct {
 	life   context.Context //nolint:containedctx // because it is the life of the connection, not of a call
 	// serverShare is the server's share of the budget for large responses. All connections to the server use it.
 	serverShare *serverBudget
-	// memory is the account of the whole budget for large responses.
+	// memory is the account from which memory for responses is reserved.
 	memory bytebudget.Account
 	// onChange is called when the tools may have changed, and onLost when the server has ended the session.
 	onChange, onLost func()
@@ -190,8 +190,8 @@ func checkPlain(resp *http.Response) (*http.Response, error) {
 // call sends a request that has a response in the protocol. It returns this response, or the stream that contains it.
 func (w *wire) call(req *http.Request, body []byte, id jsonrpc.ID) (*http.Response, error) {
 	ex := exchangeOf(req.Context())
-	// The context does not end with the caller's, so that the last bytes of a response can be read and its connection
-	// reused.
+	// ctx ends with the caller's context only until release is called. Afterwards, the last bytes of a response can
+	// still be read, so that its connection can be reused.
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(req.Context()))
 	stops := []func() bool{ // each one stops a function that would cancel ctx
 		//nolint:contextcheck // because the context belongs to the request

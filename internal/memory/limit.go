@@ -23,11 +23,11 @@ const (
 	// minHeadroom is the minimum memory, in bytes, that is left for uses that Go's runtime does not count: the page
 	// cache of SQLite's file, and the binary itself.
 	minHeadroom = 24 * mebibyte
-	// base is the memory, in bytes, that a manager needs without Turns, including space for a cluster's objects. make
-	// bench measures it.
+	// base is the memory, in bytes, that a manager needs without Turns, including space for a cluster's objects. The
+	// command `make bench` measures it.
 	base = 56 * mebibyte
-	// TurnBytes is the memory, in bytes, of a Turn of usual size that waits for a model, including its garbage. make
-	// bench measures it. The budget of NewBudget counts the memory that a Turn needs beyond that.
+	// TurnBytes is the memory, in bytes, of a Turn of usual size that waits for a model, including its garbage. The
+	// command `make bench` measures it. The budget of NewBudget counts the memory that a Turn needs beyond TurnBytes.
 	TurnBytes = 64 << 10
 	// minTurns and maxTurns bound the default number of concurrent Turns.
 	minTurns, maxTurns = 16, 10_000
@@ -95,8 +95,8 @@ func detect(given int64, cgroup, machine memlimit.Provider) (Limit, error) {
 	return limitOf(int64(min(bytes/machineShare, math.MaxInt64)), FromMachine), nil
 }
 
-// limitOf returns a limit with the soft limit of Go's runtime, which is a tenth smaller, and at least minHeadroom
-// smaller.
+// limitOf returns a limit with the soft limit of Go's runtime. The soft limit is smaller by a tenth, or by minHeadroom
+// if that is more. It is at least half of the limit.
 func limitOf(bytes int64, source Source) Limit {
 	return Limit{Bytes: bytes, Source: source, Go: max(bytes-max(bytes/10, minHeadroom), bytes/2)}
 }

@@ -86,8 +86,8 @@ func TestApplyKeepsGOMEMLIMIT(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Apply()
-	if now := debug.SetMemoryLimit(-1); now != 105*mebibyte || l.Go != now {
-		t.Errorf("with GOMEMLIMIT=105MiB the soft limit is %d, and Limit.Go is %d; want both to be 105 MiB", now, l.Go)
+	if soft := debug.SetMemoryLimit(-1); soft != 105*mebibyte || l.Go != soft {
+		t.Errorf("with GOMEMLIMIT=105MiB the soft limit is %d, and Limit.Go is %d; want both to be 105 MiB", soft, l.Go)
 	}
 	if turns := l.Turns(); turns != int((105*mebibyte-base)*2/3/TurnBytes) {
 		t.Errorf("with GOMEMLIMIT=105MiB there are %d Turns, want as many as fit into 105 MiB", turns)
@@ -100,8 +100,8 @@ func TestApplyKeepsGOMEMLIMIT(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Apply()
-	if now := debug.SetMemoryLimit(-1); now != 512*mebibyte-512*mebibyte/10 {
-		t.Errorf("the soft limit is %d, want nine tenths of the limit", now)
+	if soft := debug.SetMemoryLimit(-1); soft != 512*mebibyte-512*mebibyte/10 {
+		t.Errorf("the soft limit is %d, want nine tenths of the limit", soft)
 	}
 }
 

@@ -166,7 +166,7 @@ func heldBytes() uint64 {
 // TestMemoryOfAWaitingTurn checks the memory of a Turn that waits for its model, or at the gate of its ModelProvider.
 // Thousands of Turns wait at the same time, and the default number of concurrent Turns assumes TurnBytes for each.
 func TestMemoryOfAWaitingTurn(t *testing.T) {
-	const first = 20 // they fill the shared caches
+	const first = 20 // the number of Turns that first fill the shared caches
 	for name, limits := range map[string]pace.Limits{"for its model": {}, "at the gate": {MaxConcurrent: first}} {
 		t.Run(name, func(t *testing.T) {
 			url, lines := startModel(t)

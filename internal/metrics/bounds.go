@@ -42,20 +42,21 @@ type Names struct{ Agents, Providers map[string]bool }
 // hasProvider reports whether the ModelProvider exists that Turns of a namespace know by this name, which is
 // NAMESPACE/NAME for a ModelProvider of another namespace.
 func (l Live) hasProvider(namespace, name string) bool {
-	namespace, name = ownerOf(namespace, name)
+	namespace, name = objectOf(namespace, name)
 	return l[namespace].Providers[name]
 }
 
 // hasAgent is hasProvider for an Agent.
 func (l Live) hasAgent(namespace, name string) bool {
-	namespace, name = ownerOf(namespace, name)
+	namespace, name = objectOf(namespace, name)
 	return l[namespace].Agents[name]
 }
 
-// ownerOf returns the namespace and the name of an object that Turns of a namespace use.
-func ownerOf(namespace, name string) (owner, object string) {
-	if owner, shared, ok := strings.Cut(name, "/"); ok {
-		return owner, shared
+// objectOf returns the namespace and the name of the object that Turns of a namespace know by a name, which may be
+// NAMESPACE/NAME.
+func objectOf(namespace, name string) (objectNamespace, objectName string) {
+	if objectNamespace, objectName, ok := strings.Cut(name, "/"); ok {
+		return objectNamespace, objectName
 	}
 	return namespace, name
 }

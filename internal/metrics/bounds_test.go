@@ -15,7 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// resetMetrics gives a test metrics without any series.
+// resetMetrics removes all series from the metrics, now and at the end of the test.
 func resetMetrics(t *testing.T) {
 	t.Helper()
 	reset := func() {

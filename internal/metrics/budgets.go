@@ -8,8 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// maxBudgets is the maximum number of limits of Budgets that have series. The limits of which the largest part is spent
-// get them.
+// maxBudgets is the maximum number of limits of Budgets that have series: the limits with the largest part spent.
 const maxBudgets = 100
 
 // BudgetUse is one limit of a Budget, with the amount that is spent.

@@ -16,8 +16,8 @@ import (
 // their names.
 const mostProviders = 16
 
-// SetModelGates sets the function that returns the use of the gates of ModelProviders. Each scrape calls use, so it
-// must return soon and must be safe for concurrent use.
+// SetModelGates sets the function that returns the use of the gates of ModelProviders. Each scrape calls the function,
+// so it must return soon and must be safe for concurrent use.
 func SetModelGates(use func() map[types.NamespacedName]pace.Use) { modelGates.use.Store(&use) }
 
 // gateUses collects the gauges of the gates. They are exported once SetModelGates was called.

@@ -17,11 +17,11 @@ func TestModelGates(t *testing.T) {
 	if got := seriesOf(g); got != 0 {
 		t.Errorf("a process without gates shows %d series, want none", got)
 	}
-	now := map[types.NamespacedName]pace.Use{{Namespace: "a", Name: "main"}: {Waiting: 3, Refused: 2, Open: []string{"m", "n"}}}
+	uses := map[types.NamespacedName]pace.Use{{Namespace: "a", Name: "main"}: {Waiting: 3, Refused: 2, Open: []string{"m", "n"}}}
 	for i := range mostProviders + 4 {
-		now[types.NamespacedName{Namespace: "hostile", Name: fmt.Sprintf("p-%02d", i)}] = pace.Use{Waiting: 1}
+		uses[types.NamespacedName{Namespace: "hostile", Name: fmt.Sprintf("p-%02d", i)}] = pace.Use{Waiting: 1}
 	}
-	use := func() map[types.NamespacedName]pace.Use { return now }
+	use := func() map[types.NamespacedName]pace.Use { return uses }
 	g.use.Store(&use)
 	text, err := scrape(g)
 	if err != nil {
@@ -41,9 +41,9 @@ func TestModelGates(t *testing.T) {
 	if got, want := seriesOf(g), 3*(mostProviders+2); got != want {
 		t.Errorf("there are %d series, want %d", got, want)
 	}
-	clear(now)
+	clear(uses)
 	for i := range mostNamespaces + 10 {
-		now[types.NamespacedName{Namespace: fmt.Sprintf("ns-%d", i), Name: "main"}] = pace.Use{Waiting: 1}
+		uses[types.NamespacedName{Namespace: fmt.Sprintf("ns-%d", i), Name: "main"}] = pace.Use{Waiting: 1}
 	}
 	if got, want := seriesOf(g), 3*(mostNamespaces-2+1); got != want {
 		t.Errorf("there are %d series of many namespaces, want %d", got, want)

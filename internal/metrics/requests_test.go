@@ -26,7 +26,7 @@ func reply(provider, name string) *turn.Span {
 	}
 }
 
-// failure returns a request that failed after two seconds, with 3 billed input tokens.
+// failure returns a request that failed after two seconds, with 3 billed input tokens, or with none if it was unsent.
 func failure(kind model.ErrorKind, unsent bool) *turn.Span {
 	f := &loop.FailedRequest{Kind: kind, DurationMS: 2000, Usage: model.Usage{InputTokens: 3}, Unsent: unsent}
 	if unsent {

@@ -9,8 +9,8 @@ import (
 // Wait is a group of waiting Turns: their namespace, and the reason of their main condition.
 type Wait struct{ Namespace, Reason string }
 
-// SetWaitingCount sets the function that counts the waiting Turns. Each scrape calls count, so it must return soon
-// and must be safe for concurrent use.
+// SetWaitingCount sets the function that counts the waiting Turns. Each scrape calls the function, so it must return
+// soon and must be safe for concurrent use.
 func SetWaitingCount(count func() map[Wait]int) { waiting.count.Store(&count) }
 
 // waits collects the gauge of waiting Turns. Only the active controller exports it.

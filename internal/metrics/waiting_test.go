@@ -16,22 +16,22 @@ import (
 // lost.
 func TestWaitingTurnsAreBounded(t *testing.T) {
 	resetMetrics(t)
-	now := map[Wait]int{}
+	turns := map[Wait]int{}
 	for i := range mostNamespaces + 10 {
-		now[Wait{fmt.Sprintf("ns-%d", i), "Queued"}] = 2
+		turns[Wait{fmt.Sprintf("ns-%d", i), "Queued"}] = 2
 	}
 	w := &waits{}
 	if got := seriesOf(w); got != 0 {
 		t.Errorf("a process that is not the active controller shows %d series, want none", got)
 	}
-	count := func() map[Wait]int { return now }
+	count := func() map[Wait]int { return turns }
 	w.count.Store(&count)
 	text, err := scrape(w)
 	if err != nil || seriesOf(w) != mostNamespaces+1 ||
 		!strings.Contains(text, `capstan_turns_waiting{namespace="other",reason="Queued"} 20`) {
 		t.Errorf("%d series, error %v; want %d and one for other namespaces, with 20 Turns", seriesOf(w), err, mostNamespaces)
 	}
-	clear(now)
+	clear(turns)
 	if got := seriesOf(w); got != 0 {
 		t.Errorf("%d series while no Turn waits, want none", got)
 	}

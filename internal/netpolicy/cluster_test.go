@@ -10,9 +10,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 )
 
-// cluster has Services of namespaces, and their addresses.
+// cluster is a netpolicy.Cluster with Services of some namespaces.
 type cluster struct {
-	services map[string]string // by namespace and host
+	services map[string]string // the address of each Service, by namespace and host
 	err      error
 }
 
@@ -95,8 +95,8 @@ func TestAddressesOfTheCluster(t *testing.T) {
 	}
 }
 
-// TestRebinding connects by a name that first had the address of a Service of its own namespace, and then has another
-// address.
+// TestRebinding connects to a host that had the address of a Service of its own namespace when it was checked before,
+// and has another address now. The host is an IP address, because this test has no DNS server.
 func TestRebinding(t *testing.T) {
 	services := map[string]string{"mine 192.168.7.5": "10.96.0.7"}
 	dial := (*netpolicy.Policy)(nil).ForCluster(cluster{services: services}).ForNamespace("mine").DialContext(0)

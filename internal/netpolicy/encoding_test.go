@@ -30,7 +30,7 @@ func TestCheckPlain(t *testing.T) {
 		"zstd":         {"compression is refused", []string{"zstd"}, "zstd"},
 		"twice":        {"encodings may be nested", []string{"identity, gzip, br"}, "gzip"},
 		"second line":  {"a header may occur more than once", []string{"identity", "gzip"}, "gzip"},
-		"no encoding":  {"unknown encodings are not read", []string{"sk-secret/" + strings.Repeat("x", 100)}, "unknown"},
+		"no encoding":  {"a text that is not a name is not repeated", []string{"sk-secret/" + strings.Repeat("x", 100)}, "unknown"},
 		"a credential": {"an echo is not repeated", []string{"Bearer sk"}, "unknown"},
 	} {
 		t.Run(name, func(t *testing.T) {

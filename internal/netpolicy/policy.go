@@ -40,8 +40,8 @@ type Policy struct {
 
 // Cluster knows the addresses of the cluster of this process. It must be safe for concurrent use.
 type Cluster interface {
-	// Find returns the longest of the prefixes of its Services, Pods and nodes that contains addr, or nil if none does.
-	// It waits until the prefixes are known or ctx ends.
+	// Find returns the longest prefix that contains addr, among the prefixes of the cluster's Services, Pods and
+	// nodes. It returns nil if none contains addr. It waits until the prefixes are known or ctx ends.
 	Find(ctx context.Context, addr netip.Addr) (*Range, error)
 	// Serves reports whether a host name is the name of a Service of a namespace, and an address is one of that
 	// Service's addresses.
@@ -214,8 +214,8 @@ func (p *Policy) checkCluster(ctx context.Context, rule *entry, host string, ori
 	if err != nil {
 		return fmt.Errorf("failed to find out which addresses belong to the cluster: %w", err)
 	}
-	isOperators := rule.what == ""
-	if within == nil || isOperators && within.Prefix.Bits() <= rule.prefix.Bits() {
+	isOperatorRule := rule.what == ""
+	if within == nil || isOperatorRule && within.Prefix.Bits() <= rule.prefix.Bits() {
 		return nil
 	}
 	isOwn, err := p.cluster.Serves(ctx, p.namespace, host, addr)

@@ -17,12 +17,13 @@ import (
 type watchedConn struct {
 	net.Conn
 	watch watch
-	// isSilent reports whether the peer has acknowledged nothing for watch.silent, although data is not acknowledged.
+	// isSilent reports whether the peer has acknowledged nothing for watch.silent, although it must acknowledge data.
 	isSilent func() bool
 }
 
 // watch is the interval of the checks of a connection while it is read, and the time after which its peer counts as
-// silent. A peer is gone if two checks in a row find it silent: during one check, an acknowledgement may be under way.
+// silent. A peer is gone if two checks in a row find it silent: during one check, an acknowledgement may still be on
+// its way.
 type watch struct{ every, silent time.Duration }
 
 // usualWatch detects within a minute that a peer is gone.

@@ -17,7 +17,7 @@ func TestWatchedConn(t *testing.T) {
 		ends   int    // the number of the check that ends the connection, or 0 if no check does
 	}{
 		"gone":             {"two checks in a row find the peer silent", []bool{false, true, true}, 3},
-		"a late answer":    {"an acknowledgement was under way", []bool{true, false, true, false}, 0},
+		"a late answer":    {"an acknowledgement was still on its way", []bool{true, false, true, false}, 0},
 		"it reads nothing": {"the peer acknowledges all data", make([]bool, 100), 0},
 	} {
 		t.Run(name, func(t *testing.T) {

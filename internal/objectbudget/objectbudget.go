@@ -229,8 +229,8 @@ func (b *Budget) reserve(o client.Object, bytes int64) (counted, ok bool) {
 	return true, true
 }
 
-// forget records that a counted version of an object was garbage-collected. After the last one, it releases the bytes
-// of the object.
+// forget records that a counted version of an object was garbage-collected. When no counted version is left, it
+// releases the bytes of the object.
 func (b *Budget) forget(uid types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -17,8 +17,8 @@ import (
 
 const kibibyte = 1 << 10
 
-// budgets returns a budget for objects in a pool of 1 MiB, of which one namespace can have 896 KiB, of which 448 KiB
-// may be for objects.
+// budgets returns a budget for objects, and its pool of 1 MiB. One namespace can have 896 KiB of the pool, and half of
+// that, 448 KiB, for objects.
 func budgets() (*objectbudget.Budget, *bytebudget.Budget) {
 	memory := bytebudget.New(1024*kibibyte, 8)
 	return objectbudget.New(memory), memory
@@ -86,7 +86,7 @@ func TestAnObjectWithoutSpaceLosesItsContent(t *testing.T) {
 		t.Error("the object of another namespace is left out, want space for it")
 	}
 	if held := memory.Use(bytebudget.Objects).Bytes; held < 490*kibibyte || held > 510*kibibyte {
-		t.Errorf("%d bytes are counted, want five times 100 KiB without 2 KiB", held)
+		t.Errorf("%d bytes are counted, want 100 KiB less 2 KiB for each of the five objects", held)
 	}
 	runtime.KeepAlive(kept)
 }
@@ -180,8 +180,8 @@ func TestReported(t *testing.T) {
 	}
 	whole := profile("mine", "one", 1)
 	changed := objectbudget.Changed()
-	update := func(old, now *v1alpha1.PromptProfile) bool {
-		return changed.Update(event.UpdateEvent{ObjectOld: old, ObjectNew: now})
+	update := func(before, after *v1alpha1.PromptProfile) bool {
+		return changed.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after})
 	}
 	if !update(whole, reported) || !update(reported, whole) {
 		t.Error("an object that loses its content or gets it back must be reconciled")

@@ -55,7 +55,7 @@ func TestCircuit(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := newHarness(t, pace.Limits{})
 				for _, o := range tc.ends {
-					h.fail(1, o)
+					h.end(1, o)
 				}
 				if open := len(h.Use().Open) > 0; open != tc.open {
 					t.Errorf("open: %v, want %v: %s", open, tc.open, tc.reason)
@@ -86,7 +86,7 @@ func TestCircuitAmongNamespaces(t *testing.T) {
 			p.ObserveBegin()
 		}
 	}
-	// long is an answer that takes long from its beginning to its end.
+	// long sends a request whose answer takes a minute from its beginning to its end.
 	long := func(h *harness) {
 		p := h.enter(request("b", "x"))
 		p.ObserveBegin()
@@ -122,7 +122,7 @@ func TestCircuitAmongNamespaces(t *testing.T) {
 		"one failure of the network": {
 			"the endpoint may have failed", []step{ok("b"), fails("a", 4), ends("a", 1, failure(model.Network, 0))}, true,
 		},
-		"failures for longer": {
+		"failures over a longer time": {
 			"the answer for b is too old", []step{ok("b"), fails("a", 9), passes(20 * time.Second), fails("a", 1)}, true,
 		},
 	} {
@@ -144,7 +144,7 @@ func TestCircuitAmongNamespaces(t *testing.T) {
 func TestOpenCircuit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, pace.Limits{})
-		h.fail(5, failure(model.Network, 0))
+		h.end(5, failure(model.Network, 0))
 		h.send("first", request("a", "x"), time.Second, failure(model.Network, 0))
 		h.send("second", request("a", "x"), time.Second, pace.Outcome{})
 		for range 7 {
@@ -158,12 +158,12 @@ func TestOpenCircuit(t *testing.T) {
 		if got := h.seconds(); !nearly(got, want) {
 			t.Errorf("let in after %v seconds, want %v", got, want)
 		}
-		h.fail(20, pace.Outcome{})
+		h.end(20, pace.Outcome{})
 	})
 }
 
-// TestTrialThatHangs checks that an endpoint is tried again although the first trial does not end, and what a late end
-// of the first trial changes.
+// TestTrialThatHangs checks that an endpoint is tried again although the first trial does not end, and that a late end
+// of the first trial closes the circuit only if the first trial has succeeded.
 func TestTrialThatHangs(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -177,7 +177,7 @@ func TestTrialThatHangs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := newHarness(t, pace.Limits{})
-				h.fail(5, failure(model.Network, 0))
+				h.end(5, failure(model.Network, 0))
 				h.send("first", request("a", "x"), 35*time.Second, tc.late)
 				h.send("second", request("a", "x"), time.Hour, pace.Outcome{})
 				for range 3 {
@@ -186,7 +186,7 @@ func TestTrialThatHangs(t *testing.T) {
 				if got := h.seconds(); !nearly(got, tc.want) {
 					t.Errorf("let in after %v seconds, want %v: %s", got, tc.want, tc.reason)
 				}
-				h.fail(20, pace.Outcome{})
+				h.end(20, pace.Outcome{})
 			})
 		})
 	}
@@ -214,7 +214,7 @@ func TestTrial(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := newHarness(t, pace.Limits{})
-				h.fail(5, failure(model.Network, 0))
+				h.end(5, failure(model.Network, 0))
 				time.Sleep(11 * time.Second)
 				first := h.enter(request("a", "x"))
 				h.start = time.Now()
@@ -248,7 +248,7 @@ func TestTrial(t *testing.T) {
 func TestCircuitIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, pace.Limits{})
-		h.fail(5, failure(model.Network, 0))
+		h.end(5, failure(model.Network, 0))
 		time.Sleep(time.Minute)
 		if len(h.Use().Open) != 1 || h.IsUnused(0) {
 			t.Error("the circuit does not count as open, although no request has tried the endpoint")
@@ -272,23 +272,23 @@ func TestFallbackDoesNotWait(t *testing.T) {
 		want     string
 	}{
 		"open, another model": {
-			"the other model answers without a wait", func(h *harness) { h.fail(5, failure(model.Network, 0)) }, fallback, time.Minute, 0,
+			"the other model answers without a wait", func(h *harness) { h.end(5, failure(model.Network, 0)) }, fallback, time.Minute, 0,
 			`provider "main": no request was sent, because the last 5 requests to the model failed: it is Network`,
 		},
 		"open, no other model": {
-			"the endpoint is tried again", func(h *harness) { h.fail(5, failure(model.Network, 0)) }, noFallback, time.Minute, 10, "",
+			"the endpoint is tried again", func(h *harness) { h.end(5, failure(model.Network, 0)) }, noFallback, time.Minute, 10, "",
 		},
 		"open beyond the deadline": {
-			"the wait would be useless", func(h *harness) { h.fail(5, failure(model.Network, 0)) }, noFallback, 5 * time.Second, 0,
+			"the wait would be useless", func(h *harness) { h.end(5, failure(model.Network, 0)) }, noFallback, 5 * time.Second, 0,
 			`provider "main": no request was sent, because the last 5 requests to the model failed: it is Network`,
 		},
 		"half open": {
 			"one request tries the endpoint, even if it has a fallback",
-			func(h *harness) { h.fail(5, failure(model.Network, 0)); time.Sleep(11 * time.Second) }, fallback, time.Minute, 11, "",
+			func(h *harness) { h.end(5, failure(model.Network, 0)); time.Sleep(11 * time.Second) }, fallback, time.Minute, 11, "",
 		},
 		"being tried": {
 			"one request is enough", func(h *harness) {
-				h.fail(5, failure(model.Network, 0))
+				h.end(5, failure(model.Network, 0))
 				time.Sleep(11 * time.Second)
 				h.send("probe", request("a", "x"), time.Minute, pace.Outcome{})
 			}, fallback, time.Minute, 11,
@@ -296,21 +296,21 @@ func TestFallbackDoesNotWait(t *testing.T) {
 		},
 		"short pause, another model": {
 			"the pause is shorter than an answer of the other model",
-			func(h *harness) { h.fail(1, failure(model.RateLimited, 2*time.Second)) },
+			func(h *harness) { h.end(1, failure(model.RateLimited, 2*time.Second)) },
 			fallback, time.Minute, 2, "",
 		},
 		"long pause, another model": {
 			"an answer of the other model is faster",
-			func(h *harness) { h.fail(1, failure(model.RateLimited, 30*time.Second)) }, fallback, time.Minute,
+			func(h *harness) { h.end(1, failure(model.RateLimited, 30*time.Second)) }, fallback, time.Minute,
 			0, `provider "main": no request was sent, because the endpoint accepts none for 30s`,
 		},
 		"long pause, no other model": {
 			"the pause ends before the deadline",
-			func(h *harness) { h.fail(1, failure(model.RateLimited, 30*time.Second)) }, noFallback, time.Minute,
+			func(h *harness) { h.end(1, failure(model.RateLimited, 30*time.Second)) }, noFallback, time.Minute,
 			30, "",
 		},
 		"pause beyond the deadline": {
-			"the wait would be useless", func(h *harness) { h.fail(1, failure(model.RateLimited, 90*time.Second)) }, noFallback,
+			"the wait would be useless", func(h *harness) { h.end(1, failure(model.RateLimited, 90*time.Second)) }, noFallback,
 			time.Minute, 0, `provider "main": no request was sent, because the endpoint accepts none for 1m30s`,
 		},
 	} {
@@ -643,7 +643,7 @@ func TestSilentEndpoint(t *testing.T) {
 		"a slow model that refuses requests": {
 			"refusals say nothing about how long an answer takes",
 			[]func(*harness){
-				answer(time.Minute), func(h *harness) { h.fail(20, failure(model.InvalidRequest, 0)) }, wait(9, 100*time.Second),
+				answer(time.Minute), func(h *harness) { h.end(20, failure(model.InvalidRequest, 0)) }, wait(9, 100*time.Second),
 			},
 			false,
 		},
@@ -718,8 +718,10 @@ func TestAnswerAfterSilence(t *testing.T) {
 func TestSilentTurns(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
-		first  time.Duration // bound of the request itself
-		answer time.Duration // 0 means that no answer begins
+		// first is the request's own time limit for the first part of an answer; 0 if it has none.
+		first time.Duration
+		// answer is the time after which an answer begins; 0 if no answer begins.
+		answer time.Duration
 		cancel bool
 		open   bool
 	}{

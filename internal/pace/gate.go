@@ -353,7 +353,8 @@ func clock() time.Time {
 // limiter enforces the limits of a provider or of a model.
 type limiter struct {
 	requests, tokens *bucket
-	// maxInFlight is the maximum number of requests under way, or 0 for no limit. inFlight is the current number.
+	// inFlight is the number of requests that were let in and have not ended. maxInFlight is its maximum, or 0 for no
+	// limit.
 	maxInFlight, inFlight int64
 }
 

@@ -92,8 +92,8 @@ func failure(kind model.ErrorKind, retryAfter time.Duration) pace.Outcome {
 	return pace.Outcome{Failure: &model.Error{Kind: kind, Message: "it is " + string(kind), RetryAfter: retryAfter}}
 }
 
-// fail lets in requests that fail immediately, one after the other.
-func (h *harness) fail(times int, o pace.Outcome) {
+// end lets in requests that end immediately with an outcome, one after the other.
+func (h *harness) end(times int, o pace.Outcome) {
 	h.t.Helper()
 	for range times {
 		h.enter(request("a", "x")).Done(o)
@@ -127,7 +127,7 @@ func TestRates(t *testing.T) {
 		limits    pace.Limits
 		executors int
 		tokens    int64 // of each request, as estimated
-		used      int64 // of each request, in truth
+		used      int64 // by each request, as reported at its end
 		want      []float64
 	}{
 		"no limit":        {"nothing waits", pace.Limits{}, 1, 9, 9, []float64{0, 0, 0, 0}},
@@ -199,7 +199,7 @@ func TestInvalidUsage(t *testing.T) {
 	})
 }
 
-// nearly reports whether times agree to 20 ms.
+// nearly reports whether times in seconds differ by less than 20 ms.
 func nearly(a, b []float64) bool {
 	return slices.EqualFunc(a, b, func(a, b float64) bool { return a-b < .02 && b-a < .02 })
 }
@@ -277,7 +277,8 @@ func TestEndOfAWait(t *testing.T) {
 				}
 				if isReported := len(reports) == 2 && reports[0] && !reports[1]; isReported != (tc.after > 3*time.Second) ||
 					len(reports)%2 != 0 {
-					t.Errorf("the reports of a wait of %s are %v", tc.after, reports)
+					t.Errorf("the reports of a wait of %s are %v, want [true false] after more than 3s, and otherwise none",
+						tc.after, reports)
 				}
 				if u := h.Use(); u.Waiting != 0 || u.Refused != tc.refused {
 					t.Errorf("%d wait and %d are refused, want 0 and %d", u.Waiting, u.Refused, tc.refused)
@@ -285,7 +286,7 @@ func TestEndOfAWait(t *testing.T) {
 				running.Done(pace.Outcome{})
 				h.enter(request("a", "x")).Done(pace.Outcome{})
 				if !h.IsUnused(0) {
-					t.Error("the gate is in use, although nothing is under way")
+					t.Error("the gate is in use, although all requests have ended")
 				}
 			})
 		})

@@ -40,9 +40,9 @@ const (
 type lane struct {
 	limiter
 	gate *Gate
-	// count is the number of requests so far, and underWay are the requests that have not ended.
-	count    int64
-	underWay map[*Permit]struct{}
+	// count is the number of requests so far, and unfinished are the requests that have not ended.
+	count      int64
+	unfinished map[*Permit]struct{}
 	// circuit holds requests back while the endpoint fails. openUntil is the time at which an open circuit lets in a
 	// request that tries the endpoint. lastFailure is the newest failure of the endpoint.
 	circuit     *gobreaker.TwoStepCircuitBreaker[struct{}]
@@ -80,7 +80,7 @@ type lane struct {
 }
 
 func newLane(g *Gate) *lane {
-	l := &lane{gate: g, underWay: map[*Permit]struct{}{}}
+	l := &lane{gate: g, unfinished: map[*Permit]struct{}{}}
 	l.circuit = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		MaxRequests: 1, Timeout: openFor,
 		ReadyToTrip: func(c gobreaker.Counts) bool {
@@ -198,8 +198,8 @@ func (l *lane) isTrying(now time.Time) bool {
 }
 
 // closeCircuit closes the circuit after the answer to a trial has begun. An earlier trial may succeed while a later
-// trial is under way. In this case closeCircuit reports success for the later trial, because the circuit waits for its
-// result.
+// trial still runs. In this case closeCircuit reports success for the later trial, because the circuit waits for the
+// result of the later trial.
 func (l *lane) closeCircuit(p *Permit) {
 	if l.circuit.State() == gobreaker.StateHalfOpen && l.trial != p {
 		if l.trial != nil {
@@ -220,7 +220,7 @@ func (l *lane) isUnused(now time.Time) bool {
 func (l *lane) recordAdmission(p *Permit, now time.Time) {
 	l.count++
 	p.number = l.count
-	l.underWay[p] = struct{}{}
+	l.unfinished[p] = struct{}{}
 	if p.tries = l.circuit.State() == gobreaker.StateHalfOpen; p.tries {
 		l.trial, l.trialUntil = p, now.Add(trialFor)
 	}
@@ -250,18 +250,18 @@ func (l *lane) wait(now time.Time, tokens float64) time.Duration {
 
 // recordEnd counts the end of a request.
 func (l *lane) recordEnd(p *Permit, unsent bool) {
-	delete(l.underWay, p)
+	delete(l.unfinished, p)
 	if unsent {
 		l.stated[0].giveBack(p.number, 1)
 		l.stated[1].giveBack(p.number, p.tokens)
 	}
 }
 
-// setStatedLimits sets the limits that the answer to a request has stated. Later requests that are under way are
+// setStatedLimits sets the limits that the answer to a request has stated. Later requests that have not ended are
 // subtracted from the remaining requests, because the endpoint may not have counted them.
 func (l *lane) setStatedLimits(p *Permit, stated model.StatedLimits, now time.Time) {
 	if r := stated.Requests; r.Reset > 0 {
-		for other := range l.underWay {
+		for other := range l.unfinished {
 			if other.number > p.number {
 				r.Remaining--
 			}
@@ -293,7 +293,7 @@ func (l *lane) noteHold(wait time.Duration, now time.Time) {
 			l.heldSince = now
 		}
 	case !l.heldSince.IsZero():
-		end := l.heldUntil // if no request has waited until then, now may be much later
+		end := l.heldUntil // if no request has waited until then, the current time may be much later
 		if now.Before(end) {
 			end = now
 		}

@@ -137,7 +137,8 @@ func (p *Permit) abandonTrial() {
 	p.done, p.lane.trial = nil, nil
 }
 
-// ObserveBegin ends a trial of the endpoint with success: the other requests need not wait for the whole answer.
+// ObserveBegin records that the answer has begun. If the request is a trial of the endpoint, the trial has succeeded:
+// the other requests need not wait for the whole answer.
 func (p *Permit) ObserveBegin() {
 	g := p.gate
 	g.mu.Lock()
@@ -156,7 +157,8 @@ func (p *Permit) ObserveBegin() {
 // boundedTokens returns a number of tokens that an endpoint has reported, within bounds.
 func boundedTokens(n int64) int64 { return min(max(0, n), model.MaxTokens) }
 
-// ObserveLimits sets the limits that the endpoint has stated in the answer to this request. An older answer is ignored.
+// ObserveLimits sets the limits that the endpoint has stated in the answer to this request. It does nothing if the
+// answer to a later request has already stated limits.
 func (p *Permit) ObserveLimits(stated model.StatedLimits) {
 	g, l := p.gate, p.lane
 	g.mu.Lock()

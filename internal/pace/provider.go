@@ -100,7 +100,7 @@ func (t *ticket) Leave() { t.permit.Done(Outcome{Unsent: true}) }
 
 // Generate sends the request. If the request was let in too long ago, it first waits for its turn again.
 func (t *ticket) Generate(ctx context.Context, req *model.Request) (*model.Reply, error) {
-	defer t.Leave() // after a panic of the adapter
+	defer t.Leave() // has an effect only if the adapter panics
 	if err := t.renew(ctx); err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func (t *ticket) Generate(ctx context.Context, req *model.Request) (*model.Reply
 	return reply, err
 }
 
-// finish must not be inlined: its variables would stay on the stack of a waiting Turn.
+// finish ends the request. It must not be inlined: its variables would stay on the stack of a waiting Turn.
 //
 //go:noinline
 func (t *ticket) finish(reply *model.Reply, err error, ownTimeout, timeOver bool) {

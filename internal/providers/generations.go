@@ -128,7 +128,7 @@ func (e *entry) current() (all []string) {
 // known returns the credentials of all versions, and the earlier ones, the newest last.
 func (e *entry) known() []string { return append(slices.Clone(e.earlier), e.current()...) }
 
-// clear drops the providers with their idle connections and their credentials. Requests under way continue.
+// clear drops the providers with their idle connections and their credentials. Running requests continue.
 func (e *entry) clear() {
 	for _, v := range e.versions {
 		v.provider.Close()

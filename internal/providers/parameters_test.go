@@ -80,7 +80,7 @@ func TestCheckParameters(t *testing.T) {
 			at("https://api.openai.com/v1"), stopped, "stopSequences",
 			`model "o4-mini" refuses them: remove them, or set requests.stopSequences to "On" if it accepts them`,
 		},
-		"a stop for its name behind a gateway": {of(v1alpha1.DialectOpenAI), stopped, "", ""},
+		"a stop for a model of this name behind a gateway": {of(v1alpha1.DialectOpenAI), stopped, "", ""},
 		"a stop that is switched on": {
 			with(at("https://api.openai.com/v1"), v1alpha1.RequestOptions{StopSequences: v1alpha1.SwitchOn}), stopped, "", "",
 		},
@@ -104,11 +104,11 @@ func TestCheckParameters(t *testing.T) {
 		"a second stop for Anthropic": {
 			anthropic("stop_sequences"), stopped, "stopSequences", fmt.Sprintf(setTwice, "stop_sequences"),
 		},
-		"a tier of OpenAI":        {of(v1alpha1.DialectOpenAI), tier("flex"), "", ""},
-		"a tier of Anthropic":     {anthropic(), tier("standard_only"), "", ""},
-		"a tier of a gateway":     {of(v1alpha1.DialectLiteLLM), tier("gold"), "", ""},
-		"a tier of an own server": {of(v1alpha1.DialectVLLM), tier("flex"), "serviceTier", noTiers},
-		"a tier of Mistral":       {of(v1alpha1.DialectMistral), tier("flex"), "serviceTier", noTiers},
+		"a tier of OpenAI":               {of(v1alpha1.DialectOpenAI), tier("flex"), "", ""},
+		"a tier of Anthropic":            {anthropic(), tier("standard_only"), "", ""},
+		"a tier of a gateway":            {of(v1alpha1.DialectLiteLLM), tier("gold"), "", ""},
+		"a tier of a self-hosted server": {of(v1alpha1.DialectVLLM), tier("flex"), "serviceTier", noTiers},
+		"a tier of Mistral":              {of(v1alpha1.DialectMistral), tier("flex"), "serviceTier", noTiers},
 		"an unknown tier": {
 			of(v1alpha1.DialectGroq), tier("gold"), "serviceTier",
 			`the service has no tier "gold": use one of auto, on_demand, flex, performance`,
@@ -180,7 +180,9 @@ func TestCheckParameters(t *testing.T) {
 		"a second thinking": {
 			of(v1alpha1.DialectMoonshot, "thinking"), model.Parameters{Effort: "high"}, "thinking", fmt.Sprintf(setTwice, "thinking"),
 		},
-		"thinking as its field": {of(v1alpha1.DialectOpenAI, "thinking"), model.Parameters{Effort: "low"}, "", ""},
+		"an extra field that this dialect does not use for thinking": {
+			of(v1alpha1.DialectOpenAI, "thinking"), model.Parameters{Effort: "low"}, "", "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var parameter, problem string

@@ -221,7 +221,7 @@ func (e *entry) acquire(ctx context.Context) error {
 
 func (e *entry) unlock() { <-e.lock }
 
-// close drops the providers. Requests under way continue.
+// close drops the providers. Running requests continue.
 func (e *entry) close() {
 	e.lock <- struct{}{}
 	defer e.unlock()

@@ -314,13 +314,13 @@ func TestFreshReadsAgain(t *testing.T) {
 // that they received before.
 func TestRotatedKeysAreRedacted(t *testing.T) {
 	w, c := newFakeCluster(t, "sk-the-first-key-0123456789")
-	url := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
 		// If the client is gone, the test fails anyway.
 		_, _ = w.Write([]byte("not " + r.Header.Get("Authorization") + ", sk-the-first-key-0123456789 nor sk-the-second-key-987654321"))
 	}))
-	t.Cleanup(url.Close)
-	p := object(url.URL)
+	t.Cleanup(web.Close)
+	p := object(web.URL)
 	for i, key := range []string{"sk-the-first-key-0123456789", "sk-the-second-key-987654321", "sk-the-third-key-5555555555"} {
 		w.set(func(w *fakeCluster) { w.data["apiKey"] = []byte(key) })
 		one, err := c.Fresh(t.Context(), p)

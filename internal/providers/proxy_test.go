@@ -139,7 +139,7 @@ func (p *connectProxy) connect(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(server, buffered) // the other direction ends, too
 		_ = server.Close()
 	}()
-	_, _ = io.Copy(client, server) // the client notices
+	_, _ = io.Copy(client, server) // the client notices an error
 }
 
 // TestProxy sends requests through a real proxy, to a server with a certificate of its own authority and to a server
@@ -154,7 +154,8 @@ func TestProxy(t *testing.T) {
 		if r.Header.Get("Authorization") != "Bearer "+secretValue || r.Header.Get("Proxy-Authorization") != "" {
 			t.Errorf("the endpoint received the headers %v, want its key alone", r.Header)
 		}
-		_, _ = io.WriteString(w, `{"choices":[{"message":{"content":"yes"},"finish_reason":"stop"}]}`) // the test notices
+		// The test notices if the client is gone.
+		_, _ = io.WriteString(w, `{"choices":[{"message":{"content":"yes"},"finish_reason":"stop"}]}`)
 	}
 	ca, certificate := authority(t, "model.test")
 	secure := httptest.NewUnstartedServer(http.HandlerFunc(answer))

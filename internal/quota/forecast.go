@@ -3,7 +3,8 @@ package quota
 import "sync"
 
 const (
-	// weight is the inverse weight of a Turn that ends in the usual size of its namespace's journals: 1 of 8.
+	// weight is how slowly the usual journal size of a namespace follows the journals of its Turns: when a Turn ends,
+	// the usual size changes by an eighth of the difference to the size of the Turn's journal.
 	weight = 8
 	// maxUsual limits the namespaces whose usual journal size a Forecast knows.
 	maxUsual = 4096

@@ -44,7 +44,8 @@ type Budget struct {
 	// Expected is the number of bytes that running Turns will still write.
 	Expected int64 `json:"expected,omitempty"`
 	Limit    int64 `json:"limit"`
-	// Share is the use up to which running Turns continue even if other namespaces have left less; 0 means Limit.
+	// Share is the use up to which running Turns continue, even if other namespaces have left less space. 0 means
+	// Limit.
 	Share int64 `json:"share,omitempty"`
 }
 

@@ -1,5 +1,5 @@
-// Package readapi serves the journals of Turns to people and programs over HTTP. It also has the client for that
-// API:
+// Package readapi serves the journals, the records and the memories of Turns to people and programs over HTTP. It also
+// has the client for that API:
 //
 //	GET /v1/namespaces/{namespace}/turns/{name}/journal?after=N&follow=true&redact=true
 //	GET /v1/namespaces/{namespace}/turns/{name}/artifacts/{sha256}

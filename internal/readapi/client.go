@@ -26,7 +26,7 @@ const silence = time.Minute
 // maxRefusal is the maximum number of bytes that are read from the body of a response with an error status.
 const maxRefusal = 64 << 10
 
-// Client reads journals and artifacts from a Server.
+// Client sends requests to a Server.
 type Client struct {
 	base *url.URL
 	http *http.Client
@@ -64,8 +64,8 @@ type Query struct {
 	Opened func(turnUID string) error
 }
 
-// Journal returns the entries of a Turn's journal in order, with their payloads. It stops after an error: an *Error
-// from the server, or an error that wraps ErrBroken.
+// Journal returns the entries of a Turn's journal in order, with their payloads. It stops after the first error. The
+// error is an *Error from the server, wraps ErrBroken, or comes from Opened.
 func (c *Client) Journal(ctx context.Context, q Query) iter.Seq2[journal.Entry, error] {
 	return func(yield func(journal.Entry, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -117,8 +117,8 @@ func (c *Client) Artifact(ctx context.Context, namespace, name, sha256 string) (
 	return response.Body, nil
 }
 
-func (c *Client) get(ctx context.Context, namespace, name, what string, q url.Values, wanted string) (*http.Response, error) {
-	u := c.base.JoinPath("v1", "namespaces", url.PathEscape(namespace), "turns", url.PathEscape(name), what)
+func (c *Client) get(ctx context.Context, namespace, name, path string, q url.Values, mediaType string) (*http.Response, error) {
+	u := c.base.JoinPath("v1", "namespaces", url.PathEscape(namespace), "turns", url.PathEscape(name), path)
 	u.RawQuery = q.Encode()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
 	if err != nil {
@@ -129,7 +129,7 @@ func (c *Client) get(ctx context.Context, namespace, name, what string, q url.Va
 		return nil, fmt.Errorf("%w: %w", ErrBroken, err)
 	}
 	kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
-	if response.StatusCode == http.StatusOK && kind == wanted {
+	if response.StatusCode == http.StatusOK && kind == mediaType {
 		return response, nil
 	}
 	return nil, c.refusal(response)

@@ -54,8 +54,8 @@ func (s *Server) scored(ctx context.Context, namespace, name string) (*v1alpha1.
 	return t, refusal
 }
 
-// redactComment removes from a comment to a Turn what its Agent redacts now, and credentials. It refuses the comment if
-// it cannot know the rules.
+// redactComment applies the current redaction rules of the Turn's Agent to a comment, and removes credentials. It
+// refuses the comment if the Turn or its Agent does not exist, because the rules are then unknown.
 func (s *Server) redactComment(ctx context.Context, t *v1alpha1.Turn, comment *string) *Error {
 	if t == nil {
 		return refuse(http.StatusConflict, "%s", store.ErrTurnDeleted)
@@ -151,9 +151,10 @@ func (s *Server) serveFeedback(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Scored says which Turn got a feedback.
+// Scored says which Turn has received the feedback.
 type Scored struct {
-	// TurnDeleted is true if there is no Turn of the name anymore. The feedback is then to the newest Turn that had it.
+	// TurnDeleted is true if no Turn with the name exists anymore. The feedback is then about the newest deleted Turn
+	// with the name.
 	TurnDeleted bool `json:"turnDeleted,omitempty"`
 }
 

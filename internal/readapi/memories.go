@@ -41,11 +41,11 @@ func memoryQuery(r *http.Request, parameters ...string) (q store.MemoryQuery, re
 		return q, refuse(http.StatusBadRequest, "the parameter scope must be %s or %s", memories.Session, memories.User)
 	}
 	if text := v.Get("after"); text != "" {
-		at, ok := parseCursor(text)
+		position, ok := parseCursor(text)
 		if !ok {
 			return q, refuse(http.StatusBadRequest, "the parameter after must be the value of next in an earlier page")
 		}
-		q.After = store.MemoryPosition{Learned: at.Completed, ID: at.UID}
+		q.After = store.MemoryPosition{Learned: position.Completed, ID: position.UID}
 	}
 	q.Limit, refused = limitOf(v, store.MaxMemories)
 	return q, refused

@@ -89,18 +89,18 @@ func TestMemoriesNeedPermissions(t *testing.T) {
 	s := learned(t, 2)
 	client := serve(t, s, "ada list memories/helpdesk", "ada list helpdesk", "ada delete helpdesk", "eve list helpdesk",
 		"keeper delete memories/helpdesk")
-	of := func(namespace string) store.MemorySelector { return store.MemorySelector{Namespace: namespace} }
+	inNamespace := func(namespace string) store.MemorySelector { return store.MemorySelector{Namespace: namespace} }
 	ofAda := store.MemorySelector{Namespace: "helpdesk", Requester: "ada & eve"}
 	for name, call := range map[string]struct {
 		do   func() error
 		want string
 	}{
 		"another namespace": {func() error {
-			_, err := client("ada").Memories(t.Context(), store.MemoryQuery{MemorySelector: of("sales")})
+			_, err := client("ada").Memories(t.Context(), store.MemoryQuery{MemorySelector: inNamespace("sales")})
 			return err
 		}, `user "ada" may not read memories learned from Turns in namespace "sales"`},
 		"permission on records": {func() error {
-			_, err := client("eve").Memories(t.Context(), store.MemoryQuery{MemorySelector: of("helpdesk")})
+			_, err := client("eve").Memories(t.Context(), store.MemoryQuery{MemorySelector: inNamespace("helpdesk")})
 			return err
 		}, "resources [turns/memories] and verbs [list], such as the ClusterRole capstan-turn-reader"},
 		"deletion": {func() error {
@@ -108,7 +108,7 @@ func TestMemoriesNeedPermissions(t *testing.T) {
 			return err
 		}, "may not delete memories"},
 		"deletion of all": {func() error {
-			_, err := client("keeper").DeleteMemories(t.Context(), of("helpdesk"))
+			_, err := client("keeper").DeleteMemories(t.Context(), inNamespace("helpdesk"))
 			return err
 		}, "select the memories to delete"},
 	} {
@@ -117,11 +117,11 @@ func TestMemoriesNeedPermissions(t *testing.T) {
 		}
 	}
 	out, err := client("keeper").DeleteMemories(t.Context(), ofAda)
-	left, _ := s.ListMemories(t.Context(), store.MemoryQuery{MemorySelector: of("helpdesk")})
+	left, _ := s.ListMemories(t.Context(), store.MemoryQuery{MemorySelector: inNamespace("helpdesk")})
 	if err != nil || out.Deleted != 2 || out.More || len(left) != 1 || left[0].Requester != "bob" {
 		t.Errorf("DeleteMemories: %+v, %v; left: %v; want only the memory of Bob left", out, err, left)
 	}
-	if all, _ := s.ListMemories(t.Context(), store.MemoryQuery{MemorySelector: of("sales")}); len(all) != 3 {
+	if all, _ := s.ListMemories(t.Context(), store.MemoryQuery{MemorySelector: inNamespace("sales")}); len(all) != 3 {
 		t.Errorf("%d memories in the other namespace, want 3", len(all))
 	}
 }

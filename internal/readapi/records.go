@@ -45,8 +45,8 @@ type RecordPage struct {
 type UsagePage struct {
 	By     []usage.Dimension `json:"by"`
 	Groups []usage.Group     `json:"groups"`
-	// DeletedUntil is set if records of the selected time were deleted because of their age or number: it is the latest
-	// end of such a Turn. The groups then lack the usage of Turns that ended until this time.
+	// DeletedUntil is set if records of the selected time were deleted because of their age or number. It is the latest
+	// end of a Turn whose record was deleted. The groups then lack the usage of Turns that ended until this time.
 	DeletedUntil *time.Time `json:"deletedUntil,omitempty"`
 }
 
@@ -62,7 +62,7 @@ func UsageOf(ctx context.Context, records UsageRecords, q store.RecordQuery, by 
 		}
 	}
 	page := UsagePage{By: by, Groups: sum.Groups()}
-	until, err := records.DeletedUntil(ctx, q.Namespace) // after the records, so that it covers those deleted meanwhile
+	until, err := records.DeletedUntil(ctx, q.Namespace) // after the records, to include deletions in the meantime
 	if err == nil && !until.IsZero() && !until.Before(q.Since) {
 		page.DeletedUntil = &until
 	}
@@ -75,9 +75,9 @@ type UsageRecords interface {
 	DeletedUntil(ctx context.Context, namespace string) (time.Time, error)
 }
 
-// Deleted is the answer to a request that deletes records.
+// Deleted is the answer to a request that deletes records or memories.
 type Deleted struct {
-	// Deleted is the number of deleted records. More is true if further records may be left.
+	// Deleted is the number of deleted records or memories. More is true if more of them may be left.
 	Deleted int  `json:"deleted"`
 	More    bool `json:"more,omitempty"`
 }
@@ -89,8 +89,8 @@ func cursor(p store.RecordPosition) string {
 
 // parseCursor parses the text of a position.
 func parseCursor(text string) (store.RecordPosition, bool) {
-	at, uid, _ := strings.Cut(text, "-")
-	micro, err := strconv.ParseInt(at, 10, 64)
+	completed, uid, _ := strings.Cut(text, "-")
+	micro, err := strconv.ParseInt(completed, 10, 64)
 	return store.RecordPosition{Completed: time.UnixMicro(micro).UTC(), UID: uid}, err == nil && uid != ""
 }
 
@@ -127,10 +127,10 @@ func queryOf(r *http.Request, parameters ...string) (store.RecordQuery, *Error) 
 		Namespace: r.PathValue("namespace"), Turn: v.Get("turn"), Agent: v.Get("agent"), Session: v.Get("session"),
 		Requester: v.Get("requester"),
 	}
-	for name, at := range map[string]*time.Time{"since": &q.Since, "until": &q.Until} {
+	for name, field := range map[string]*time.Time{"since": &q.Since, "until": &q.Until} {
 		if text := v.Get(name); text != "" {
 			var err error
-			if *at, err = time.Parse(time.RFC3339Nano, text); err != nil {
+			if *field, err = time.Parse(time.RFC3339Nano, text); err != nil {
 				return q, refuse(http.StatusBadRequest, "the parameter %s must be a time such as 2026-06-11T15:04:05Z", name)
 			}
 		}
@@ -158,14 +158,14 @@ func checkParameters(v url.Values, known ...string) *Error {
 }
 
 // limitOf returns the parameter limit, or 0 if it is missing.
-func limitOf(v url.Values, most int) (limit int, refused *Error) {
+func limitOf(v url.Values, maximum int) (limit int, refused *Error) {
 	text := v.Get("limit")
 	if text == "" {
 		return 0, nil
 	}
 	limit, err := strconv.Atoi(text)
-	if err != nil || limit < 1 || limit > most {
-		return 0, refuse(http.StatusBadRequest, "the parameter limit must be from 1 to %d", most)
+	if err != nil || limit < 1 || limit > maximum {
+		return 0, refuse(http.StatusBadRequest, "the parameter limit must be from 1 to %d", maximum)
 	}
 	return limit, nil
 }
@@ -346,12 +346,12 @@ func (c *Client) DeleteRecords(ctx context.Context, s store.RecordSelector) (out
 }
 
 // exchange sends a request without a body, and decodes the JSON of the answer.
-func (c *Client) exchange(ctx context.Context, method, namespace, what string, v url.Values, out any) error {
+func (c *Client) exchange(ctx context.Context, method, namespace, path string, v url.Values, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
 	defer cancel()
-	u := c.base.JoinPath("v1", what)
+	u := c.base.JoinPath("v1", path)
 	if namespace != "" {
-		u = c.base.JoinPath("v1", "namespaces", url.PathEscape(namespace), what)
+		u = c.base.JoinPath("v1", "namespaces", url.PathEscape(namespace), path)
 	}
 	u.RawQuery = v.Encode()
 	r, err := http.NewRequestWithContext(ctx, method, u.String(), http.NoBody)

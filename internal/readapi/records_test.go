@@ -41,14 +41,15 @@ func permissions(granted ...string) *fake.Clientset {
 	})
 	c.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		r := a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview).DeepCopy()
-		at := r.Spec.ResourceAttributes
-		where := at.Namespace
-		if at.Subresource == "memories" {
+		attributes := r.Spec.ResourceAttributes
+		where := attributes.Namespace
+		if attributes.Subresource == "memories" {
 			where = "memories/" + where
 		}
 		for _, g := range granted {
-			r.Status.Allowed = r.Status.Allowed || g == fmt.Sprintf("%s %s %s", r.Spec.User, at.Verb, where) &&
-				at.Resource == "turns" && at.Group == "capstan.dev" && (at.Subresource == "feedback") == (at.Name != "")
+			r.Status.Allowed = r.Status.Allowed || g == fmt.Sprintf("%s %s %s", r.Spec.User, attributes.Verb, where) &&
+				attributes.Resource == "turns" && attributes.Group == "capstan.dev" &&
+				(attributes.Subresource == "feedback") == (attributes.Name != "")
 		}
 		return true, r, nil
 	})
@@ -63,23 +64,23 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// commented returns the objects of the cluster: Turn t0, whose Agent redacts numbers of invoices, Turn t2, whose Agent
-// does not exist, and Turn daily, which has not ended.
-func commented(t *testing.T) client.Reader {
+// clusterObjects returns the objects of the cluster: Turn t0, whose Agent redacts numbers of invoices, Turn t2, whose
+// Agent does not exist, and Turn daily, which has not ended.
+func clusterObjects(t *testing.T) client.Reader {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	of := func(name string) metav1.ObjectMeta {
+	metadata := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: "helpdesk", Name: name, UID: types.UID(strings.Replace(name, "t", "helpdesk-0000", 1))}
 	}
 	turnOf := func(name, agent string) *v1alpha1.Turn {
-		return &v1alpha1.Turn{ObjectMeta: of(name), Spec: v1alpha1.TurnSpec{AgentRef: v1alpha1.SharedReference{Name: agent}}}
+		return &v1alpha1.Turn{ObjectMeta: metadata(name), Spec: v1alpha1.TurnSpec{AgentRef: v1alpha1.SharedReference{Name: agent}}}
 	}
 	turns := []client.Object{turnOf("t0", "desk"), turnOf("t2", "gone"), turnOf("daily", "desk")}
 	return fakeclient.NewClientBuilder().WithScheme(scheme).WithObjects(turns...).WithObjects(&v1alpha1.Agent{
-		ObjectMeta: of("desk"), Spec: v1alpha1.AgentSpec{Redaction: &v1alpha1.AgentRedaction{
+		ObjectMeta: metadata("desk"), Spec: v1alpha1.AgentSpec{Redaction: &v1alpha1.AgentRedaction{
 			Patterns: []v1alpha1.RedactionPattern{{Name: "invoice", Pattern: "INV-[0-9]+"}},
 		}},
 	}).Build()
@@ -90,7 +91,7 @@ func start(t *testing.T, s store.Records, granted ...string) string {
 	t.Helper()
 	learned, _ := s.(store.Memories)
 	server, err := readapi.Listen(t.Context(), readapi.Options{
-		Address: "127.0.0.1:0", Records: s, Memories: learned, Turns: commented(t),
+		Address: "127.0.0.1:0", Records: s, Memories: learned, Turns: clusterObjects(t),
 		Access: access.New(permissions(granted...), nil, time.Now), RolePrefix: "capstan", Now: time.Now,
 		Log: logr.Discard(),
 	})
@@ -177,7 +178,8 @@ func TestRecordsAreServedInPages(t *testing.T) {
 	}
 }
 
-// TestUsageSaysWhatItLacks checks that a usage says whether records of its time were deleted by retention.
+// TestUsageSaysWhatItLacks checks that the usage since a time says whether retention has deleted records of Turns that
+// ended since then.
 func TestUsageSaysWhatItLacks(t *testing.T) {
 	s := storeWith(t, 3)
 	oldest, err := s.Records(t.Context(), store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}})
@@ -207,7 +209,7 @@ func TestUsageSaysWhatItLacks(t *testing.T) {
 	}
 	for since, want := range map[time.Time]bool{{}: true, deleted: true, deleted.Add(time.Microsecond): false} {
 		if got := until(since); (got != nil) != want || want && !got.Equal(deleted) {
-			t.Errorf("usage since %s: records are missing until %v, want it only if the time includes %s", since, got, deleted)
+			t.Errorf("usage since %s: DeletedUntil is %v, want %s only if the selected time includes it", since, got, deleted)
 		}
 	}
 }
@@ -328,8 +330,8 @@ func TestFeedback(t *testing.T) {
 	}
 }
 
-// TestFeedbackIsAboutTheTurnThatExists checks that a Turn that has not ended does not lead to feedback about an older
-// one of the same name, and that feedback about a deleted Turn says so.
+// TestFeedbackIsAboutTheTurnThatExists checks that feedback to a Turn that has not ended is refused, instead of stored
+// for an older Turn of the same name. The response to feedback about a deleted Turn must say that the Turn is deleted.
 func TestFeedbackIsAboutTheTurnThatExists(t *testing.T) {
 	s := &journaltest.Memory{}
 	for _, name := range []string{"daily", "weekly"} {

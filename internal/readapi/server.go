@@ -89,7 +89,7 @@ type Options struct {
 	WriteTimeout time.Duration
 }
 
-// Server serves journals. It implements manager.Runnable and runs on every replica.
+// Server serves the read API. It implements manager.Runnable and runs on every replica.
 type Server struct {
 	o Options
 	// listeners are the open listeners. The first one is at Address, unless Address is not set.
@@ -119,21 +119,21 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 			return nil, fmt.Errorf("--read-tls-cert-file and --read-tls-key-file: %w", err)
 		}
 	}
-	for _, at := range []struct {
+	for _, endpoint := range []struct {
 		flag, address string
 		secure        bool
 	}{
 		{"--read-bind-address", o.Address, o.CertFile != "" && !listens(o.TLSAddress)},
 		{"--read-tls-bind-address", o.TLSAddress, true},
 	} {
-		if !listens(at.address) {
+		if !listens(endpoint.address) {
 			continue
 		}
-		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", at.address)
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", endpoint.address)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("%s: %w", at.flag, err), s.Close())
+			return nil, errors.Join(fmt.Errorf("%s: %w", endpoint.flag, err), s.Close())
 		}
-		if at.secure {
+		if endpoint.secure {
 			listener = tls.NewListener(listener, &tls.Config{
 				GetCertificate: s.certificate.GetCertificate, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
 			})

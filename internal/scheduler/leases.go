@@ -53,8 +53,8 @@ type sighting struct {
 	spec coordinationv1.LeaseSpec
 	// version is the newest resource version of the Lease that this process has seen.
 	version string
-	// changed is the time at which this process first saw the current version of the Lease, with a reading of the
-	// monotonic clock.
+	// changed is the time at which this process first saw the current spec of the Lease, or last recorded an outage,
+	// whichever was later. It has a reading of the monotonic clock.
 	changed time.Time
 	// lost is true if the holder counts as lost. It must be set only after a read from the API server, because the
 	// cache may be stale.

@@ -146,23 +146,24 @@ func TestLeases(t *testing.T) {
 	}
 }
 
-// TestLeasesWatchedBeforeLeading checks that the Lease e expires 15 s after its last renewal, even if this process
-// became the leader after that renewal, provided that another Lease was renewed in the meantime. Such renewals prove
-// that e could have been renewed.
+// TestLeasesWatchedBeforeLeading checks that the Lease of executor "e" expires 15 s after its last renewal, even if
+// this process became the leader after that renewal, provided that another Lease was renewed in the meantime. Such
+// renewals prove that the Lease of "e" could have been renewed.
 func TestLeasesWatchedBeforeLeading(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
-		// others holds the seconds at which another executor renews. leads is the second at which this process becomes
-		// the leader. e was renewed at 0.
+		// others holds the seconds at which another executor renews its Lease. leads is the second at which this
+		// process becomes the leader. The Lease of "e" was renewed at second 0.
 		others []int
 		leads  int
-		// at is the second at which e is checked. wantLeft is the number of seconds until e then expires.
+		// at is the second at which the Lease of "e" is checked. wantLeft is the number of seconds until the Lease then
+		// expires.
 		at, wantLeft int
 	}{
-		"both expire together":        {"others renewed while e did not", []int{5, 10, 15}, 15, 15, 0},
+		"both expire together":        {"the other Lease was renewed while that of \"e\" was not", []int{5, 10, 15}, 15, 15, 0},
 		"leads early":                 {"the time counts from the last renewal, not from the start of leading", []int{5}, 6, 10, 5},
-		"leads early and others stop": {"a leader renew its own Lease, and needs no other renewals", []int{5}, 6, 15, 0},
-		"no renewals":                 {"it may be an outage, and e gets its duration again", nil, 20, 20, 15},
+		"leads early and others stop": {"a leader renews its own Lease, and needs no other renewals", []int{5}, 6, 15, 0},
+		"no renewals":                 {"it may be an outage, and the Lease of \"e\" gets its duration again", nil, 20, 20, 15},
 		"an outage before leading":    {"no executor could renew, and some may not have renewed yet", []int{1, 2}, 30, 30, 15},
 		"an outage that ends":         {"the first renewal after a gap restarts the duration of all", []int{5, 20, 25}, 27, 27, 8},
 		"renewals with their jitter":  {"jitter is not a gap", []int{3, 7, 10, 14}, 17, 17, 0},

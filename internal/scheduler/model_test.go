@@ -171,7 +171,8 @@ func (m *model) setExecutors(executors []Executor) {
 	}
 }
 
-// drive applies the operations that next encodes to Slots and to the model, and compares the two after each step.
+// drive applies the same operations to Slots and to the model, and compares the two after each step. Each operation and
+// its arguments are chosen by calls of next, which returns a number from 0 to n-1.
 func drive(t *testing.T, next func(n int) int, steps int) {
 	t.Helper()
 	limits := Limits{Queued: next(3) * 4}

@@ -193,7 +193,7 @@ func (s *Sessions) First(session Key, t *v1alpha1.Turn) (first, next *v1alpha1.T
 }
 
 // LastEntered returns the Turn for which Enter was last called in the Session of t. It returns nil if this Turn is t
-// itself, or is not unfinished any more. known is false if the watch has not shown t yet, or no longer shows t.
+// itself, has ended, or was deleted. known is false if the watch has not shown t yet, or no longer shows t.
 func (s *Sessions) LastEntered(t *v1alpha1.Turn) (last *v1alpha1.Turn, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -41,11 +41,11 @@ func sessionVersion(t *v1alpha1.Turn) int {
 	return n
 }
 
-// order returns the queue of a Session without one Turn.
-func (m queueModel) order(session Key, without types.UID) []*v1alpha1.Turn {
+// order returns the queue of a Session, but leaves out one Turn. If except is empty, no Turn is left out.
+func (m queueModel) order(session Key, except types.UID) []*v1alpha1.Turn {
 	var turns []*v1alpha1.Turn
 	for _, t := range m {
-		if SessionKey(t) == session && BlocksSession(t) && t.UID != without {
+		if SessionKey(t) == session && BlocksSession(t) && t.UID != except {
 			turns = append(turns, t)
 		}
 	}
@@ -206,7 +206,8 @@ func TestTryLock(t *testing.T) {
 	}
 }
 
-// BenchmarkSessions measures the last of many Turns of a Session: the search for the Turn ahead, and an event.
+// BenchmarkSessions measures two operations in a Session with many Turns: the search for the Turn ahead of the last
+// Turn, and the end and creation of the first Turn.
 func BenchmarkSessions(b *testing.B) {
 	for _, turns := range []int{100, 5000} {
 		var s Sessions

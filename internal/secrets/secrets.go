@@ -105,15 +105,15 @@ func (r Reader) Headers(ctx context.Context, namespace string, headers []v1alpha
 	return values, nil
 }
 
-// value returns the value of a key, and its Secret. empty says how to correct an empty value.
+// value returns the value of a key, and its Secret. ifEmpty says how to correct an empty value.
 func (r Reader) value(
-	ctx context.Context, namespace string, ref v1alpha1.SecretKeyReference, empty string,
+	ctx context.Context, namespace string, ref v1alpha1.SecretKeyReference, ifEmpty string,
 ) (string, *corev1.Secret, error) {
 	secret, err := r.secret(ctx, namespace, ref)
 	if err != nil {
 		return "", nil, err
 	}
-	value, err := valueOf(secret, namespace, ref, empty)
+	value, err := valueOf(secret, namespace, ref, ifEmpty)
 	return value, secret, err
 }
 
@@ -130,8 +130,8 @@ func (r Reader) secret(ctx context.Context, namespace string, ref v1alpha1.Secre
 	return secret, nil
 }
 
-// valueOf returns the value of a key without surrounding white space. empty says how to correct an empty value.
-func valueOf(secret *corev1.Secret, namespace string, ref v1alpha1.SecretKeyReference, empty string) (string, error) {
+// valueOf returns the value of a key without surrounding white space. ifEmpty says how to correct an empty value.
+func valueOf(secret *corev1.Secret, namespace string, ref v1alpha1.SecretKeyReference, ifEmpty string) (string, error) {
 	raw, ok := secret.Data[ref.Key]
 	if !ok {
 		return "", &Error{Secret: ref.Name, Key: ref.Key, Reason: fmt.Sprintf(
@@ -139,7 +139,7 @@ func valueOf(secret *corev1.Secret, namespace string, ref v1alpha1.SecretKeyRefe
 	}
 	value := strings.TrimSpace(string(raw))
 	if value == "" {
-		return "", keyError(namespace, ref, "is empty: "+empty)
+		return "", keyError(namespace, ref, "is empty: "+ifEmpty)
 	}
 	return value, nil
 }

@@ -21,8 +21,8 @@ import (
 const (
 	// labelsTTL is how long the labels of a namespace are used before they are read again.
 	labelsTTL = 10 * time.Second
-	// labelsGrace is how long they are used if they cannot be read again. A consent that was withdrawn must take effect
-	// even if the API server does not answer.
+	// labelsGrace is how long the labels are used if they cannot be read again. A consent that was withdrawn must take
+	// effect even if the API server does not answer.
 	labelsGrace = 5 * time.Minute
 	// maxNamespaces limits the number of namespaces whose labels are kept. If it is reached, all are forgotten.
 	maxNamespaces = 4096
@@ -84,12 +84,14 @@ func (c *Checker) watches(namespace string) bool {
 	return len(c.watched) == 0 || slices.Contains(c.watched, namespace)
 }
 
-// Allows reports whether an object in the namespace owner, with this spec.allowedNamespaces, may be used in the
-// namespace from. It returns an error if the labels of from cannot be read. A selector that cannot be used selects
-// nothing.
-func (c *Checker) Allows(ctx context.Context, owner string, allowed *v1alpha1.AllowedNamespaces, from string) (bool, error) {
+// Allows reports whether a namespace, the argument from, may use an object. objectNamespace is the namespace of the
+// object, and allowed is its spec.allowedNamespaces. Allows returns an error if the labels of the namespace that wants
+// to use the object cannot be read. A selector that cannot be used selects nothing.
+func (c *Checker) Allows(
+	ctx context.Context, objectNamespace string, allowed *v1alpha1.AllowedNamespaces, from string,
+) (bool, error) {
 	switch {
-	case owner == from:
+	case objectNamespace == from:
 		return true, nil
 	case allowed == nil:
 		return false, nil
@@ -102,8 +104,8 @@ func (c *Checker) Allows(ctx context.Context, owner string, allowed *v1alpha1.Al
 	if err != nil {
 		return false, nil //nolint:nilerr // because the schema rejects such selectors, and they are no consent
 	}
-	has, err := c.labelsOf(ctx, from)
-	return err == nil && has.matches(selector), err
+	ns, err := c.labelsOf(ctx, from)
+	return err == nil && ns.matches(selector), err
 }
 
 // labelsOf returns the labels of a namespace. They are at most labelsTTL old, or labelsGrace if the API server does not
@@ -125,17 +127,17 @@ func (c *Checker) labelsOf(ctx context.Context, name string) (namespace, error) 
 		}
 		return namespace{}, fmt.Errorf("failed to get namespace %q: %w", name, err)
 	}
-	has := namespace{labels: o.Labels, read: read}
+	ns := namespace{labels: o.Labels, read: read}
 	if apierrors.IsForbidden(err) {
-		has.labels, has.nameOnly = labels.Set{corev1.LabelMetadataName: name}, true
+		ns.labels, ns.nameOnly = labels.Set{corev1.LabelMetadataName: name}, true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.known) >= maxNamespaces {
 		clear(c.known)
 	}
-	c.known[name] = has
-	return has, nil
+	c.known[name] = ns
+	return ns, nil
 }
 
 // Reader reads an object. Its error satisfies apierrors.IsNotFound if the object does not exist.
@@ -146,9 +148,9 @@ func From(c client.Reader) Reader {
 	return func(ctx context.Context, key client.ObjectKey, o client.Object) error { return c.Get(ctx, key, o) }
 }
 
-// Provider reads a ModelProvider for the namespace from. If the reference names an object of that namespace, Provider
-// returns the error of read. If it names an object of another namespace, Provider returns a *RefusedError if the object
-// does not exist or may not be used.
+// Provider reads the ModelProvider to which an object refers. The argument from is the namespace of that object. If the
+// ModelProvider is in the same namespace, Provider returns the error of read. If it is in another namespace, Provider
+// returns a *RefusedError if the ModelProvider does not exist or may not be used.
 func (c *Checker) Provider(ctx context.Context, read Reader, ref v1alpha1.SharedReference, from string) (*v1alpha1.ModelProvider, error) {
 	p := new(v1alpha1.ModelProvider)
 	allowed := func() *v1alpha1.AllowedNamespaces { return p.Spec.AllowedNamespaces }

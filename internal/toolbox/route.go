@@ -16,9 +16,9 @@ import (
 type route struct {
 	box    *Box
 	source tool.Source
-	// approved is true for a tool that requires approval; schema is then the hash of its schema.
-	approved bool
-	schema   string
+	// approved is true for a tool that requires approval. schemaHash is then the hash of its schema.
+	approved   bool
+	schemaHash string
 }
 
 // Call calls the tool. If the tool requires approval, Call checks it once more, because much time may pass while the
@@ -103,9 +103,9 @@ func (r *route) checkServer(ctx context.Context, server *v1alpha1.ToolServer) er
 		if t.Name != r.source.Name {
 			continue
 		}
-		// Expose completes a schema. It completed the one that the Turn knows, so it must complete this one too.
-		if now := tool.Expose([]tool.Offer{{Server: r.source.Server, Tools: []tool.Tool{t}}}, nil); len(now) == 1 &&
-			now[0].SchemaHash() == r.schema {
+		// The Turn knows the schema as Expose has completed it, so Expose must complete the current schema, too.
+		current := tool.Expose([]tool.Offer{{Server: r.source.Server, Tools: []tool.Tool{t}}}, nil)
+		if len(current) == 1 && current[0].SchemaHash() == r.schemaHash {
 			return nil
 		}
 	}

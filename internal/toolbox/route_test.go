@@ -42,7 +42,7 @@ func (f *fakeCluster) Call(context.Context, tool.Call) (tool.Result, error) {
 	return tool.Result{Content: "done"}, nil
 }
 
-// box returns a toolbox with one tool of each kind; close and helper require approval.
+// box returns a toolbox with one ToolServer and one Agent. The tools "close" and "helper" require approval.
 func (f *fakeCluster) box() *toolbox.Box {
 	agent := &v1alpha1.Agent{}
 	agent.Spec.Tools = []v1alpha1.AgentTool{

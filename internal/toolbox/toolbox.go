@@ -128,7 +128,7 @@ func DeclaredEffect(s *v1alpha1.ToolServer, name string) tool.Effect {
 func (b *Box) Caller(t tool.Tool) tool.Caller {
 	r := &route{box: b, source: t.Source, approved: t.RequiresApproval}
 	if r.approved {
-		r.schema = t.SchemaHash()
+		r.schemaHash = t.SchemaHash()
 	}
 	return r
 }

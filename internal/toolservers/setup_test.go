@@ -75,7 +75,7 @@ func newEnvironment(t *testing.T) (*environment, *toolservers.Cache) {
 	return env, c
 }
 
-// fakeToolServer is a real MCP server that records the tokens that it receives.
+// fakeToolServer is an MCP server in the process of the test. It records the tokens that it receives.
 type fakeToolServer struct {
 	*sdk.Server
 	URL string

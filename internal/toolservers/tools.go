@@ -77,8 +77,8 @@ func shorten(text string, limit int) string {
 	return strings.TrimSpace(kept)
 }
 
-// Tools returns the tools of a server by name, from a list that is at most a minute old. It connects if necessary,
-// which takes no longer than the server's connectTimeoutSeconds.
+// Tools returns the tools of a server, sorted by name, from a list that is at most a minute old. It connects if
+// necessary, which takes no longer than the server's connectTimeoutSeconds.
 //
 // If the server is unreachable, Tools returns the last known tools, or else the tools in the object's status, with
 // schemas that allow everything. If the status says that the server was never reached, it returns toolbox.ErrUnknown.

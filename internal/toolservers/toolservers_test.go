@@ -280,7 +280,8 @@ func TestUnreachableServer(t *testing.T) {
 			Tool: prompt.Tool{Name: "b"}, Schema: schema, Effect: tool.Destructive, Role: tool.ContextPack,
 			Timeout: 45 * time.Second, Source: tool.Source{Server: "tickets", Name: "b"},
 		},
-		// An older version wrote the effects into the status that the server's hints granted.
+		// The effect of an undeclared tool in the status may come from an older version, which believed the server's
+		// hints.
 		{
 			Tool: prompt.Tool{Name: "old"}, Schema: schema, Effect: tool.Destructive, Role: tool.Other,
 			Timeout: 45 * time.Second, Source: tool.Source{Server: "tickets", Name: "old"},

@@ -324,9 +324,9 @@ func checkAttributes(c *loop.AnswerCheck) []attribute.KeyValue {
 	return all
 }
 
-// outputOf returns the messages of a reply as JSON, in the form of the conventions, without credentials. Of long texts
-// and arguments it returns the beginnings, so that the JSON is complete and at most maxContent long. If a reply has too
-// many calls for that, the last ones are left out.
+// outputOf returns the messages of a reply as JSON, in the form of the conventions, without credentials. It cuts long
+// texts and arguments, so that the JSON is complete and has at most maxContent bytes. If a reply has too many calls for
+// that, outputOf leaves out the last calls.
 func (t *Turn) outputOf(r *model.Reply) string {
 	type part struct {
 		Type      string `json:"type"`
@@ -361,12 +361,12 @@ func (t *Turn) outputOf(r *model.Reply) string {
 // content returns a text without credentials, of at most maxContent bytes.
 func (t *Turn) content(text string) string { return cut(t.redact(text), maxContent) }
 
-// cut returns the beginning of a text, at most that many bytes.
-func cut(text string, most int) string {
-	if len(text) <= most {
+// cut returns the beginning of a text, at most limit bytes.
+func cut(text string, limit int) string {
+	if len(text) <= limit {
 		return text
 	}
-	end := most
+	end := limit
 	for end > 0 && !utf8.RuneStart(text[end]) {
 		end--
 	}

@@ -34,12 +34,12 @@ func toolHeadline(e journal.Entry) (string, error) {
 	return describe(e, finishedLine)
 }
 
-// exposedLine returns an empty string for a Turn without tools.
+// exposedLine returns the numbers of the tools of a Turn, or an empty string if the Turn has no tools.
 func exposedLine(x tool.Exposure) string {
 	if len(x.Tools)+len(x.ContextTools)+len(x.Unusable)+len(x.Missing)+x.LeftOut == 0 {
 		return ""
 	}
-	packs, leftOut, unusable, missing := "", "", "", ""
+	contextTools, leftOut, unusable, missing := "", "", "", ""
 	if n := len(x.Missing); n > 0 {
 		missing = "NO TOOLS of " + number(n, "server") + " that could not be reached"
 	}
@@ -47,12 +47,12 @@ func exposedLine(x tool.Exposure) string {
 		unusable = fmt.Sprintf("%d unusable", n)
 	}
 	if n := len(x.ContextTools); n > 0 {
-		packs = number(n, "tool") + " for the context"
+		contextTools = number(n, "tool") + " for the context"
 	}
 	if x.LeftOut > 0 {
 		leftOut = fmt.Sprintf("%d left out because there are too many", x.LeftOut)
 	}
-	return "the model is offered " + join(number(len(x.Tools), "tool"), packs, leftOut, unusable, missing)
+	return "the model is offered " + join(number(len(x.Tools), "tool"), contextTools, leftOut, unusable, missing)
 }
 
 func repairedLine(r loop.Repair) string {

@@ -18,7 +18,8 @@ func written(seq int64, kind journal.Kind, payload string) journal.Entry {
 	}
 }
 
-// eventful returns entries of all kinds about tools and long conversations.
+// eventful returns entries of a Turn with many kinds of events: tools, repairs, approvals, sub-agents, summaries,
+// checks of drafts, and a rejected output.
 func eventful() []journal.Entry {
 	var all []journal.Entry
 	add := func(kind journal.Kind, payload string) { all = append(all, written(int64(len(all)+1), kind, payload)) }

@@ -72,7 +72,7 @@ func headline(e journal.Entry) (string, error) {
 	return termsafe.Line(string(e.Kind), longestName), nil
 }
 
-// describe decodes the payload of an entry and passes it to text.
+// describe decodes the payload of an entry, and returns the result of the function text for the payload.
 func describe[T any](e journal.Entry, text func(T) string) (string, error) {
 	var v T
 	if err := json.Unmarshal(e.Payload, &v); err != nil {

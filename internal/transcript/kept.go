@@ -47,7 +47,7 @@ var (
 		var n json.Number
 		return value[0] != '"' && json.Unmarshal(value, &n) == nil
 	})
-	aSwitch = scalar(func(value json.RawMessage) bool {
+	aBoolean = scalar(func(value json.RawMessage) bool {
 		var b bool
 		return json.Unmarshal(value, &b) == nil
 	})
@@ -57,7 +57,7 @@ var (
 var (
 	usage = fields{
 		"inputTokens": aNumber, "outputTokens": aNumber, "reasoningTokens": aNumber, "cacheReadTokens": aNumber,
-		"cacheCreationTokens": aNumber, "estimated": aSwitch,
+		"cacheCreationTokens": aNumber, "estimated": aBoolean,
 	}
 	cost       = fields{"amount": anAmount, "currency": aWord, "priceDate": aDay}
 	revision   = fields{"name": aName, "id": aName, "version": aName, "generation": aNumber}
@@ -66,21 +66,21 @@ var (
 	message    = fields{"role": aWord, "name": aWord, "stableChars": aNumber, "toolCalls": calls, "toolCallID": callID{}}
 	redactions = each{fields{"rule": aName, "matches": aNumber}}
 	tools      = each{fields{
-		"name": aName, "endsTurn": aSwitch,
-		"parameters": each{fields{"name": aName, "type": aWord, "required": aSwitch}},
+		"name": aName, "endsTurn": aBoolean,
+		"parameters": each{fields{"name": aName, "type": aWord, "required": aBoolean}},
 	}}
 	offers = each{fields{
-		"name": aName, "endsTurn": aSwitch, "effect": aWord, "role": aWord, "timeout": aNumber, "retryOnTimeout": aSwitch,
-		"maxCalls": aNumber, "requiresApproval": aSwitch, "trusted": aSwitch,
+		"name": aName, "endsTurn": aBoolean, "effect": aWord, "role": aWord, "timeout": aNumber, "retryOnTimeout": aBoolean,
+		"maxCalls": aNumber, "requiresApproval": aBoolean, "trusted": aBoolean,
 		"source":     fields{"server": aName, "name": aName, "agent": aName},
-		"parameters": each{fields{"name": aName, "type": aWord, "required": aSwitch}},
+		"parameters": each{fields{"name": aName, "type": aWord, "required": aBoolean}},
 	}}
 	history = fields{"sessionUID": aName, "first": aNumber, "through": aNumber, "at": aNumber, "messages": aNumber}
 	report  = fields{
 		"mode": aWord, "chars": aNumber, "stableChars": aNumber, "dynamicChars": aNumber, "sectionsAsked": each{aWord},
 		"sections":  each{aWord},
 		"toolCount": aNumber, "renderHash": aDigest, "profile": revision,
-		"contributions": each{fields{"name": aName, "trusted": aSwitch, "chars": aNumber, "leftOut": aNumber}},
+		"contributions": each{fields{"name": aName, "trusted": aBoolean, "chars": aNumber, "leftOut": aNumber}},
 		"variables":     each{aName}, "replacedBytes": aNumber,
 	}
 )
@@ -92,11 +92,11 @@ var kept = map[journal.Kind]rule{
 	journal.RunStarted: fields{"executor": aName, "namespace": aName, "name": aName, "requester": aName},
 	journal.RunParked:  fields{"approvals": aNumber, "turns": each{aName}, "budget": aName},
 	journal.PreparationInput: fields{"zone": aName, "number": aNumber, "history": history, "input": fields{
-		"Agent":   fields{"Name": aName, "Thinking": aWord, "MaxMemories": aNumber, "AllowsTrusted": aSwitch},
+		"Agent":   fields{"Name": aName, "Thinking": aWord, "MaxMemories": aNumber, "AllowsTrusted": aBoolean},
 		"Profile": fields{"Name": aName, "ID": aName, "Version": aName, "Generation": aNumber, "Mode": aWord, "Sections": each{aWord}},
 		"Turn":    fields{"Name": aName, "Namespace": aName, "Mode": aWord, "Depth": aNumber},
 		"Tools":   tools, "Provider": aName, "Model": aName, "Now": aTime,
-	}, "settings": fields{"hideCitations": aSwitch, "appendCitations": aSwitch, "web": aSwitch}},
+	}, "settings": fields{"hideCitations": aBoolean, "appendCitations": aBoolean, "web": aBoolean}},
 	journal.PromptRendered: with(revision, fields{
 		"renderHash": aDigest, "variables": each{aName},
 	}),
@@ -105,50 +105,50 @@ var kept = map[journal.Kind]rule{
 		"skills": each{fields{"key": aName}}, "report": report,
 		"history": history,
 	},
-	journal.ToolsExposed: fields{"tools": offers, "packs": offers, "leftOut": aNumber, "missing": each{aName}, "effectsDeclared": aSwitch},
+	journal.ToolsExposed: fields{"tools": offers, "packs": offers, "leftOut": aNumber, "missing": each{aName}, "effectsDeclared": aBoolean},
 	journal.ModelRequested: fields{
 		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "attempt": aNumber, "id": aName,
 		"estimatedTokens": aNumber, "estimatedCost": cost, "place": aNumber, "outputLimit": aNumber,
-		"budget": aName, "reserved": aSwitch,
+		"budget": aName, "reserved": aBoolean,
 	},
 	journal.ModelFailed: fields{
 		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "kind": aWord, "usage": usage, "cost": cost,
 		"durationMilliseconds": aNumber,
-		"unsent":               aSwitch, "place": aNumber,
+		"unsent":               aBoolean, "place": aNumber,
 	},
 	journal.ModelReplied: fields{
 		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "cost": cost,
-		"durationMilliseconds": aNumber, "last": aSwitch, "overBudget": aSwitch,
+		"durationMilliseconds": aNumber, "last": aBoolean, "overBudget": aBoolean,
 		"reply": fields{"toolCalls": calls, "finishReason": aWord, "usage": usage},
 	},
 	journal.ToolRepaired: fields{"step": aNumber, "callID": callID{}, "name": toolName{}, "attempt": aNumber},
 	journal.ApprovalRequested: fields{
 		"step": aNumber, "callID": callID{}, "name": toolName{}, "requested": aTime, "expires": aTime,
 	},
-	journal.ApprovalDecided: fields{"step": aNumber, "callID": callID{}, "approved": aSwitch, "expired": aSwitch, "by": aName},
+	journal.ApprovalDecided: fields{"step": aNumber, "callID": callID{}, "approved": aBoolean, "expired": aBoolean, "by": aName},
 	journal.ToolIntended: fields{
-		"step": aNumber, "callID": callID{}, "name": toolName{}, "effect": aWord, "attempt": aNumber, "retry": aSwitch,
+		"step": aNumber, "callID": callID{}, "name": toolName{}, "effect": aWord, "attempt": aNumber, "retry": aBoolean,
 		"descendants": aNumber,
 	},
 	journal.ToolFinished: fields{
 		"step": aNumber, "callID": callID{}, "name": toolName{}, "outcome": aWord, "class": aWord, "bytes": aNumber,
-		"durationMilliseconds": aNumber, "artifactName": anOutput, "spent": child, "endsTurn": aSwitch, "descendants": aNumber,
+		"durationMilliseconds": aNumber, "artifactName": anOutput, "spent": child, "endsTurn": aBoolean, "descendants": aNumber,
 		"undo": fields{"server": aName, "uid": aName, "tool": aName, "problem": aWord, "argument": aWord},
 	},
 	journal.OutputChecked: fields{
-		"step": aNumber, "callID": callID{}, "findings": each{fields{"policy": aName, "onViolation": aWord, "unchecked": aSwitch}},
+		"step": aNumber, "callID": callID{}, "findings": each{fields{"policy": aName, "onViolation": aWord, "unchecked": aBoolean}},
 	},
 	journal.OutputRejected: fields{"step": aNumber, "policies": each{aName}},
-	journal.Compacted:      fields{"from": aNumber, "keptHistory": aNumber, "forced": aSwitch, "tokens": aNumber},
-	journal.Reflected:      fields{"step": aNumber, "replaced": aSwitch},
+	journal.Compacted:      fields{"from": aNumber, "keptHistory": aNumber, "forced": aBoolean, "tokens": aNumber},
+	journal.Reflected:      fields{"step": aNumber, "replaced": aBoolean},
 	journal.ContextWarned:  fields{"tokens": aNumber, "contextWindow": aNumber},
 	journal.TextRedacted:   fields{"redactions": redactions},
 	journal.UndoPlanned: fields{
 		"turnUID": aName, "namespace": aName, "name": aName, "agent": aName, "calls": calls, "exposure": fields{"tools": offers},
 		"of": each{fields{"step": aNumber, "callID": callID{}, "name": toolName{}, "state": aWord, "tool": aName, "server": aName}},
 	},
-	journal.UndoBegun: fields{"step": aNumber, "callID": callID{}, "turnUID": aName, "turn": aName, "undone": aSwitch},
-	journal.UndoEnded: fields{"step": aNumber, "callID": callID{}, "turnUID": aName, "turn": aName, "undone": aSwitch},
+	journal.UndoBegun: fields{"step": aNumber, "callID": callID{}, "turnUID": aName, "turn": aName, "undone": aBoolean},
+	journal.UndoEnded: fields{"step": aNumber, "callID": callID{}, "turnUID": aName, "turn": aName, "undone": aBoolean},
 	journal.Finalized: fields{
 		"stop": aWord, "preparation": report, "provider": aName, "model": aName, "messageCount": aNumber,
 		"counts": fields{
@@ -167,8 +167,8 @@ var kept = map[journal.Kind]rule{
 			"callID": callID{}, "name": toolName{}, "step": aNumber, "outcome": aWord, "durationMilliseconds": aNumber, "bytes": aNumber,
 			"artifact": anOutput, "turn": aName, "decidedBy": aName,
 		}},
-		"withheld": aSwitch, "violations": each{fields{"policy": aName, "onViolation": aWord, "unchecked": aSwitch}},
-		"toolsLeftOut": aNumber, "toolServersMissing": each{aName}, "warned": aSwitch, "missingTurns": aNumber,
+		"withheld": aBoolean, "violations": each{fields{"policy": aName, "onViolation": aWord, "unchecked": aBoolean}},
+		"toolsLeftOut": aNumber, "toolServersMissing": each{aName}, "warned": aBoolean, "missingTurns": aNumber,
 		"subAgents":   fields{"usage": usage, "cost": cost},
 		"descendants": aNumber, "begun": aTime, "redactions": redactions,
 	},

@@ -32,8 +32,8 @@ type Writer struct {
 // NewWriter returns a Writer to out.
 func NewWriter(out io.Writer) *Writer { return &Writer{out: out} }
 
-// Write shows an entry, whose payload must be filled. It returns an error if the payload cannot be decoded or out
-// fails.
+// Write shows an entry, whose payload must be filled. It returns an error if the payload cannot be decoded, or if the
+// text cannot be written.
 func (w *Writer) Write(e journal.Entry) error {
 	text, err := w.text(e)
 	if err != nil {
@@ -167,7 +167,7 @@ func (w *Writer) prepared(p prompt) string {
 	return b.String()
 }
 
-// row returns a line of the head.
+// row returns an indented line with a name and a value.
 func row(name, value string) string { return fmt.Sprintf("  %-8s %s\n", name, value) }
 
 func replyBody(s loop.Step) string {

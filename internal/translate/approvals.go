@@ -40,13 +40,13 @@ func ApprovalsFor(approvals []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Ap
 	if !ListsApproval(t, a) {
 		return nil
 	}
-	var about []v1alpha1.ToolApproval
+	var decisions []v1alpha1.ToolApproval
 	for i := range approvals {
 		if c := &approvals[i]; IsDecisionFor(c, t, PendingApproval(a)) && !c.CreationTimestamp.After(a.Expires) {
-			about = append(about, *c)
+			decisions = append(decisions, *c)
 		}
 	}
-	return about
+	return decisions
 }
 
 // ListsApproval reports whether the status of a Turn lists a request, with every fact that a decision names.
@@ -62,9 +62,9 @@ func ListsApproval(t *v1alpha1.Turn, a loop.Approval) bool {
 // counts. If decisions were made within the same second, their order is unknown, and a denial counts.
 func Decision(approvals []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approval) *loop.Decision {
 	var first *v1alpha1.ToolApproval
-	about := ApprovalsFor(approvals, t, a)
-	for i := range about {
-		if c := &about[i]; first == nil || precedes(c, first) {
+	decisions := ApprovalsFor(approvals, t, a)
+	for i := range decisions {
+		if c := &decisions[i]; first == nil || precedes(c, first) {
 			first = c
 		}
 	}
@@ -76,7 +76,7 @@ func Decision(approvals []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approv
 	return d
 }
 
-// precedes reports whether a counts rather than b.
+// precedes reports whether the ToolApproval a counts, and b does not.
 func precedes(a, b *v1alpha1.ToolApproval) bool {
 	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
 		return a.CreationTimestamp.Before(&b.CreationTimestamp)

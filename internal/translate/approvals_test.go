@@ -47,7 +47,7 @@ func TestDecision(t *testing.T) {
 		}
 		return a
 	}
-	of := func(by string, approved bool) *loop.Decision {
+	decisionBy := func(by string, approved bool) *loop.Decision {
 		a := request("a", "x")
 		d := a.Decided(approved)
 		d.By, d.Reason = by, "fine"
@@ -61,27 +61,27 @@ func TestDecision(t *testing.T) {
 		want      *loop.Decision
 	}{
 		"none":     {"no decision exists", nil, "a", nil},
-		"approved": {"the decision approves", []v1alpha1.ToolApproval{made("x", 0)}, "a", of("x", true)},
-		"denied":   {"the decision denies", []v1alpha1.ToolApproval{made("x", 0, deny)}, "a", of("x", false)},
+		"approved": {"the decision approves", []v1alpha1.ToolApproval{made("x", 0)}, "a", decisionBy("x", true)},
+		"denied":   {"the decision denies", []v1alpha1.ToolApproval{made("x", 0, deny)}, "a", decisionBy("x", false)},
 		"two": {
 			"the first decision counts",
 			[]v1alpha1.ToolApproval{made("x", 2*time.Second), made("y", time.Second, deny)},
-			"a", of("y", false),
+			"a", decisionBy("y", false),
 		},
 		"made in one second": {
 			"the lower UID counts, so the result is always the same",
 			[]v1alpha1.ToolApproval{made("y", 0), made("x", 0)},
-			"a", of("x", true),
+			"a", decisionBy("x", true),
 		},
 		"a tie": {
 			"the denial counts, because the order is unknown",
 			[]v1alpha1.ToolApproval{made("x", 0), made("y", 0, deny)},
-			"a", of("y", false),
+			"a", decisionBy("y", false),
 		},
 		"a tie, reversed": {
 			"the denial counts, because the order is unknown",
 			[]v1alpha1.ToolApproval{made("y", 0, deny), made("x", 0)},
-			"a", of("y", false),
+			"a", decisionBy("y", false),
 		},
 		"too late": {"the request had expired, which is a denial", []v1alpha1.ToolApproval{made("x", 2*time.Minute)}, "a", nil},
 		"another turn": {
@@ -138,7 +138,8 @@ func TestDecision(t *testing.T) {
 		"not listed": {"the status does not list the call", []v1alpha1.ToolApproval{made("x", 0,
 			func(a *v1alpha1.ToolApproval) { a.Spec.RequestID, a.Spec.CallID = "request of hidden", "hidden" })}, "hidden", nil},
 		"same second": {
-			"times of objects have no fractions of a second", []v1alpha1.ToolApproval{made("x", -999*time.Millisecond)}, "a", of("x", true),
+			"times of objects have no fractions of a second", []v1alpha1.ToolApproval{made("x", -999*time.Millisecond)}, "a",
+			decisionBy("x", true),
 		},
 		"before the Turn": {"the approver cannot have seen the request", []v1alpha1.ToolApproval{made("x", -2*time.Hour)}, "a", nil},
 	} {

@@ -15,13 +15,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// Fetch returns the content of a URL, which has at most most bytes. It returns an error if the server declares another
-// media type.
-type Fetch = func(ctx context.Context, url, mediaType string, most int) ([]byte, error)
+// Fetch returns the content of a URL, which has at most maxBytes bytes. It returns an error if the server declares
+// another media type.
+type Fetch = func(ctx context.Context, url, mediaType string, maxBytes int) ([]byte, error)
 
-// Artifacts returns the content of an attachment with an artifactRef, which has at most most bytes. The error is a
+// Artifacts returns the content of an attachment with an artifactRef, which has at most maxBytes bytes. The error is a
 // *turn.ArtifactError if the artifact cannot be used. Any other error is temporary.
-type Artifacts = func(ctx context.Context, a *v1alpha1.Attachment, most int) ([]byte, error)
+type Artifacts = func(ctx context.Context, a *v1alpha1.Attachment, maxBytes int) ([]byte, error)
 
 // AttachmentSources read the contents of attachments.
 type AttachmentSources struct {
@@ -38,14 +38,15 @@ type AttachmentSources struct {
 // Attach returns the function that reads the attachments of a Turn, and the maximum size of their contents together, in
 // bytes. The function is nil if the Turn has no attachments. Its error is an *invalid.Error if a content cannot be
 // used. Any other error means that a ConfigMap or an artifact could not be read, or that the context has ended.
-func Attach(t *v1alpha1.Turn, s AttachmentSources) (attach func(context.Context) ([]attachment.Content, error), most int64) {
+func Attach(t *v1alpha1.Turn, s AttachmentSources) (attach func(context.Context) ([]attachment.Content, error), maxBytes int64) {
 	if len(t.Spec.Attachments) == 0 {
 		return nil, 0
 	}
 	for _, a := range t.Spec.Attachments {
-		most += int64(attachment.MaxOf(a.MediaType))
+		maxBytes += int64(attachment.MaxOf(a.MediaType))
 	}
-	return func(ctx context.Context) ([]attachment.Content, error) { return s.readAll(ctx, t) }, min(most, attachment.MaxTotalBytes)
+	attach = func(ctx context.Context) ([]attachment.Content, error) { return s.readAll(ctx, t) }
+	return attach, min(maxBytes, attachment.MaxTotalBytes)
 }
 
 // readAll reads the attachments of a Turn.
@@ -85,19 +86,19 @@ func (s *AttachmentSources) withoutRedacted(field string, c attachment.Content) 
 	return attachment.New(field, c.Name, c.MediaType, []byte(clean))
 }
 
-// read reads the content of an attachment, and returns the field that names its source.
-func (s *AttachmentSources) read(ctx context.Context, at string, a *v1alpha1.Attachment) (field string, data []byte, err error) {
+// read reads the content of an attachment, which is in the field path. It also returns the field that names its source.
+func (s *AttachmentSources) read(ctx context.Context, path string, a *v1alpha1.Attachment) (field string, data []byte, err error) {
 	if ref := a.ConfigMapKeyRef; ref != nil {
-		field = at + ".configMapKeyRef"
+		field = path + ".configMapKeyRef"
 		data, err := s.ConfigMaps.readContent(ctx, field, *ref)
 		return field, data, err
 	}
 	if ref := a.ArtifactRef; ref != nil {
-		field = at + ".artifactRef"
+		field = path + ".artifactRef"
 		data, err := s.readArtifact(ctx, field, a)
 		return field, data, err
 	}
-	field = at + ".url"
+	field = path + ".url"
 	if s.Fetch == nil {
 		return field, nil, refusedURL(field)
 	}

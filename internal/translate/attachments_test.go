@@ -30,9 +30,9 @@ func TestAttach(t *testing.T) {
 	answer := func(data []byte, err error) translate.Fetch {
 		return func(context.Context, string, string, int) ([]byte, error) { return data, err }
 	}
-	fetch := func(_ context.Context, url, mediaType string, most int) ([]byte, error) {
-		if url != "https://files.example/b.json" || mediaType != "application/json" || most != 262144 {
-			t.Errorf("fetch of %q as %q with at most %d bytes, want that of attachment b", url, mediaType, most)
+	fetch := func(_ context.Context, url, mediaType string, maxBytes int) ([]byte, error) {
+		if url != "https://files.example/b.json" || mediaType != "application/json" || maxBytes != 262144 {
+			t.Errorf("fetch of %q as %q with at most %d bytes, want that of attachment b", url, mediaType, maxBytes)
 		}
 		return []byte(`{"two":2}`), nil
 	}
@@ -53,9 +53,9 @@ func TestAttach(t *testing.T) {
 		"content of other type": {existing, answer([]byte{0}, nil), "not a text in UTF-8"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			attach, most := translate.Attach(attached(), translate.AttachmentSources{ConfigMaps: tc.maps, Fetch: tc.fetch})
-			if most != 2*262144 {
-				t.Errorf("the maximum size is %d bytes, want %d", most, 2*262144)
+			attach, maxBytes := translate.Attach(attached(), translate.AttachmentSources{ConfigMaps: tc.maps, Fetch: tc.fetch})
+			if maxBytes != 2*262144 {
+				t.Errorf("the maximum size is %d bytes, want %d", maxBytes, 2*262144)
 			}
 			got, err := attach(t.Context())
 			if tc.want != "" {
@@ -69,7 +69,7 @@ func TestAttach(t *testing.T) {
 			}
 		})
 	}
-	if attach, most := translate.Attach(&v1alpha1.Turn{}, translate.AttachmentSources{}); attach != nil || most != 0 {
+	if attach, maxBytes := translate.Attach(&v1alpha1.Turn{}, translate.AttachmentSources{}); attach != nil || maxBytes != 0 {
 		t.Error("Attach returns a function for a Turn without attachments")
 	}
 }
@@ -139,7 +139,7 @@ func TestCheckAttachments(t *testing.T) {
 	}
 }
 
-// TestAttachArtifact checks the errors of artifacts, and that control characters are removed from a text.
+// TestAttachArtifact checks the errors of artifacts, and that U+FFFD replaces the control characters in a text.
 func TestAttachArtifact(t *testing.T) {
 	asks := &v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Attachments: []v1alpha1.Attachment{{
 		Name: "a", MediaType: "text/plain", ArtifactRef: &v1alpha1.ArtifactReference{TurnName: "before", Name: "call-1-1"},
@@ -179,7 +179,7 @@ func TestAttachArtifact(t *testing.T) {
 	}
 }
 
-// TestOutOfScope checks of which Turns a Turn may use artifacts.
+// TestOutOfScope checks which Turns have artifacts that a given Turn may use.
 func TestOutOfScope(t *testing.T) {
 	in := func(session string) *v1alpha1.Turn {
 		if session == "" {

@@ -30,8 +30,8 @@ type BudgetRule struct {
 }
 
 // Budget returns the rule of a Budget. A Budget applies even if its spec has a fault that the schema cannot detect:
-// with an unknown time zone, its periods are in UTC; with a label selector that cannot be used, it selects Agents with
-// any labels.
+// with an unknown time zone, its periods are in UTC; a cost that is not a decimal counts as 0; with a label selector
+// that cannot be used, it selects Agents with any labels.
 func Budget(b *v1alpha1.Budget) BudgetRule {
 	r := BudgetRule{Rule: budget.Rule{
 		UID: string(b.UID), Name: b.Name, Generation: b.Generation, Unit: budget.Unit(b.Spec.Period), Zone: time.UTC,
@@ -39,11 +39,11 @@ func Budget(b *v1alpha1.Budget) BudgetRule {
 		Queue: b.Spec.OnExceeded == v1alpha1.OnBudgetExceededQueue,
 	}}
 	if name := b.Spec.TimeZone; name != "" {
-		if at, err := zone.Load(name); err != nil {
+		if location, err := zone.Load(name); err != nil {
 			r.Fault = fmt.Sprintf("spec.timeZone %q is not an IANA time zone: until it is corrected, the periods are in UTC",
 				name)
 		} else {
-			r.Zone = at
+			r.Zone = location
 		}
 	}
 	if cost := b.Spec.Limits.Cost; cost != nil {
@@ -68,12 +68,12 @@ func (r *BudgetRule) selectLabels(s *v1alpha1.LabelSelector) {
 	if s == nil {
 		return
 	}
-	by, err := s.Selector()
+	selector, err := s.Selector()
 	if err != nil {
 		r.Fault = fmt.Sprintf("spec.selector.agents.labelSelector cannot be used: %s: until it is corrected, all agents are selected", err)
 		return
 	}
-	r.byLabel = by
+	r.byLabel = selector
 }
 
 // SelectsRequester reports whether the rule applies to the Turns of a requester. name is empty if the requester is
@@ -86,9 +86,9 @@ func (r *BudgetRule) SelectsRequester(name string) bool {
 func (r *BudgetRule) ByRequester() bool { return len(r.requesters) > 0 }
 
 // SelectsAgent reports whether the rule applies to the Turns of an Agent. name is the reference of the Turn to its
-// Agent, so it is NAMESPACE/NAME for an Agent of another namespace. agent holds the labels of the Agent.
-func (r *BudgetRule) SelectsAgent(name string, agent map[string]string) bool {
-	return (len(r.agents) == 0 || slices.Contains(r.agents, name)) && (r.byLabel == nil || r.byLabel.Matches(labels.Set(agent)))
+// Agent, so it is NAMESPACE/NAME for an Agent of another namespace. agentLabels are the labels of the Agent.
+func (r *BudgetRule) SelectsAgent(name string, agentLabels map[string]string) bool {
+	return (len(r.agents) == 0 || slices.Contains(r.agents, name)) && (r.byLabel == nil || r.byLabel.Matches(labels.Set(agentLabels)))
 }
 
 // WarnPercent returns the percentage of a limit from which the condition Warning of a Budget is True.
@@ -176,14 +176,14 @@ type BudgetUse struct {
 // Uses returns the limits of a Budget, each with the amount that is spent.
 func (r *BudgetRule) Uses(a budget.Account) []BudgetUse {
 	var all []BudgetUse
-	if most := r.Limits.Tokens; most != nil {
-		all = append(all, BudgetUse{budget.OverTokens, decimal.NewFromInt(a.Tokens), decimal.NewFromInt(*most)})
+	if limit := r.Limits.Tokens; limit != nil {
+		all = append(all, BudgetUse{budget.OverTokens, decimal.NewFromInt(a.Tokens), decimal.NewFromInt(*limit)})
 	}
-	if most := r.Limits.Cost; most != nil {
-		all = append(all, BudgetUse{budget.OverCost, a.Cost, *most})
+	if limit := r.Limits.Cost; limit != nil {
+		all = append(all, BudgetUse{budget.OverCost, a.Cost, *limit})
 	}
-	if most := r.Limits.Turns; most != nil {
-		all = append(all, BudgetUse{budget.OverTurns, decimal.NewFromInt(a.Turns), decimal.NewFromInt(*most)})
+	if limit := r.Limits.Turns; limit != nil {
+		all = append(all, BudgetUse{budget.OverTurns, decimal.NewFromInt(a.Turns), decimal.NewFromInt(*limit)})
 	}
 	return all
 }

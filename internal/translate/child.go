@@ -178,9 +178,9 @@ const maxReportTime = 30 * time.Second
 // continue and ask its model. maxTime limits the time: if clocks differ, the parent may seem to have more time left
 // than its limit.
 func childLimits(left tool.Left, maxTime time.Duration) *v1alpha1.Limits {
-	until := min(left.Time, maxTime)
-	until -= min(until/10, maxReportTime)
-	seconds := int32(min(max(1, int64(until/time.Second)), maxTimeoutSeconds))
+	available := min(left.Time, maxTime)
+	available -= min(available/10, maxReportTime)
+	seconds := int32(min(max(1, int64(available/time.Second)), maxTimeoutSeconds))
 	out := &v1alpha1.Limits{TimeoutSeconds: &seconds, StartingDeadlineSeconds: &seconds}
 	if left.Tokens != nil {
 		out.MaxTokens = new(min(max(1, *left.Tokens), maxTurnTokens))
@@ -201,13 +201,13 @@ func ChildName(p *v1alpha1.Turn, step int, callID string) string {
 // ParentLabelOf returns the value of ParentLabel for a caller with this name.
 func ParentLabelOf(name string) string { return shortenTo(name, name, false) }
 
-// shortenTo returns a name of at most maxChildName characters. It ends with a hash of the text of, if the name is
-// longer than that or if always is true.
-func shortenTo(name, of string, always bool) string {
+// shortenTo returns a name of at most maxChildName characters. If the name is longer than that, or if always is true,
+// the result ends with a hash of identity.
+func shortenTo(name, identity string, always bool) string {
 	if !always && len(name) <= maxChildName {
 		return name
 	}
-	sum := sha256.Sum256([]byte(of))
+	sum := sha256.Sum256([]byte(identity))
 	hash := hex.EncodeToString(sum[:])[:16]
 	return strings.TrimRight(name[:min(len(name), maxChildName-1-len(hash))], ".-") + "-" + hash
 }
@@ -250,9 +250,9 @@ func isChildLimits(l, parent *v1alpha1.Limits) bool {
 		isWithin(l.ApprovalTimeoutSeconds, parent.ApprovalTimeoutSeconds) && isWithin(costOf(l), costOf(parent))
 }
 
-// isWithin reports whether a limit is at most most, or most is nil.
-func isWithin[T int32 | int64 | float64](n, most *T) bool {
-	return most == nil || n != nil && *n <= *most
+// isWithin reports whether a limit does not exceed another limit. If highest is nil, there is no other limit.
+func isWithin[T int32 | int64 | float64](n, highest *T) bool {
+	return highest == nil || n != nil && *n <= *highest
 }
 
 // costOf returns the limit on the cost, precise enough for comparisons, or nil if there is none.

@@ -138,7 +138,7 @@ func TestChildRefusesInvalidArguments(t *testing.T) {
 // TestChildOfRefusesUnknownArguments checks that a call is refused if it has an argument that the sub-agent would not
 // receive, because that argument may restrict the call. With argumentValidation Off, no gate has checked the arguments.
 func TestChildOfRefusesUnknownArguments(t *testing.T) {
-	of := callOf(func(*translate.ChildCall) {})
+	call := callOf(func(*translate.ChildCall) {})
 	for arguments, tc := range map[string]struct {
 		attempt int
 		ok      bool
@@ -149,8 +149,8 @@ func TestChildOfRefusesUnknownArguments(t *testing.T) {
 		`{"task":"Close it.","context":"x","options":{}}`:   {1, false},
 		`{"task":"Close it.","dry_run":true,"context":"x"}`: {2, true}, // an earlier version may have created its Turn
 	} {
-		_, err := translate.ChildOf(of.Parent, of.Caller, "researcher", tool.Call{
-			Step: 1, CallID: "c", Attempt: tc.attempt, Arguments: json.RawMessage(arguments), Left: of.Left,
+		_, err := translate.ChildOf(call.Parent, call.Caller, "researcher", tool.Call{
+			Step: 1, CallID: "c", Attempt: tc.attempt, Arguments: json.RawMessage(arguments), Left: call.Left,
 		})
 		if tc.ok != (err == nil) || err != nil && tool.AsError(err).Class != tool.InvalidArguments {
 			t.Errorf("a call with %s, attempt %d: %v, want success: %t", arguments, tc.attempt, err, tc.ok)

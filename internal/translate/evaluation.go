@@ -49,10 +49,11 @@ func IsSampled(a *v1alpha1.Agent, t *v1alpha1.Turn) bool {
 	return binary.BigEndian.Uint64(sum[:])%100 < uint64(max(0, *e.SamplePercent))
 }
 
-// maxEvaluationBytes is the maximum size of the reason and of the model of an evaluation in a status, in bytes of JSON.
+// maxEvaluationBytes is the maximum size of each text of an evaluation in a status, which are the reason and the model,
+// in bytes of JSON.
 const maxEvaluationBytes = 600
 
-// Evaluations returns evaluations for the status of a Turn, at most one of each judge.
+// Evaluations returns evaluations for the status of a Turn, at most judge.MaxPerProfile.
 func Evaluations(all []task.Evaluation) []v1alpha1.Evaluation {
 	var out []v1alpha1.Evaluation
 	for i := range all[:min(len(all), judge.MaxPerProfile)] {

@@ -12,7 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// shared returns an Agent of the namespace owner that refers to objects of this and of other namespaces.
+// shared returns an Agent of the namespace "owner" that refers to objects of this namespace and of other namespaces.
 func shared() *v1alpha1.Agent {
 	return &v1alpha1.Agent{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "owner", Name: "helper"},
@@ -56,8 +56,8 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestChildOfSharedAgents checks that the Turns of an Agent always refer to it in the same way, whichever Agent calls
-// it.
+// TestChildOfSharedAgents checks that the Turns of a called Agent always refer to this Agent in the same way, whichever
+// Agent calls it.
 func TestChildOfSharedAgents(t *testing.T) {
 	t.Parallel()
 	parent := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "parent", UID: "p"}}

@@ -1,5 +1,5 @@
-// Package translate converts API objects into values of the engine, and results of the engine into status. Other
-// packages do not. Credentials are not part of these values.
+// Package translate converts API objects into values of the engine, and results of the engine into status. No other
+// package converts them. Credentials are not part of these values.
 package translate
 
 import (

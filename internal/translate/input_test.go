@@ -165,12 +165,12 @@ func TestLimits(t *testing.T) {
 	limits := func(steps, calls int32, tokens int64, cost string) *v1alpha1.Limits {
 		return &v1alpha1.Limits{MaxSteps: &steps, MaxToolCalls: &calls, MaxTokens: &tokens, MaxCost: &cost}
 	}
-	talk := func(maxTokens, tokens int64, maxCost, cost string) *v1alpha1.Session {
+	sessionWith := func(maxTokens, tokens int64, maxCost, cost string) *v1alpha1.Session {
 		s := &v1alpha1.Session{Spec: v1alpha1.SessionSpec{Budget: &v1alpha1.SessionBudget{MaxTokens: &maxTokens, MaxCost: &maxCost}}}
 		s.Status.Usage = &v1alpha1.Usage{TotalTokens: tokens, Cost: &v1alpha1.Cost{Amount: cost, Currency: "USD"}}
 		return s
 	}
-	of := func(steps, calls int, tokens int64, cost string) loop.Limits {
+	wantLimits := func(steps, calls int, tokens int64, cost string) loop.Limits {
 		return loop.Limits{
 			MaxSteps: steps, MaxToolCalls: calls, MaxTokens: tokens, MaxCost: decimal.RequireFromString(cost),
 			MaxDescendants: 25, ApprovalTimeout: 24 * time.Hour,
@@ -182,34 +182,47 @@ func TestLimits(t *testing.T) {
 		session     *v1alpha1.Session
 		want        loop.Limits
 	}{
-		"none": {"the defaults apply; without prices the cost has none", nil, nil, nil, of(6, 25, 1_000_000, "0")},
+		"none": {"the defaults apply; without prices, the cost has no limit", nil, nil, nil, wantLimits(6, 25, 1_000_000, "0")},
 		"other limits": {
 			"the defaults apply", &v1alpha1.Limits{TimeoutSeconds: new(int32(9))},
-			&v1alpha1.Limits{}, &v1alpha1.Session{}, of(6, 25, 1_000_000, "0"),
+			&v1alpha1.Limits{}, &v1alpha1.Session{}, wantLimits(6, 25, 1_000_000, "0"),
 		},
-		"turn":           {"its limits apply, also above the defaults", limits(9, 99, 1000, "0.5"), nil, nil, of(9, 99, 1000, "0.5")},
-		"agent":          {"its limits apply, also above the defaults", nil, limits(9, 99, 1000, "0.5"), nil, of(9, 99, 1000, "0.5")},
-		"turn is lower":  {"the lowest limit applies", limits(1, 0, 10, "0.05"), limits(9, 99, 1000, "0.5"), nil, of(1, 0, 10, "0.05")},
-		"agent is lower": {"the lowest limit applies", limits(9, 99, 1000, "0.5"), limits(1, 0, 10, "0.05"), nil, of(1, 0, 10, "0.05")},
+		"turn": {
+			"its limits apply, also above the defaults", limits(9, 99, 1000, "0.5"), nil, nil,
+			wantLimits(9, 99, 1000, "0.5"),
+		},
+		"agent": {
+			"its limits apply, also above the defaults", nil, limits(9, 99, 1000, "0.5"), nil,
+			wantLimits(9, 99, 1000, "0.5"),
+		},
+		"turn is lower": {
+			"the lowest limit applies", limits(1, 0, 10, "0.05"), limits(9, 99, 1000, "0.5"), nil,
+			wantLimits(1, 0, 10, "0.05"),
+		},
+		"agent is lower": {
+			"the lowest limit applies", limits(9, 99, 1000, "0.5"), limits(1, 0, 10, "0.05"), nil,
+			wantLimits(1, 0, 10, "0.05"),
+		},
 		"each lowers some": {
 			"the lowest value of each limit applies", limits(9, 1, 1000, "0.05"), limits(2, 99, 10, "0.5"), nil,
-			of(2, 1, 10, "0.05"),
+			wantLimits(2, 1, 10, "0.05"),
 		},
-		"session alone": {"the rest of its budget applies", nil, nil, talk(1000, 400, "1", "0.25"), of(6, 25, 600, "0.75")},
+		"session alone": {"the rest of its budget applies", nil, nil, sessionWith(1000, 400, "1", "0.25"), wantLimits(6, 25, 600, "0.75")},
 		"session has much": {
-			"the default applies if it is lower", nil, nil, talk(1_000_000_000, 400, "1", "0.25"), of(6, 25, 1_000_000, "0.75"),
+			"the default applies if it is lower", nil, nil, sessionWith(1_000_000_000, 400, "1", "0.25"),
+			wantLimits(6, 25, 1_000_000, "0.75"),
 		},
 		"session is lower": {
-			"the rest of its budget applies", limits(9, 9, 601, "0.76"), limits(9, 9, 900, "0.9"), talk(1000, 400, "1", "0.25"),
-			of(9, 9, 600, "0.75"),
+			"the rest of its budget applies", limits(9, 9, 601, "0.76"), limits(9, 9, 900, "0.9"), sessionWith(1000, 400, "1", "0.25"),
+			wantLimits(9, 9, 600, "0.75"),
 		},
 		"session is higher": {
 			"the limit of the Turn applies", limits(9, 9, 10, "0.05"), nil,
-			talk(1000, 400, "1", "0.25"), of(9, 9, 10, "0.05"),
+			sessionWith(1000, 400, "1", "0.25"), wantLimits(9, 9, 10, "0.05"),
 		},
 		"session is used up": {
 			"0 would be no limit, so the lowest limit stops the next request", limits(9, 9, 10, "0.05"), nil,
-			talk(1000, 1000, "1", "3"), of(9, 9, 1, "0.0000000001"),
+			sessionWith(1000, 1000, "1", "3"), wantLimits(9, 9, 1, "0.0000000001"),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -80,19 +80,19 @@ func MaxMemories(a *v1alpha1.Agent) int {
 }
 
 // IsWrittenByRequester reports whether the requester of a Turn has written its message. The message of a sub-agent's
-// Turn was written by another Agent, and a message in a ConfigMap by anyone who may write the ConfigMap. The depth is
-// checked, too, because it is immutable, but the owner reference to the calling Turn can be removed.
+// Turn was written by another Agent, and a message in a ConfigMap by anyone who may write the ConfigMap. The function
+// checks the depth, too: the owner reference to the calling Turn can be removed, but the depth is immutable.
 func IsWrittenByRequester(t *v1alpha1.Turn) bool {
 	_, called := Parent(t)
 	return !called && (t.Spec.Depth == nil || *t.Spec.Depth == 0) && t.Spec.MessageFrom == nil
 }
 
-// Observation returns the observation of a Turn that has ended. about has the facts about the Turn that all its
-// memories have.
-func Observation(t *v1alpha1.Turn, about memories.Memory) memories.Observation {
+// Observation returns the observation of a Turn that has ended. common has the fields that are the same in all memories
+// of the Turn.
+func Observation(t *v1alpha1.Turn, common memories.Memory) memories.Observation {
 	o := memories.Observation{
-		TurnUID: about.TurnUID, Namespace: about.Namespace, Turn: about.Turn, Agent: about.Agent, Session: about.Session,
-		SessionUID: about.SessionUID, Requester: about.Requester, Time: about.Learned.Truncate(time.Microsecond),
+		TurnUID: common.TurnUID, Namespace: common.Namespace, Turn: common.Turn, Agent: common.Agent, Session: common.Session,
+		SessionUID: common.SessionUID, Requester: common.Requester, Time: common.Learned.Truncate(time.Microsecond),
 		Details: memories.Details{Reason: t.StateReason()},
 	}
 	if d := t.Status.Decision; d != nil {

@@ -73,7 +73,7 @@ func Preparation(ctx context.Context, o Objects, now time.Time) (prepare.Input, 
 			return prepare.Input{}, err
 		}
 	}
-	removeFrom(&in, o.Redaction)
+	redactInput(&in, o.Redaction)
 	return in, nil
 }
 

@@ -21,7 +21,7 @@ import (
 
 var errAPI = errors.New("the API server is unreachable")
 
-// configMaps returns texts of the ConfigMap texts, and errAPI for the ConfigMap unreachable.
+// configMaps returns texts of the ConfigMap "texts", and errAPI for the ConfigMap "unreachable".
 func configMaps(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
 	var data map[string]string
 	switch ref.Name {
@@ -40,7 +40,7 @@ func ref(name, key string) v1alpha1.ConfigMapKeyReference {
 	return v1alpha1.ConfigMapKeyReference{Name: name, Key: key}
 }
 
-// from returns a source that is a key of the ConfigMap texts.
+// from returns a source that is a key of the ConfigMap "texts".
 func from(key string) *v1alpha1.ContentSource {
 	return &v1alpha1.ContentSource{ConfigMapKeyRef: ref("texts", key)}
 }
@@ -92,7 +92,7 @@ func TestPreparation(t *testing.T) {
 		want   func(*prepare.Input)
 	}{
 		"zone": {
-			"now is in the agent's zone", func(o *translate.Objects) { o.Agent.Spec.TimeZone = "Europe/Berlin" },
+			"Now is in the Agent's time zone", func(o *translate.Objects) { o.Agent.Spec.TimeZone = "Europe/Berlin" },
 			func(in *prepare.Input) { in.Now = now.In(berlin) },
 		},
 		"no memory": {
@@ -210,7 +210,7 @@ func TestPreparation(t *testing.T) {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 			if got.Now.Location().String() != want.Now.Location().String() {
-				t.Errorf("now is in %s, want %s", got.Now.Location(), want.Now.Location())
+				t.Errorf("Now is in %s, want %s", got.Now.Location(), want.Now.Location())
 			}
 		})
 	}

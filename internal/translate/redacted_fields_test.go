@@ -27,8 +27,8 @@ var kept = map[string]string{
 	"History[].ProviderData.Endpoint": "a name", "History[].ProviderData.Format": "an enum",
 }
 
-// texts visits every field of a request that is a text and not a value of an enum with a type of its own. It creates
-// values for nil pointers, and one element for each list and map.
+// texts visits the fields of a request that may contain text: strings, maps and JSON, but not enums with a type of
+// their own. It creates values for nil pointers, and one element for each empty list.
 func texts(v reflect.Value, path string, visit func(path string, v reflect.Value)) {
 	switch v.Kind() {
 	case reflect.Pointer:

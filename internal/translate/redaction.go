@@ -27,9 +27,9 @@ func Rules(a *v1alpha1.Agent) (*redact.Rules, error) {
 	return redact.NewRules("Agent spec.redaction", patterns, r.JSONPaths)
 }
 
-// Redaction returns the redaction of a Turn of an Agent. It applies the rules of the Agent, and credentials, a function
-// that removes the credentials of the namespace from a text and may be nil. Redaction returns an *invalid.Error for a
-// rule that cannot be used.
+// Redaction returns the redaction of a Turn of an Agent, which applies the rules of the Agent. It also applies
+// credentials, which removes the credentials of the namespace from a text. credentials may be nil. Redaction returns an
+// *invalid.Error for a rule that cannot be used.
 func Redaction(ctx context.Context, a *v1alpha1.Agent, credentials func(string) string) (*redact.Turn, error) {
 	rules, err := Rules(a)
 	if err != nil {
@@ -38,9 +38,9 @@ func Redaction(ctx context.Context, a *v1alpha1.Agent, credentials func(string) 
 	return redact.NewTurn(ctx, rules, credentials), nil
 }
 
-// removeFrom applies a redaction to the texts of an input whose authors are not trusted: those of the Turn and of
+// redactInput applies a redaction to the texts of an input whose authors are not trusted: those of the Turn and of
 // ConfigMaps, and all contributions. Other texts of the profile and the Agent are not changed.
-func removeFrom(in *prepare.Input, r *redact.Turn) {
+func redactInput(in *prepare.Input, r *redact.Turn) {
 	t := &in.Turn
 	for _, text := range []*string{&t.Message, &t.Summary, &t.Skill, &t.Data} {
 		*text = r.Remove(*text)
@@ -49,7 +49,7 @@ func removeFrom(in *prepare.Input, r *redact.Turn) {
 		t.Parameters[name] = r.Remove(value)
 	}
 	for i := range t.History {
-		removeFromHistory(&t.History[i], r)
+		redactHistoryMessage(&t.History[i], r)
 	}
 	t.Preferences = slices.Clone(t.Preferences) // the Turn's object must not change
 	for i := range t.Preferences {
@@ -65,7 +65,7 @@ func removeFrom(in *prepare.Input, r *redact.Turn) {
 		e := &t.Enrichments[i]
 		e.Title, e.Content, e.Source = r.Remove(e.Title), r.Remove(e.Content), r.Remove(e.Source)
 	}
-	removeFromShaping(&t.Shaping, r)
+	redactShaping(&t.Shaping, r)
 	lists := [][]prompt.Contribution{t.Contributions, in.Agent.Contributions, in.Profile.Contributions}
 	for i := range in.Profile.ForModels {
 		lists = append(lists, in.Profile.ForModels[i].Contributions)
@@ -85,8 +85,8 @@ func removeFrom(in *prepare.Input, r *redact.Turn) {
 	}
 }
 
-// removeFromShaping removes texts from the wishes of a Turn.
-func removeFromShaping(l *turncontext.Layer, r *redact.Turn) {
+// redactShaping applies a redaction to the shaping of a Turn.
+func redactShaping(l *turncontext.Layer, r *redact.Turn) {
 	l.Mode, l.Expression.Tone = r.Remove(l.Mode), r.Remove(l.Expression.Tone)
 	for i := range l.Overlays {
 		o := &l.Overlays[i]
@@ -98,9 +98,9 @@ func removeFromShaping(l *turncontext.Layer, r *redact.Turn) {
 	}
 }
 
-// removeFromHistory removes texts from a message, as from the reply that it was. Its calls keep their IDs, which the
-// messages with their results have, too.
-func removeFromHistory(h *prepare.HistoryMessage, r *redact.Turn) {
+// redactHistoryMessage applies a redaction to a message of the history, in the same way as to a reply. The calls of the
+// message keep their IDs, because the messages with the results of these calls name the same IDs.
+func redactHistoryMessage(h *prepare.HistoryMessage, r *redact.Turn) {
 	reply := model.Reply{Text: h.Content, ToolCalls: slices.Clone(h.ToolCalls), ProviderData: h.ProviderData}
 	reply.Redact(r.Remove)
 	for i := range reply.ToolCalls {

@@ -47,7 +47,8 @@ func RecordedTurn(r *turn.Recording, agent v1alpha1.SharedReference) *v1alpha1.T
 
 // PrepareAgain returns the input of a recorded preparation with the Agent, the profile and the manager's skills of o.
 // If one of these is nil, the recorded value is used. The request, the time and the tools are the recorded ones. The
-// redaction rules of the Agent apply to the recorded request, too.
+// redaction rules of the Agent apply to the recorded request, too. Unlike Preparation, PrepareAgain never uses
+// o.ConfigMaps: o.AgentConfigMaps and o.ProfileConfigMaps must be set if the Agent or the profile refers to ConfigMaps.
 func PrepareAgain(ctx context.Context, recorded *prepare.Input, o Objects) (prepare.Input, error) {
 	in, err := copyOf(recorded)
 	if err != nil {
@@ -76,7 +77,7 @@ func PrepareAgain(ctx context.Context, recorded *prepare.Input, o Objects) (prep
 			return in, err
 		}
 	}
-	removeFrom(&in, o.Redaction)
+	redactInput(&in, o.Redaction)
 	return in, nil
 }
 
@@ -93,10 +94,11 @@ func copyOf(in *prepare.Input) (out prepare.Input, err error) {
 	return out, nil
 }
 
-// AttachRecorded returns the function that reads the attachments of a recorded Turn, without what redaction removes
-// from texts, and the size of the recorded contents together, in bytes. The function is nil if the Turn has none.
-func AttachRecorded(r *turn.Recording, redaction *redact.Turn) (attach func(context.Context) ([]attachment.Content, error), most int64) {
-	read, most := r.Attach()
+// AttachRecorded returns the function that reads the attachments of a recorded Turn and applies redaction to the texts
+// among them. total is the size of the recorded contents together, in bytes. The function is nil if the Turn has no
+// attachments.
+func AttachRecorded(r *turn.Recording, redaction *redact.Turn) (attach func(context.Context) ([]attachment.Content, error), total int64) {
+	read, total := r.Attach()
 	if read == nil {
 		return nil, 0
 	}
@@ -107,5 +109,5 @@ func AttachRecorded(r *turn.Recording, redaction *redact.Turn) (attach func(cont
 			all[i], err = s.withoutRedacted(fmt.Sprintf("attachment %q of the recorded Turn", all[i].Name), all[i])
 		}
 		return all, err
-	}, most
+	}, total
 }

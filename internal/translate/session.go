@@ -129,7 +129,7 @@ func BudgetUsed(s *v1alpha1.Session) string {
 		used = append(used, fmt.Sprintf("%d of %d tokens (spec.budget.maxTokens)", tokens(s), *b.MaxTokens))
 	}
 	if b.MaxCost != nil {
-		if most, err := decimal.NewFromString(*b.MaxCost); err == nil && cost(s).GreaterThanOrEqual(most) {
+		if limit, err := decimal.NewFromString(*b.MaxCost); err == nil && cost(s).GreaterThanOrEqual(limit) {
 			used = append(used, fmt.Sprintf("a cost of %s of %s (spec.budget.maxCost)", cost(s), *b.MaxCost))
 		}
 	}
@@ -148,12 +148,12 @@ func RemainingLimits(s *v1alpha1.Session) *v1alpha1.Limits {
 		return nil
 	}
 	var left v1alpha1.Limits
-	if most := s.Spec.Budget.MaxTokens; most != nil {
-		left.MaxTokens = new(max(1, *most-tokens(s)))
+	if limit := s.Spec.Budget.MaxTokens; limit != nil {
+		left.MaxTokens = new(max(1, *limit-tokens(s)))
 	}
 	if m := s.Spec.Budget.MaxCost; m != nil {
-		if most, err := decimal.NewFromString(*m); err == nil {
-			left.MaxCost = new(decimal.Max(leastCost, most.Sub(cost(s))).String())
+		if limit, err := decimal.NewFromString(*m); err == nil {
+			left.MaxCost = new(decimal.Max(leastCost, limit.Sub(cost(s))).String())
 		}
 	}
 	if left == (v1alpha1.Limits{}) {

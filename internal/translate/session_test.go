@@ -45,7 +45,7 @@ func TestSessionTotals(t *testing.T) {
 		known(s)
 		s.Usage.Cost, s.Usage.CostUnknown = &v1alpha1.Cost{Amount: "0.0123", Currency: "EUR"}, false
 	}
-	new0 := v1alpha1.SessionStatus{ObservedGeneration: 2, Conditions: cond}
+	fresh := v1alpha1.SessionStatus{ObservedGeneration: 2, Conditions: cond}
 	for name, tc := range map[string]struct {
 		reason  string
 		before  v1alpha1.SessionStatus
@@ -54,7 +54,7 @@ func TestSessionTotals(t *testing.T) {
 		want    v1alpha1.SessionStatus
 		changed bool
 	}{
-		"first": {"the first Turn of a session begins the totals", new0, totals(1), "a", after(1, "a", end), true},
+		"first": {"the first Turn of a session begins the totals", fresh, totals(1), "a", after(1, "a", end), true},
 		"late": {
 			"a Turn that is charged late does not set the time back", after(2, "b", end.Add(time.Hour)), totals(3),
 			"c", after(3, "c", end.Add(time.Hour)), true,
@@ -77,7 +77,7 @@ func TestSessionTotals(t *testing.T) {
 			"a Turn that asked no model is not the last", after(3, "c", earlier), totals(3), "d",
 			after(3, "c", earlier), false,
 		},
-		"only no request": {"a first Turn that asked no model does not count", new0, totals(0), "d", new0, false},
+		"only no request": {"a first Turn that asked no model does not count", fresh, totals(0), "d", fresh, false},
 		"cost added": {
 			"a cost that an older version did not write is added", after(3, "c", earlier), priced, "c",
 			after(3, "c", earlier, cost), true,

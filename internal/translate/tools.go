@@ -49,8 +49,8 @@ func contextPolicy(c *v1alpha1.AgentContext) loop.ContextPolicy {
 const maxListedTools = 128
 
 // MayAffect reports whether a Turn may call a tool that is not ReadOnly, as far as the current status of its Agent
-// shows. It returns true if the tools are unknown. If it was wrong to return false, the run sets status.executor's
-// sideEffects before it calls such a tool.
+// shows. It returns true if the tools are unknown. If MayAffect returns false and the Turn nevertheless calls such a
+// tool, the run first sets sideEffects in status.executor.
 func MayAffect(t *v1alpha1.Turn, a *v1alpha1.Agent) bool {
 	if a == nil {
 		return true

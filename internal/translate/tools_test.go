@@ -52,7 +52,7 @@ func TestContextWarningComesBeforeCompaction(t *testing.T) {
 	}{
 		"nothing": {"the defaults", v1alpha1.AgentContext{}, loop.ContextPolicy{Compact: true, WarnPercent: 70, CompactPercent: 90}},
 		"compact only": {
-			"the default of the warning is lowered to it",
+			"the default of the warning is lowered to compactPercent",
 			v1alpha1.AgentContext{CompactPercent: 50},
 			loop.ContextPolicy{Compact: true, WarnPercent: 50, CompactPercent: 50},
 		},

@@ -24,7 +24,8 @@ type Binding struct {
 	Store    store.Identity
 	// SideEffects is true if the Turn may call a tool that is not ReadOnly, or if that is unknown.
 	SideEffects bool
-	// Overdue is true if the executor must end the Turn, because it waited too long for its start after a suspension.
+	// Overdue is true if the executor must end the Turn, because the Turn waited too long for its start after a
+	// suspension.
 	Overdue bool
 	// Epoch and Start are set by capstan run only, which reads them from the journal. If they are zero, the epoch is
 	// one more than before, and a Turn that has not started starts now.
@@ -119,7 +120,7 @@ func (r Run) unbind(t *v1alpha1.Turn) {
 	r.write(t, true)
 }
 
-// RunWait says for what a run waits. The zero value means that the run does not wait.
+// RunWait says what a run waits for. The zero value means that the run does not wait.
 type RunWait struct {
 	// Memory is true if the run waits for memory.
 	Memory bool
@@ -132,20 +133,20 @@ func WaitForProvider(name string) string {
 	return fmt.Sprintf("waiting for ModelProvider %q: its rate limits or its circuit breaker hold the next request back", name)
 }
 
-// ReportProgress writes the progress of a run that continues. waits says for what the run waits. If waits is nil, the
-// conditions do not change.
-func ReportProgress(t *v1alpha1.Turn, r Run, waits *RunWait, now time.Time) {
+// ReportProgress writes the progress of a run that continues, and its current wait. If runWait is nil, the conditions
+// do not change.
+func ReportProgress(t *v1alpha1.Turn, r Run, runWait *RunWait, now time.Time) {
 	r.write(t, false)
-	if waits == nil {
+	if runWait == nil {
 		return
 	}
 	reason, message := v1alpha1.TurnReasonRunning, boundTo(t.BoundTo())
 	switch {
-	case waits.Memory:
+	case runWait.Memory:
 		message += ", and waiting for memory: the conversations of the namespace use their whole share"
-	case waits.Provider != "":
+	case runWait.Provider != "":
 		reason = v1alpha1.TurnReasonQueued
-		message += ", and " + WaitForProvider(waits.Provider)
+		message += ", and " + WaitForProvider(runWait.Provider)
 	}
 	wait(t, reason, message, now)
 }
@@ -156,12 +157,12 @@ func MarkSideEffects(t *v1alpha1.Turn, r Run) {
 	t.Status.Executor.SideEffects = true
 }
 
-// StartOver writes that a run starts over in another store, or continues after the entries that are left, because the
-// journal was lost. It removes the counts and calls of earlier runs.
-func StartOver(t *v1alpha1.Turn, l *Loss, in store.Identity, now time.Time) {
+// StartOver writes that a run starts over, or continues after the entries that are left, because the journal was lost.
+// runStore is the store of this run. StartOver removes the counts and calls of earlier runs.
+func StartOver(t *v1alpha1.Turn, l *Loss, runStore store.Identity, now time.Time) {
 	s, b := &t.Status, t.Status.Executor
 	s.Steps, s.ToolCalls, s.Usage, s.SubAgentUsage, s.PendingApprovals, s.AwaitedTurns = nil, nil, nil, nil, nil, nil
-	b.StoreID, b.StoreIncarnation, b.JournalEntries, b.JournalComplete = in.ID, in.Incarnation, nil, false
+	b.StoreID, b.StoreIncarnation, b.JournalEntries, b.JournalComplete = runStore.ID, runStore.Incarnation, nil, false
 	setCondition(t, v1alpha1.ConditionJournalLost, metav1.ConditionTrue, l.Reason, l.StartOver(), now)
 }
 

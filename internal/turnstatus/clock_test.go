@@ -31,7 +31,7 @@ func TestTimeLeftWithWrongClocks(t *testing.T) {
 			v1alpha1.TurnStatus{StartTime: at(-50 * time.Second), ParkedMilliseconds: 20_000},
 			30 * time.Second, 50_000,
 		},
-		"parked still": {"the current wait does not count, either", v1alpha1.TurnStatus{
+		"still parked": {"the current wait does not count, either", v1alpha1.TurnStatus{
 			StartTime:          at(-50 * time.Second),
 			ParkedMilliseconds: 20_000, ParkedTime: at(-10 * time.Second),
 		}, 40 * time.Second, 50_000},

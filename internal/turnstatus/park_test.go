@@ -74,8 +74,8 @@ func TestPark(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := bound()
-			got.Name, got.Status.AwaitedTurns = "one", []string{"of before"}
-			got.Status.PendingApprovals = []v1alpha1.PendingApproval{{CallID: "of before"}}
+			got.Name, got.Status.AwaitedTurns = "one", []string{"earlier"}
+			got.Status.PendingApprovals = []v1alpha1.PendingApproval{{CallID: "earlier"}}
 			turnstatus.Park(got, turnstatus.Run{}, &tc.parked, now)
 			c := got.Status.Conditions[0]
 			if c.Reason != tc.reason || c.Status != metav1.ConditionUnknown || (tc.message != "" && c.Message != tc.message) {
@@ -108,7 +108,7 @@ func TestParkedTime(t *testing.T) {
 	}
 	turnstatus.Park(got, turnstatus.Run{}, &loop.Parked{Turns: []string{"child"}}, at(10))
 	if p := parkedFor(at(20)); p != 4*time.Second {
-		t.Errorf("parked for %s, want 4s: the time of a sub-agent's Turn counts", p)
+		t.Errorf("parked for %s, want 4s: the wait for a sub-agent's Turn does not count as parked", p)
 	}
 	if turnstatus.Bind(got, turnstatus.Binding{Executor: "e"}, at(20)); !slices.Equal(got.Status.AwaitedTurns, []string{"child"}) {
 		t.Errorf("status %+v, want the Turn whose answer the run reads next", got.Status)

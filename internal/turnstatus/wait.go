@@ -18,8 +18,8 @@ import (
 // Wait writes why an unbound Turn cannot be bound yet, and reports whether the status changed.
 //  1. If the Turn is bound, its executor is lost. Wait unbinds it, and the run may have written more entries to the
 //     journal than the status says.
-//  2. If the reason is Suspended, the Turn gets its whole time limit again when it continues. It does not wait for a
-//     Budget any more, because its next run asks the Budget, and then stops the time.
+//  2. If the reason is Suspended, the Turn gets its whole time limit again when it continues. The status names no
+//     awaited Budget any more: the next run asks the Budget again, and parks the Turn after a refusal.
 //  3. order is the position of the Turn among the Turns of its Session that were created in the same second. The first
 //     write stores it.
 func Wait(t *v1alpha1.Turn, reason, message string, order int64, now time.Time) (changed bool) {
@@ -87,13 +87,13 @@ func StayParked(t *v1alpha1.Turn, reason, message string, paused bool, now time.
 	return wait(t, reason, message, now) || changed
 }
 
-// Suspend hands back a Turn that was suspended while it ran. waits is what the Turn has just begun to wait for, or nil.
-// Of waits, only the Turns of sub-agents are written.
-func Suspend(t *v1alpha1.Turn, r Run, waits *loop.Parked, now time.Time) {
+// Suspend hands back a Turn that was suspended while it ran. newWait is nil, or says what the Turn has just begun to
+// wait for. Suspend writes only the Turns of sub-agents from it.
+func Suspend(t *v1alpha1.Turn, r Run, newWait *loop.Parked, now time.Time) {
 	r.unbind(t)
 	restartClock(&t.Status)
-	if waits != nil && len(waits.Turns) > 0 {
-		await(&t.Status, waits.Turns)
+	if newWait != nil && len(newWait.Turns) > 0 {
+		await(&t.Status, newWait.Turns)
 	}
 	wait(t, v1alpha1.TurnReasonSuspended, "the turn was suspended; set desiredState to Active to continue", now)
 }
@@ -106,9 +106,9 @@ func differInSizes(a, b string) bool {
 	return a != b && sizes.ReplaceAllLiteralString(a, "") == sizes.ReplaceAllLiteralString(b, "")
 }
 
-// wait writes that a Turn has not ended, and why, and reports whether the status changed. A message that differs
-// only in its numbers of bytes is not a change: hundreds of Turns may wait for the same reason, and each would be
-// written again whenever the controller looks at one of them.
+// wait writes that a Turn has not ended, and why, and reports whether the status changed. A message that differs only
+// in its numbers of bytes is not a change: hundreds of Turns may wait for the same reason, and each evaluation of such
+// a Turn would write its status again.
 func wait(t *v1alpha1.Turn, reason, message string, now time.Time) bool {
 	message = shortened(message)
 	changed := Observe(t)

@@ -52,12 +52,12 @@ func TestWaitCountsFromCreation(t *testing.T) {
 	got := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}}
 	turnstatus.Wait(got, v1alpha1.TurnReasonPending, "seen late", 0, now)
 	if since := got.WaitingSince(); !since.Equal(created) {
-		t.Errorf("the Turn waits since %s, want %s: an outage of the manager does not extend its deadline", since, created)
+		t.Errorf("the Turn has waited since %s, want %s: an outage of the manager does not extend its deadline", since, created)
 	}
 	turnstatus.Wait(got, v1alpha1.TurnReasonSuspended, "suspended", 0, now)
 	turnstatus.Wait(got, v1alpha1.TurnReasonPending, "continues", 0, now)
 	if since := got.WaitingSince(); !since.Equal(now) {
-		t.Errorf("the Turn waits since %s, want %s: the wait begins again after a suspension", since, now)
+		t.Errorf("the Turn has waited since %s, want %s: the wait begins again after a suspension", since, now)
 	}
 }
 

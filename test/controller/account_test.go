@@ -20,14 +20,15 @@ import (
 )
 
 var _ = Describe("A Turn of a Session that is deleted before its end", func() {
-	// paying returns a test environment with a Turn one whose payment has begun and does not end yet.
+	// paying returns a test environment with the Turn "one", whose payment has begun. The payment server holds the
+	// payment.
 	paying := func(ctx context.Context) (*testEnv, *paymentServer) {
 		GinkgoHelper()
 		s := newTestEnv(ctx, payingModel)
 		desk, declared := newPaymentServer(v1alpha1.ToolEffectReadOnly)
-		s.run(seldom)
+		s.run(rareProbes)
 		s.equip(ctx, desk.url, "pay", declared)
-		s.create(ctx, newTurn("one", within))
+		s.create(ctx, newTurn("one", inSession))
 		Eventually(desk.payments.Load).WithContext(ctx).Should(BeEquivalentTo(1))
 		return s, desk
 	}
@@ -48,7 +49,7 @@ var _ = Describe("A Turn of a Session that is deleted before its end", func() {
 		if !suspended {
 			desk.setReleased(true)
 		}
-		s.create(ctx, newTurn("two", within))
+		s.create(ctx, newTurn("two", inSession))
 		two := s.awaitState(ctx, "two", v1alpha1.TurnReasonCompleted)
 		Expect(two.Status.Decision.TurnNumber).To(BeEquivalentTo(2))
 		Expect(s.session(ctx).Status.Turns).To(BeEquivalentTo(2))
@@ -68,7 +69,7 @@ var _ = Describe("A Turn that ends without an executor", func() {
 		s.create(ctx, newBudget("month", func(b *v1alpha1.Budget) {
 			b.Spec.Limits = v1alpha1.BudgetLimits{Tokens: new(int64(1_000_000))}
 		}))
-		s.run(at(databaseURL, "controller", 1, manager.RoleController))
+		s.run(sharedStore(databaseURL, "controller", 1, manager.RoleController))
 		lost := s.share(ctx, program, "lost", databaseURL, apiConfig, manager.EnvPrefix+"ROLES="+manager.RoleExecutor)
 		s.create(ctx, newTurn("one", timeout(10)))
 		s.awaitInFlight(ctx, 1)
@@ -95,7 +96,7 @@ var _ = Describe("A Turn that ends without an executor", func() {
 			HaveField("ReservedTokens", BeZero()), HaveField("Turns", BeEquivalentTo(1)))))
 		entries, err := journal.Collect(ctx, kept, string(one.UID))
 		Expect(err).NotTo(HaveOccurred())
-		Expect(entries[len(entries)-1].Kind).To(Equal(journal.Finalized), "its journal says that it has ended")
+		Expect(entries[len(entries)-1].Kind).To(Equal(journal.Finalized), "the journal must have the end of the Turn")
 	}, SpecTimeout(4*patience))
 })
 
@@ -104,17 +105,17 @@ var _ = Describe("A Session with a lost history", func() {
 		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		m := s.run()
 		s.create(ctx, append(s.basics(), newSession(func(n *v1alpha1.Session) { n.Spec.OnHistoryLoss = v1alpha1.OnHistoryLossWait }))...)
-		s.create(ctx, newTurn("one", within))
+		s.create(ctx, newTurn("one", inSession))
 		one := s.awaitState(ctx, "one", v1alpha1.TurnReasonCompleted)
 		m.stop()
 		m.restartEmpty()
-		s.create(ctx, newTurn("two", within), newTurn("three", within))
+		s.create(ctx, newTurn("two", inSession), newTurn("three", inSession))
 		two := s.awaitState(ctx, "two", v1alpha1.TurnReasonWaitingForSession)
 		Expect(message(two)).To(ContainSubstring("set spec.onHistoryLoss to Continue"))
 		Eventually(func(g Gomega) {
 			status := s.session(ctx).Status
 			g.Expect(status.MissingTurns).To(BeEquivalentTo(1))
-			g.Expect(status.Turns).To(BeEquivalentTo(1), "its usage counts")
+			g.Expect(status.Turns).To(BeEquivalentTo(1), "the usage of the lost Turn counts")
 			g.Expect(meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionHistoryComplete)).To(
 				HaveField("Reason", v1alpha1.ReasonHistoryLost))
 			g.Expect(meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady)).To(
@@ -157,15 +158,15 @@ var _ = Describe("Times that outlive a manager whose clock is wrong", func() {
 			s := newTestEnv(ctx, payingModel)
 			desk, declared := newPaymentServer(v1alpha1.ToolEffectDestructive)
 			desk.setReleased(true)
-			m := s.run(seldom, skewed(clocks.first))
+			m := s.run(rareProbes, skewed(clocks.first))
 			s.equip(ctx, desk.url, "pay", declared)
 			change(ctx, s, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Tools[0].RequireApproval = []string{"pay"} })
 			awaitText(ctx, s, &v1alpha1.Agent{}, agent, func(a *v1alpha1.Agent) string {
 				if len(a.Status.Tools) == 1 && a.Status.Tools[0].RequiresApproval {
-					return "asks"
+					return "requires approval"
 				}
 				return ""
-			}, Equal("asks"))
+			}, Equal("requires approval"))
 			s.create(ctx, newTurn("parked", approvalTimeout(int32(limit/time.Second))))
 			t := s.awaitState(ctx, "parked", v1alpha1.TurnReasonAwaitingApproval)
 			expiry := t.Status.PendingApprovals[0].ExpiryTime.Time

@@ -16,14 +16,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// made records the calls that were made of tools that require approval.
-type made struct {
+// callRecorder records the calls of tools that require approval.
+type callRecorder struct {
 	mu    sync.Mutex
 	names []string
 }
 
 // offers gives each Turn tools with these names that require approval.
-func (m *made) offers(names ...string) func(*manager.Options) {
+func (m *callRecorder) offers(names ...string) func(*manager.Options) {
 	return func(o *manager.Options) {
 		o.Hooks.Tools = func(context.Context, *v1alpha1.Agent) []tool.Tool {
 			var all []tool.Tool
@@ -44,7 +44,7 @@ func (m *made) offers(names ...string) func(*manager.Options) {
 	}
 }
 
-func (m *made) calls() []string {
+func (m *callRecorder) calls() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return append([]string(nil), m.names...)
@@ -59,7 +59,7 @@ rules:
   reply: {toolCalls: [{id: %[1]s1, name: close_ticket}, {id: %[1]s2, name: wipe_all}]}
 - reply: {text: "Done."}
 `, shared))
-		var m made
+		var m callRecorder
 		s.run(m.offers("close_ticket", "wipe_all"))
 		s.create(ctx, append(s.basics(), newTurn("one"))...)
 		t := s.awaitState(ctx, "one", v1alpha1.TurnReasonAwaitingApproval)
@@ -88,7 +88,7 @@ rules:
 		}
 		s := newTestEnv(ctx, "rules:\n- when: {toolMessages: 0}\n  reply: {toolCalls: ["+strings.Join(calls,
 			", ")+"]}\n- reply: {text: Done.}\n")
-		var m made
+		var m callRecorder
 		s.run(m.offers("wipe"))
 		s.create(ctx, append(s.basics(), newTurn("many", func(t *v1alpha1.Turn) {
 			t.Spec.Limits = &v1alpha1.Limits{MaxToolCalls: new(int32(100))}

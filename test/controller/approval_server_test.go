@@ -34,8 +34,8 @@ func (s *testEnv) uidWhenReady(ctx context.Context, name string) string {
 // its arguments stay the same.
 var _ = Describe("A decision about a call of a ToolServer's tool", func() {
 	const (
-		schema  = `{"type":"object","properties":{"disk":{"type":"string"}}}`
-		another = `{"type":"object","properties":{"disk":{"type":"string","description":"All disks of the host are wiped with it."}}}`
+		schema        = `{"type":"object","properties":{"disk":{"type":"string"}}}`
+		changedSchema = `{"type":"object","properties":{"disk":{"type":"string","description":"All disks of the host are wiped with it."}}}`
 	)
 	// replace deletes the ToolServer and creates another one with the same name and address.
 	replace := func(ctx context.Context, s *testEnv, _ *toolHost, address string, _ *atomic.Int64) {
@@ -45,11 +45,11 @@ var _ = Describe("A decision about a call of a ToolServer's tool", func() {
 		Expect(s.uidWhenReady(ctx, "desk")).NotTo(Equal(before))
 	}
 	alter := func(_ context.Context, _ *testEnv, host *toolHost, _ string, calls *atomic.Int64) {
-		host.addWipeTool(another, calls)
+		host.addWipeTool(changedSchema, calls)
 	}
 
 	DescribeTable("releases no call if the ToolServer or the schema has changed", func(
-		ctx SpecContext, restarted bool, alter func(context.Context, *testEnv, *toolHost, string, *atomic.Int64), told string,
+		ctx SpecContext, restarted bool, alter func(context.Context, *testEnv, *toolHost, string, *atomic.Int64), explanation string,
 	) {
 		s, host := newTestEnv(ctx, `
 rules:
@@ -59,7 +59,7 @@ rules:
 `), newToolHost()
 		var calls atomic.Int64
 		host.addWipeTool(schema, &calls)
-		m := s.run(seldom)
+		m := s.run(rareProbes)
 		s.create(ctx, s.basics(withTools("desk"), func(a *v1alpha1.Agent) { a.Spec.Tools[0].RequireApproval = []string{"wipe"} })...)
 		s.create(ctx, newToolServer("desk", host.url))
 		awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[wipe]"))
@@ -75,8 +75,8 @@ rules:
 		}
 
 		By("approving with the UID of the new ToolServer, which the approver never saw")
-		if now := s.uidWhenReady(ctx, "desk"); now != t.Status.PendingApprovals[0].ToolServerUID {
-			s.decide(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.ToolServerUID = now })
+		if uid := s.uidWhenReady(ctx, "desk"); uid != t.Status.PendingApprovals[0].ToolServerUID {
+			s.decide(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.ToolServerUID = uid })
 			s.expectUnchanged(ctx, t)
 		}
 
@@ -85,7 +85,7 @@ rules:
 		t = s.awaitState(ctx, "one", v1alpha1.TurnReasonCompleted)
 		Expect(calls.Load()).To(BeZero(), "a call approved for the old ToolServer or schema must not run")
 		Expect(outcomes(t)).To(Equal([]string{"wipe Refused"}))
-		Expect(s.lastMessage()).To(ContainSubstring(told), "the model must know why")
+		Expect(s.lastMessage()).To(ContainSubstring(explanation), "the model must know why")
 	},
 		Entry("a ToolServer that was deleted and created again", SpecTimeout(patience), false, replace,
 			"was replaced by another one with the same name"),
@@ -105,7 +105,7 @@ rules:
 `), newToolHost()
 		var calls atomic.Int64
 		host.addWipeTool(schema, &calls)
-		m := s.run(seldom)
+		m := s.run(rareProbes)
 		s.create(ctx, s.basics(withTools("desk"), func(a *v1alpha1.Agent) { a.Spec.Tools[0].RequireApproval = []string{"wipe"} })...)
 		s.create(ctx, newToolServer("desk", host.url))
 		awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[wipe]"))

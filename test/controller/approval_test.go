@@ -48,7 +48,7 @@ func (s *testEnv) decide(
 	Expect(jane().Create(ctx, s.decision(t, call, d, change...))).To(Succeed())
 }
 
-// jane returns a client of the approver.
+// jane returns a client with which the approver jane makes requests.
 func jane() client.Client {
 	GinkgoHelper()
 	config := rest.CopyConfig(apiConfig)
@@ -121,7 +121,7 @@ var _ = Describe("A call that requires approval", func() {
 		Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">", t.Status.StartTime.Add(21*time.Second)),
 			"the time of the wait must not count towards its deadline")
 
-		By("approving it")
+		By("approving the pending call")
 		s.decide(ctx, t, 0, v1alpha1.ApprovalApproved)
 		t = s.awaitState(ctx, "delete", v1alpha1.TurnReasonCompleted)
 		Expect(calls.Load()).To(BeEquivalentTo(1))
@@ -212,7 +212,7 @@ var _ = Describe("A call that requires approval", func() {
 		s.desire(ctx, "delete", v1alpha1.DesiredStateCancelled)
 		t = s.awaitState(ctx, t.Name, v1alpha1.TurnReasonCancelled)
 		Expect(t.Status.PendingApprovals).To(BeEmpty())
-		Expect(t.Status.Usage).NotTo(BeNil(), "the usage is in the record")
+		Expect(t.Status.Usage).NotTo(BeNil(), "the usage before the cancellation must be in the status")
 		Expect(calls.Load()).To(BeZero())
 	}, SpecTimeout(patience))
 

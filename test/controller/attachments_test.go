@@ -23,14 +23,14 @@ const (
 	termsPDF = "%PDF-1.4\n<</Type/Page>>"
 )
 
-// fromConfigMap returns an attachment with the key of its name in the ConfigMap files.
+// fromConfigMap returns an attachment whose content is in the ConfigMap "files", under the name of the attachment.
 func fromConfigMap(name, mediaType string) v1alpha1.Attachment {
 	return v1alpha1.Attachment{
 		Name: name, MediaType: mediaType, ConfigMapKeyRef: &v1alpha1.ConfigMapKeyReference{Name: "files", Key: name},
 	}
 }
 
-// fromTurn returns an attachment with an artifact of another Turn.
+// fromTurn returns an attachment whose content is an artifact of another Turn.
 func fromTurn(name, mediaType, turn, artifact string, scope v1alpha1.ArtifactScope) v1alpha1.Attachment {
 	return v1alpha1.Attachment{
 		Name: name, MediaType: mediaType, ArtifactRef: &v1alpha1.ArtifactReference{TurnName: turn, Name: artifact, Scope: scope},
@@ -41,7 +41,7 @@ func attaching(all ...v1alpha1.Attachment) func(*v1alpha1.Turn) {
 	return func(t *v1alpha1.Turn) { t.Spec.Attachments = all }
 }
 
-// newFiles returns the ConfigMap files.
+// newFiles returns the ConfigMap "files".
 func newFiles() *corev1.ConfigMap {
 	GinkgoHelper()
 	plan, err := base64.StdEncoding.DecodeString(planPNG)
@@ -81,12 +81,12 @@ var _ = Describe("Attachments", func() {
 			}),
 			newAgent(agent, withTools("desk"), func(a *v1alpha1.Agent) { a.Spec.Models[0].Model = claude }))
 		awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[measure]"))
-		s.create(ctx, newTurn("first", within, attaching(
+		s.create(ctx, newTurn("first", inSession, attaching(
 			fromConfigMap("plan", "image/png"), fromConfigMap("terms", "application/pdf"), fromConfigMap("rooms", "text/csv"))))
 		t := s.awaitState(ctx, "first", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"measure Succeeded"}))
 		s.drop(ctx, &corev1.ConfigMap{}, "files")
-		s.create(ctx, newTurn("second", within, attaching(
+		s.create(ctx, newTurn("second", inSession, attaching(
 			fromTurn("again", "image/png", "first", "attachments/plan", v1alpha1.ArtifactScopeSession))))
 		s.awaitState(ctx, "second", v1alpha1.TurnReasonCompleted)
 
@@ -126,7 +126,7 @@ var _ = Describe("Attachments", func() {
 			problem string
 		}{
 			"stranger": {
-				asking("", within, output("source", "call-1-1", v1alpha1.ArtifactScopeSession)),
+				asking("", inSession, output("source", "call-1-1", v1alpha1.ArtifactScopeSession)),
 				`Turn "source": it does not belong to the same Session: set scope to Namespace, ` +
 					"which needs the permission to read its journal",
 			},

@@ -16,7 +16,8 @@ import (
 )
 
 var _ = Describe("A server that knows the credential of another server", func() {
-	// No two of them share 12 characters, because each adapter redacts a shared part of that length in an error.
+	// No two of these credentials share 12 characters: in an error, each adapter would redact a shared part of that
+	// length.
 	const (
 		mainKey   = "sk-main-0a1b2c3d4e5f6a7b8c9d0e"
 		spareKey  = "spare-z9y8x7w6v5u4t3s2r1q0"
@@ -82,9 +83,9 @@ rules:
 		s.awaitState(ctx, "wrong", v1alpha1.TurnReasonModelFailed)
 		Eventually(s.events).WithArguments(ctx, "Turn", "call-it").ShouldNot(BeEmpty())
 
-		told := neighbour.awaitState(ctx, "call-it", v1alpha1.TurnReasonCompleted)
-		Expect(told.Status.Result.Text).To(ContainSubstring("or "+toolToken),
-			"a credential of one namespace must not act on the text of another")
+		unredacted := neighbour.awaitState(ctx, "call-it", v1alpha1.TurnReasonCompleted)
+		Expect(unredacted.Status.Result.Text).To(ContainSubstring("or "+toolToken),
+			"a credential of one namespace must not be redacted in the texts of another namespace")
 		Expect(bodies(neighbour)).To(And(ContainSubstring("It has "+mainKey), ContainSubstring("main "+mainKey)))
 		neighbour.awaitState(ctx, "wrong", v1alpha1.TurnReasonModelFailed)
 

@@ -11,7 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/manager"
 )
 
-// asked returns the user messages that reached the model, in order.
+// asked returns the last message of each model request, in order.
 func (s *testEnv) asked() []string {
 	GinkgoHelper()
 	var all []string
@@ -25,7 +25,7 @@ func (s *testEnv) asked() []string {
 	return all
 }
 
-var _ = Describe("More Turns than slots", func() {
+var _ = Describe("Many Turns", func() {
 	DescribeTable("run at the same time up to the limit, and all end",
 		func(ctx SpecContext, slots int, ofAgent *int32) {
 			s := newTestEnv(ctx, `rules: [{fault: {latencyMilliseconds: 30}}]`)
@@ -146,7 +146,7 @@ var _ = Describe("More Turns than slots", func() {
 		s.awaitState(ctx, "waits", v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(patience))
 
-	It("run 300 at the same time, and all succeed, with two status writes each", Serial, func(ctx SpecContext) {
+	It("run at the same time, 300 of them, and all succeed with two status writes each", Serial, func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)
@@ -164,6 +164,6 @@ var _ = Describe("More Turns than slots", func() {
 			Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(1))
 		}
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(turns), "each reply is paid for once")
-		Expect(requests(ctx, "PUT", "turns", "status")-writes).To(BeEquivalentTo(2*turns), "bind and end: none waits in a queue")
+		Expect(requests(ctx, "PUT", "turns", "status")-writes).To(BeEquivalentTo(2*turns), "bind and end: no Turn waits for a slot")
 	}, SpecTimeout(4*patience))
 })

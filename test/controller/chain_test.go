@@ -20,9 +20,9 @@ func chain(models ...string) func(*v1alpha1.Agent) {
 	return func(a *v1alpha1.Agent) {
 		a.Spec.Models = nil
 		for _, m := range models {
-			of, name, _ := strings.Cut(m, "/")
+			providerName, name, _ := strings.Cut(m, "/")
 			a.Spec.Models = append(a.Spec.Models, v1alpha1.ModelReference{
-				ProviderRef: v1alpha1.SharedReference{Name: of}, Model: name,
+				ProviderRef: v1alpha1.SharedReference{Name: providerName}, Model: name,
 			})
 		}
 	}

@@ -76,7 +76,7 @@ var _ = Describe("A profile with a skill in a ConfigMap", func() {
 		var p v1alpha1.PromptProfile
 		Expect(apiClient.Get(ctx, s.key(profile), &p)).To(Succeed())
 		Expect(conditionsOf(p.Status.Conditions)).To(ConsistOf("Ready=False ConfigMapNotFound"),
-			"it may appear, so the profile is not stalled")
+			"the ConfigMap may appear, so the profile is not stalled")
 
 		s.create(ctx, newConfigMap("skills", "Ask for the order number."))
 		awaitText(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness, HavePrefix("Ready: "))
@@ -176,8 +176,8 @@ var _ = Describe("A Turn with a contribution in a ConfigMap", func() {
 	}, SpecTimeout(patience))
 })
 
-// withTexts makes a Turn take its message from the ConfigMap request, and the value of its variable from the ConfigMap
-// values.
+// withTexts makes a Turn take its message from the ConfigMap "request", and the value of its variable from the
+// ConfigMap "values".
 func withTexts(t *v1alpha1.Turn) {
 	t.Spec.Message, t.Spec.MessageFrom = "", &v1alpha1.ContentSource{ConfigMapKeyRef: textOf("request")}
 	t.Spec.Parameters = []v1alpha1.Parameter{{Name: "floor", ValueFrom: &v1alpha1.ContentSource{ConfigMapKeyRef: textOf("values")}}}

@@ -31,7 +31,7 @@ func requests(ctx context.Context, verb, resource, subresource string) float64 {
 	})
 }
 
-// reconciles returns the number of reconciles of one kind in this process.
+// reconciles returns the number of reconciles of one controller in this process.
 func reconciles(controller string) float64 {
 	GinkgoHelper()
 	families, err := metrics.Registry.Gather()

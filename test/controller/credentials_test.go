@@ -40,7 +40,7 @@ var _ = Describe("A Turn without credentials", func() {
 		Expect(t.Status.StopReason).To(Equal(v1alpha1.StopDeadline))
 		Expect(conditionsOf(t.Status.Conditions)).To(ConsistOf("Succeeded=False DeadlineExceeded", "Stalled=True DeadlineExceeded"))
 		Eventually(s.events).WithArguments(ctx, "Turn", "late").Should(ContainElement("Warning Failed"),
-			"it may have warned of the wait, too")
+			"another Event may report the long wait")
 		Expect(s.fake.Stats().Requests).To(BeZero())
 	}, SpecTimeout(patience))
 

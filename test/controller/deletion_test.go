@@ -94,13 +94,13 @@ var _ = Describe("What a Turn leaves in the store", func() {
 - {when: {toolMessages: 0}, reply: {toolCalls: [{name: search}]}}
 - {reply: {text: "About the `+deletionMarker+`. ", repeat: 4000}}`), newFakeToolServer()
 			host.offer("search", readOnly, answering(strings.Repeat("The "+deletionMarker+" is an animal. ", 2000)))
-			m := s.run(trusting, evaluationSlots(2))
+			m := s.run(trustRequesters, evaluationSlots(2))
 			s.create(ctx, newSecret(secretName, apiKey), s.newProvider(provider), newProfile(profile, judgedBy()),
 				newAgent(agent, withTools("desk"), learns(v1alpha1.LearnedScopeUser, v1alpha1.LearnedScopeSession), evaluating()),
 				newSession(), newToolServer("desk", host.url, reading("search")))
 			awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[search]"))
 			for _, name := range []string{"first", "second"} {
-				s.create(ctx, newTurn(name, requestedBy("ada"), asking("What is a "+deletionMarker+"?", within)))
+				s.create(ctx, newTurn(name, requestedBy("ada"), asking("What is a "+deletionMarker+"?", inSession)))
 				s.awaitState(ctx, name, v1alpha1.TurnReasonCompleted)
 				s.awaitVerdicts(ctx, name)
 			}
@@ -128,7 +128,7 @@ var _ = Describe("What a Turn leaves in the store", func() {
 - when: {systemContains: `+aboutUser+`}
   reply: {text: '{"memories": [{"content": "Likes the `+deletionMarker+`.", "scope": "User", "confidence": 90}]}'}
 - {reply: {text: "Yes."}}`)
-		m := s.run(trusting, evaluationSlots(2))
+		m := s.run(trustRequesters, evaluationSlots(2))
 		s.create(ctx, s.basics(learns(v1alpha1.LearnedScopeUser))...)
 		for _, name := range []string{"ada", "bob"} {
 			s.create(ctx, newTurn(name, requestedBy(name), asking("Do you like animals?")))

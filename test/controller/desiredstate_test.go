@@ -2,6 +2,7 @@ package controller_test
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -14,10 +15,8 @@ import (
 	"github.com/capstan-dev/capstan/test/fakemodel/server"
 )
 
-// stuckModel never answers a message with the word stuck.
-const (
-	stuckModel = `rules: [{when: {contains: stuck}, fault: {hang: AfterHeaders}}]`
-)
+// stuckModel never answers a message that contains the word "stuck".
+const stuckModel = `rules: [{when: {contains: stuck}, fault: {hang: AfterHeaders}}]`
 
 var _ = Describe("A Turn that is suspended", func() {
 	It("before its start waits, and runs when it is set to Active", func(ctx SpecContext) {
@@ -58,12 +57,12 @@ var _ = Describe("A Turn that is suspended", func() {
 		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)
-		open := s.hold()
+		release := s.hold()
 		s.create(ctx, newTurn("held"))
 		s.awaitHeld(ctx, 1)
 		s.desire(ctx, "held", v1alpha1.DesiredStateSuspended)
 		s.awaitSeen(ctx)
-		open()
+		release()
 		t := s.awaitState(ctx, "held", v1alpha1.TurnReasonSuspended)
 		Expect(t.BoundTo()).To(BeEmpty())
 		Expect(t.Status.Result).To(BeNil(), "a suspended Turn has not ended")
@@ -80,7 +79,7 @@ var _ = Describe("A Turn that is suspended", func() {
 })
 
 var _ = Describe("A Turn that is cancelled", func() {
-	It("before its start ends as cancelled, finally", func(ctx SpecContext) {
+	It("before its start ends as cancelled, and stays cancelled", func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, newTurn("never"))
@@ -119,12 +118,12 @@ var _ = Describe("A Turn that is cancelled", func() {
 		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)
-		open := s.hold()
+		release := s.hold()
 		s.create(ctx, newTurn("held"))
 		s.awaitHeld(ctx, 1)
 		s.desire(ctx, "held", v1alpha1.DesiredStateSuspended)
 		s.awaitSeen(ctx)
-		open()
+		release()
 		s.awaitState(ctx, "held", v1alpha1.TurnReasonSuspended)
 		s.desire(ctx, "held", v1alpha1.DesiredStateCancelled)
 		t := s.awaitState(ctx, "held", v1alpha1.TurnReasonCancelled)
@@ -189,8 +188,8 @@ var _ = Describe("A finished Turn", func() {
 		change(ctx, s, "kept", &v1alpha1.Turn{}, ttl(3600))
 		awaitText(ctx, s, &v1alpha1.Turn{}, "kept", func(t *v1alpha1.Turn) string {
 			Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonCompleted))
-			return time.Duration(t.Status.ObservedGeneration).String()
-		}, Equal("2ns"))
+			return strconv.FormatInt(t.Status.ObservedGeneration, 10)
+		}, Equal("2"))
 	}, SpecTimeout(patience))
 })
 

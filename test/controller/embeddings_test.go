@@ -35,7 +35,7 @@ func embeds(provider string) func(*v1alpha1.Agent) {
 	}
 }
 
-// embedded returns the condition about embeddings of an Agent.
+// embedded returns "reason: message" of the condition EmbeddingsResolved.
 func embedded(a *v1alpha1.Agent) string {
 	if c := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionEmbeddingsResolved); c != nil {
 		return c.Reason + ": " + c.Message
@@ -46,7 +46,7 @@ func embedded(a *v1alpha1.Agent) string {
 var _ = Describe("An Agent with embeddings", func() {
 	It("finds a memory by its meaning, answers without the endpoint, and pays for what it used", func(ctx SpecContext) {
 		s := newTestEnv(ctx, meaningModel)
-		m := s.run(trusting, evaluationSlots(2))
+		m := s.run(trustRequesters, evaluationSlots(2))
 		s.create(ctx, s.basics(learns(v1alpha1.LearnedScopeUser))...)
 		s.create(ctx, newBudget("month", func(b *v1alpha1.Budget) {
 			b.Spec.Limits = v1alpha1.BudgetLimits{Tokens: new(int64(1_000_000))}
@@ -87,7 +87,8 @@ var _ = Describe("An Agent with embeddings", func() {
 		for name, fault := range map[string]string{"refuses": "status: 500", "hangs": "hang: BeforeHeaders"} {
 			Expect(s.fake.SetConfig(config(meaningModel + "- {when: {embeddings: true}, fault: {" + fault + "}}"))).To(Succeed())
 			ask(name, "printer that "+name)
-			Expect(s.promptOf("printer that "+name)).To(ContainSubstring("- [User] Lives in Oslo."), "the words and the age decide")
+			Expect(s.promptOf("printer that "+name)).To(ContainSubstring("- [User] Lives in Oslo."),
+				"without vectors, the words and the age of the memories decide")
 		}
 		Expect(m.logs.String()).To(ContainSubstring("words alone decide which memories and tools fit"))
 	}, SpecTimeout(3*patience))

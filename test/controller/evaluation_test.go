@@ -29,7 +29,7 @@ import (
 )
 
 const (
-	// judges answers the questions of judges with a high score, and all other requests with the message.
+	// judges answers the questions of judges with a high score, and repeats the message of all other requests.
 	judges = `rules: [{when: {systemContains: You judge}, reply: {text: '{"score": 95, "reason": "As it should be."}'}}]`
 	// stuckJudges never answers the questions of judges.
 	stuckJudges = `rules: [{when: {systemContains: You judge}, fault: {hang: BeforeHeaders}}]`
@@ -165,16 +165,15 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		s.evaluates(ctx, newProfile(profile, judgedBy()), none)
 		s.create(ctx, newAgent("quiet"), newAgent("judged", evaluating()))
 		s.run(evaluationSlots(2))
-		of := func(name string) func(*v1alpha1.Turn) {
+		ofAgent := func(name string) func(*v1alpha1.Turn) {
 			return func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = name }
 		}
-		s.create(ctx, newTurn("unsampled"), newTurn("quiet", of("quiet")), newTurn("prepared", of("judged"), func(t *v1alpha1.Turn) {
-			t.Spec.Execution = v1alpha1.ExecutionPrepareOnly
-		}))
+		s.create(ctx, newTurn("unsampled"), newTurn("quiet", ofAgent("quiet")),
+			newTurn("prepared", ofAgent("judged"), prepareOnly))
 		s.awaitState(ctx, "unsampled", v1alpha1.TurnReasonCompleted)
 		s.awaitState(ctx, "quiet", v1alpha1.TurnReasonCompleted)
 		s.awaitState(ctx, "prepared", v1alpha1.TurnReasonPrepared)
-		s.create(ctx, newTurn("judged", of("judged")))
+		s.create(ctx, newTurn("judged", ofAgent("judged")))
 		s.awaitVerdicts(ctx, "judged") // it was queued last
 		for _, name := range []string{"unsampled", "quiet", "prepared"} {
 			Expect(s.turn(ctx, name).Status.Evaluations).To(BeEmpty(), name)
@@ -220,7 +219,7 @@ var _ = Describe("Answers of an Agent that evaluates them", func() {
 		s.run(evaluationSlots(2))
 		s.create(ctx, newSession())
 		for _, message := range []string{"The printer is on floor 7.", "Where is the printer?"} {
-			t := newTurn(fmt.Sprintf("turn-%d", len(message)), within, func(t *v1alpha1.Turn) { t.Spec.Message = message })
+			t := newTurn(fmt.Sprintf("turn-%d", len(message)), inSession, func(t *v1alpha1.Turn) { t.Spec.Message = message })
 			s.create(ctx, t)
 			s.awaitState(ctx, t.Name, v1alpha1.TurnReasonCompleted)
 			got, _ := s.awaitVerdicts(ctx, t.Name)
@@ -453,7 +452,7 @@ var _ = Describe("Managers that share a PostgreSQL", func() {
 		}
 		stats := s.fake.Stats()
 		Expect(stats.ByOutcome[server.OutcomeAnswered]).To(And(BeNumerically(">=", 2*turns), BeNumerically("<=", 2*turns+2)),
-			"an evaluation that was stored is not asked for again; at most those of two slots were cut off")
+			"a stored evaluation is not requested again; the kill cuts off the evaluations of at most two slots")
 	}, SpecTimeout(4*patience))
 })
 
@@ -477,12 +476,12 @@ var _ = Describe("An evaluation", func() {
 		Expect(t.Status.Evaluations[0].Reason).To(ContainSubstring("because of a bug in Capstan"))
 		Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonCompleted))
 		Expect(finalizedReason(t)).To(Equal("False EvaluationFailed"))
-		Expect(m.logs.String()).NotTo(ContainSubstring("a bug with a secret"), "the value may be a part of the answer")
+		Expect(m.logs.String()).NotTo(ContainSubstring("a bug with a secret"), "the value of the panic may be a part of the answer")
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1))
 	}, SpecTimeout(patience))
 
 	It("of the Turn of another namespace's Agent asks the models of that namespace", func(ctx SpecContext) {
-		l := lend(ctx, `{apiKeys: [`+platformKey+`], `+judges+`}`, from(v1alpha1.NamespacesFromAll, nil), evaluating())
+		l := lend(ctx, `{apiKeys: [`+platformKey+`], `+judges+`}`, allowFrom(v1alpha1.NamespacesFromAll, nil), evaluating())
 		l.options.MaxConcurrentEvaluations = 2
 		l.restart()
 		change(ctx, l.owner, profile, &v1alpha1.PromptProfile{}, judgedBy())
@@ -494,7 +493,7 @@ var _ = Describe("An evaluation", func() {
 		Expect(got).To(Equal([]string{"relevant Passed 0.95"}))
 		Expect(child.Status.Evaluations[0].Model).To(Equal(l.owner.namespace + "/" + provider + "/" + modelName))
 		Expect(parent.Status.Evaluations).To(BeEmpty(), "its Agent does not evaluate its answers")
-		Expect(l.owner.fake.Stats().Requests).To(BeEquivalentTo(2), "the answer and the question of the judge")
-		Expect(l.team.fake.Stats().Requests).To(BeEquivalentTo(2), "only the answers of the caller are evaluated")
+		Expect(l.owner.fake.Stats().Requests).To(BeEquivalentTo(2), "one request for the answer, and one for the verdict of the judge")
+		Expect(l.team.fake.Stats().Requests).To(BeEquivalentTo(2), "two requests for the answer of the caller, and none of a judge")
 	}, SpecTimeout(2*patience))
 })

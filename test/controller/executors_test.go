@@ -19,8 +19,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
-// at makes a manager one of several that share a database.
-func at(databaseURL, name string, slots int, roles ...string) func(*manager.Options) {
+// sharedStore makes a manager one of several that share a database.
+func sharedStore(databaseURL, name string, slots int, roles ...string) func(*manager.Options) {
 	return func(o *manager.Options) {
 		o.Store, o.ExecutorName, o.MaxConcurrentTurns, o.Roles, o.LeaderElect = databaseURL, name, slots, roles, true
 	}
@@ -31,13 +31,13 @@ func (s *testEnv) boundTo(ctx context.Context) map[string]int {
 	GinkgoHelper()
 	var turns v1alpha1.TurnList
 	Expect(apiClient.List(ctx, &turns, client.InNamespace(s.namespace))).To(Succeed())
-	by := map[string]int{}
+	counts := map[string]int{}
 	for i := range turns.Items {
 		if name := turns.Items[i].BoundTo(); name != "" {
-			by[name]++
+			counts[name]++
 		}
 	}
-	return by
+	return counts
 }
 
 var _ = Describe("Two managers with PostgreSQL", func() {
@@ -45,9 +45,9 @@ var _ = Describe("Two managers with PostgreSQL", func() {
 		s := newTestEnv(ctx, ``)
 		databaseURL := postgrestest.Database(GinkgoTB())
 		s.create(ctx, s.basics()...)
-		first := s.run(at(databaseURL, "first", 10))
-		Eventually(first.logs.String).Should(ContainSubstring("Starting workers"), "it leads")
-		second := s.run(at(databaseURL, "second", 10))
+		first := s.run(sharedStore(databaseURL, "first", 10))
+		Eventually(first.logs.String).Should(ContainSubstring("Starting workers"), "the first manager must lead")
+		second := s.run(sharedStore(databaseURL, "second", 10))
 		Eventually(second.logs.String).Should(ContainSubstring("Executor is ready"), "a manager that is not the leader runs Turns, too")
 		const each = 10
 		release := s.hold()
@@ -55,12 +55,12 @@ var _ = Describe("Two managers with PostgreSQL", func() {
 		s.awaitHeld(ctx, 2*each)
 		Expect(s.boundTo(ctx)).To(Equal(map[string]int{"first": each, "second": each}))
 
-		third := s.run(at(databaseURL, "third", each))
+		third := s.run(sharedStore(databaseURL, "third", each))
 		Eventually(third.logs.String).Should(ContainSubstring("Executor is ready"))
 		first.stop() // the leader
 		Eventually(s.boundTo).WithContext(ctx).WithArguments(ctx).Should(Equal(map[string]int{"third": each, "second": each}))
 		Eventually(func() int { return strings.Count(first.logs.String(), "Handed a turn back") }).WithContext(ctx).Should(Equal(each),
-			"no Lease must run out for that")
+			"the first manager hands its Turns back, and no Lease has to expire")
 		release()
 		for _, t := range s.awaitAll(ctx, 2*each, v1alpha1.TurnReasonCompleted) {
 			moved := int64(0)
@@ -80,17 +80,17 @@ var _ = Describe("An executor that is cut off", func() {
 		s := newTestEnv(ctx, ``)
 		databaseURL := postgrestest.Database(GinkgoTB())
 		s.create(ctx, s.basics()...)
-		s.run(at(databaseURL, "controller", 1, manager.RoleController))
+		s.run(sharedStore(databaseURL, "controller", 1, manager.RoleController))
 		api := newCuttableProxy()
 		const turns = 5
-		o := s.options(at(databaseURL, "zombie", turns, manager.RoleExecutor))
+		o := s.options(sharedStore(databaseURL, "zombie", turns, manager.RoleExecutor))
 		zombie := startAs(api.config, o)
 		release := s.hold()
 		s.create(ctx, newTurns(turns, timeout(600))...)
 		s.awaitHeld(ctx, turns)
 		Expect(s.boundTo(ctx)).To(Equal(map[string]int{"zombie": turns}))
 
-		s.run(at(databaseURL, "heir", turns, manager.RoleExecutor))
+		s.run(sharedStore(databaseURL, "heir", turns, manager.RoleExecutor))
 		api.cut()
 		Eventually(s.boundTo).WithContext(ctx).WithArguments(ctx).WithTimeout(2 * patience).Should(Equal(map[string]int{"heir": turns}))
 		s.awaitHeld(ctx, 2*turns) // the old runs do not know yet that they have lost their Turns
@@ -104,7 +104,7 @@ var _ = Describe("An executor that is cut off", func() {
 		api.mend()
 		Eventually(running).Should(BeZero(), "the old runs must end")
 		zombie.stop()
-		Expect(s.versions(ctx)).To(Equal(before), "they must have written nothing")
+		Expect(s.versions(ctx)).To(Equal(before), "the old runs must have written nothing")
 		for name := range before {
 			Eventually(s.events).WithArguments(ctx, "Turn", name).Should(ConsistOf("Normal Resumed", "Normal Succeeded"))
 		}
@@ -123,7 +123,7 @@ func (s *testEnv) versions(ctx context.Context) map[string]string {
 	return versions
 }
 
-// cuttableProxy is a connection to the API server that can be cut.
+// cuttableProxy is a proxy whose connections can be cut. config is nil unless the proxy leads to the API server.
 type cuttableProxy struct {
 	config *rest.Config
 	web    *httptest.Server
@@ -137,7 +137,7 @@ func newCuttableProxy() *cuttableProxy {
 	return c
 }
 
-// serveCuttable serves a handler behind a connection that can be cut. The end of the spec closes it.
+// serveCuttable serves a handler behind connections that can be cut. The end of the spec stops the proxy.
 func serveCuttable(next http.Handler) *cuttableProxy {
 	c := &cuttableProxy{}
 	c.web = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -28,53 +28,53 @@ type failure struct {
 	message types.GomegaMatcher
 	// requests is the number of requests of the Turn.
 	requests int32
-	// within bounds the duration of the Turn: less than its deadline of a minute, and enough for a slow machine.
-	within time.Duration
-	// also checks the rest. If it is nil, there are no other checks.
+	// maxDuration bounds the duration of the Turn: less than its deadline of a minute, and enough for a slow machine.
+	maxDuration time.Duration
+	// also makes further checks. It may be nil.
 	also func(*v1alpha1.Turn)
 }
 
 var failures = []failure{
 	{
 		name: "credentials-refused-by-completions", rule: `fault: {status: 401}`,
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1, within: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1, maxDuration: 50 * time.Second,
 		message: ContainSubstring(`the endpoint refused the credentials (HTTP 401): check key "apiKey" of ` +
 			`Secret "credentials-refused-by-completions"`),
 	},
 	{
 		name: "unknown-model", agent: func(a *v1alpha1.Agent) { a.Spec.Models[0].Model = "no-such-model" },
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1, within: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1, maxDuration: 50 * time.Second,
 		message: And(ContainSubstring("the endpoint does not know the model"), ContainSubstring("HTTP 404")),
 	},
 	{
 		name: "unreachable-host", provider: func(p *v1alpha1.ModelProvider) { p.Spec.BaseURL = "http://127.0.0.1:1/v1" },
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, maxDuration: 50 * time.Second,
 		message: And(ContainSubstring("the connection to the endpoint failed: "), ContainSubstring("refused"),
 			ContainSubstring("(2 attempts)")),
 	},
 	{
 		name: "unknown-host", provider: func(p *v1alpha1.ModelProvider) { p.Spec.BaseURL = "http://model.invalid/v1" },
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, maxDuration: 50 * time.Second,
 		message: And(ContainSubstring(`provider "unknown-host": `), ContainSubstring("(2 attempts)")),
 	},
 	{
 		name: "rate-limit-storm", rule: `fault: {status: 429, retryAfterSeconds: 0}`,
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, maxDuration: 50 * time.Second,
 		message: And(ContainSubstring("the endpoint's rate limit is reached (HTTP 429)"), ContainSubstring("(2 attempts)")),
 	},
 	{
 		name: "rate-limit-beyond-deadline", rule: `fault: {status: 429, retryAfterSeconds: 3600}`, turn: timeout(60),
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1, within: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1, maxDuration: 50 * time.Second,
 		message: ContainSubstring("would be after the turn's deadline"),
 	},
 	{
 		name: "server-error", rule: `fault: {status: 503}`,
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, maxDuration: 50 * time.Second,
 		message: ContainSubstring("the endpoint failed (HTTP 503)"),
 	},
 	{
 		name: "hang-until-deadline", rule: `fault: {hang: BeforeHeaders}`, turn: timeout(20), requests: 1,
-		reason: v1alpha1.TurnReasonDeadlineExceeded, stop: v1alpha1.StopDeadline, within: 50 * time.Second,
+		reason: v1alpha1.TurnReasonDeadlineExceeded, stop: v1alpha1.StopDeadline, maxDuration: 50 * time.Second,
 		message: And(ContainSubstring("the turn reached its time limit of 20s while model "),
 			ContainSubstring(" worked: raise limits.timeoutSeconds or ask for less")),
 	},
@@ -83,43 +83,43 @@ var failures = []failure{
 		provider: func(p *v1alpha1.ModelProvider) {
 			p.Spec.Timeouts.FirstEventSeconds, p.Spec.Retry.MaxAttempts = new(int32(1)), 1
 		},
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1, within: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1, maxDuration: 50 * time.Second,
 		message: ContainSubstring(`provider "hang-until-idle": the endpoint sent no part of an answer for 1s`),
 	},
 	{
 		name: "cut-stream", rule: `reply: {text: "a long answer that never ends", chunkChars: 4}, fault: {cutAfterChunks: 3}`,
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, maxDuration: 50 * time.Second,
 		message: ContainSubstring("the connection broke before the answer was finished"),
 		also: func(t *v1alpha1.Turn) {
-			Expect(t.Status.Usage.InputTokens).To(BeNumerically(">", 0), "the endpoint will want to be paid for both")
-			Expect(t.Status.Usage.OutputTokens).To(BeEquivalentTo(2*3), "three pieces of four characters, twice")
+			Expect(t.Status.Usage.InputTokens).To(BeNumerically(">", 0), "the endpoint bills both attempts")
+			Expect(t.Status.Usage.OutputTokens).To(BeEquivalentTo(2*3), "three pieces of four characters in each attempt")
 		},
 	},
 	{
 		name: "unfinished-stream", rule: `fault: {endWithoutFinish: true}`,
-		// Without a dialect, an answer may end without a mark: gateways omit them.
+		// Without a dialect, an answer may end without a finish reason, because some gateways omit it.
 		provider: func(p *v1alpha1.ModelProvider) { p.Spec.Dialect = v1alpha1.DialectOpenAI },
-		reason:   v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 50 * time.Second,
+		reason:   v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, maxDuration: 50 * time.Second,
 		message: ContainSubstring("the stream ended before the answer was finished"),
 	},
 	{
 		name: "rubbish-json", rule: `fault: {rubbish: NotJSON}`,
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, maxDuration: 50 * time.Second,
 		message: ContainSubstring("the response does not follow the chat-completions protocol"),
 	},
 	{
 		name: "rubbish-page", rule: `fault: {rubbish: HTML}`,
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, maxDuration: 50 * time.Second,
 		message: And(ContainSubstring("the endpoint sent text/html"), ContainSubstring("check baseURL")),
 	},
 	{
 		name: "empty-answer", rule: `reply: {text: ""}`,
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, maxDuration: 50 * time.Second,
 		message: ContainSubstring("the answer was empty"),
 	},
 	{
 		name: "unasked-tool-call", rule: `reply: {toolCalls: [{name: delete_all}]}`,
-		reason: v1alpha1.TurnReasonStepLimitExceeded, stop: v1alpha1.StopMaxSteps, requests: 7, within: 50 * time.Second,
+		reason: v1alpha1.TurnReasonStepLimitExceeded, stop: v1alpha1.StopMaxSteps, requests: 7, maxDuration: 50 * time.Second,
 		message: ContainSubstring("the turn ran out of steps after 6"),
 		also: func(t *v1alpha1.Turn) {
 			Expect(t.Status.ToolCalls).To(HaveLen(7), "each call is listed")
@@ -131,11 +131,11 @@ var failures = []failure{
 		agent: func(a *v1alpha1.Agent) {
 			a.Spec.Models[0].Parameters = &v1alpha1.ModelParameters{MaxOutputTokens: new(int32(3))}
 		},
-		reason: v1alpha1.TurnReasonOutputInvalid, stop: v1alpha1.StopMaxOutputTokens, requests: 1, within: 50 * time.Second,
+		reason: v1alpha1.TurnReasonOutputInvalid, stop: v1alpha1.StopMaxOutputTokens, requests: 1, maxDuration: 50 * time.Second,
 		message: ContainSubstring("the model's answer was cut off after 3 output tokens: raise the agent's parameters.maxOutputTokens"),
 		also: func(t *v1alpha1.Turn) {
 			Expect(t.Status.Result.Text).To(Equal("one two thre"), "the partial answer is kept")
-			Expect(t.Status.Usage.OutputTokens).To(BeEquivalentTo(3), "and paid for")
+			Expect(t.Status.Usage.OutputTokens).To(BeEquivalentTo(3), "the output tokens are counted")
 		},
 	},
 	{
@@ -143,28 +143,28 @@ var failures = []failure{
 		agent: func(a *v1alpha1.Agent) {
 			a.Spec.Models[0].Parameters = &v1alpha1.ModelParameters{MaxOutputTokens: new(int32(16000))}
 		},
-		reason: v1alpha1.TurnReasonOutputInvalid, stop: v1alpha1.StopMaxOutputTokens, requests: 1, within: 50 * time.Second,
+		reason: v1alpha1.TurnReasonOutputInvalid, stop: v1alpha1.StopMaxOutputTokens, requests: 1, maxDuration: 50 * time.Second,
 		message: ContainSubstring("the model's answer was cut off after 16000 output tokens"),
 		also: func(t *v1alpha1.Turn) {
-			Expect(t.Status.Result.Bytes).To(BeEquivalentTo(64000), "the partial answer is kept, in pieces of more than 3 MB")
-			Expect(t.Status.Usage.OutputTokens).To(BeEquivalentTo(16000), "and paid for")
+			Expect(t.Status.Result.Bytes).To(BeEquivalentTo(64000), "the partial answer is kept, although its stream has more than 3 MB")
+			Expect(t.Status.Usage.OutputTokens).To(BeEquivalentTo(16000), "the output tokens are counted")
 		},
 	},
 	{
 		name: "content-filter", rule: `reply: {finishReason: content_filter}`,
-		reason: v1alpha1.TurnReasonPolicyViolated, stop: v1alpha1.StopContentFilter, requests: 1, within: 50 * time.Second,
+		reason: v1alpha1.TurnReasonPolicyViolated, stop: v1alpha1.StopContentFilter, requests: 1, maxDuration: 50 * time.Second,
 		message: ContainSubstring("the content filter withheld the answer"),
 		also:    func(t *v1alpha1.Turn) { Expect(t.Status.Result).To(BeNil(), "a withheld answer is not shown") },
 	},
 	{
 		name: "prompt-too-long", rule: `fault: {status: 400, code: context_length_exceeded}`,
-		reason: v1alpha1.TurnReasonContextLimitExceeded, stop: v1alpha1.StopContextLength, requests: 1, within: 50 * time.Second,
+		reason: v1alpha1.TurnReasonContextLimitExceeded, stop: v1alpha1.StopContextLength, requests: 1, maxDuration: 50 * time.Second,
 		message: ContainSubstring("the prompt is longer than the model's context window"),
 	},
 	{
 		name:   "undeclared-parameter",
 		turn:   func(t *v1alpha1.Turn) { t.Spec.Parameters = []v1alpha1.Parameter{{Name: "mood", Value: new("good")}} },
-		reason: v1alpha1.TurnReasonPreparationFailed, stop: v1alpha1.StopPreparationError, within: 50 * time.Second,
+		reason: v1alpha1.TurnReasonPreparationFailed, stop: v1alpha1.StopPreparationError, maxDuration: 50 * time.Second,
 		message: ContainSubstring(`Turn spec.parameters: "mood" is not a variable of PromptProfile "house", which declares: none`),
 	},
 }
@@ -222,7 +222,7 @@ var _ = Describe("A Turn that meets a fault", Ordered, ContinueOnFailure, func()
 			Expect(conditionsOf(t.Status.Conditions)).To(ContainElements("Succeeded=False "+f.reason, "Stalled=True "+f.reason))
 			Expect(conditionsOf(t.Status.Conditions)).NotTo(ContainElement(HavePrefix("Reconciling")))
 			Expect(t.Status.Steps.ModelRequests).To(Equal(f.requests))
-			Expect(*t.Status.DurationMilliseconds).To(BeNumerically("<=", f.within.Milliseconds()))
+			Expect(*t.Status.DurationMilliseconds).To(BeNumerically("<=", f.maxDuration.Milliseconds()))
 			if f.also != nil {
 				f.also(t)
 			}

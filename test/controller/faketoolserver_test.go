@@ -15,7 +15,8 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// The annotations of tools about their effects. They grant nothing: see reading.
+// The annotations with which tools claim their effects. Only a declaration in the ToolServer grants an effect: the
+// function reading adds one.
 var (
 	readOnly    = &mcp.ToolAnnotations{ReadOnlyHint: true}
 	destructive = &mcp.ToolAnnotations{DestructiveHint: new(true)}
@@ -24,6 +25,7 @@ var (
 // fakeToolServer is a tool server whose tools run functions of a test.
 type fakeToolServer struct {
 	*toolHost
+	// over is closed at the end of the spec.
 	over chan struct{}
 }
 
@@ -41,7 +43,7 @@ func (c *fakeToolServer) hang(ctx context.Context) {
 	}
 }
 
-// offer adds a tool that accepts any arguments to a server.
+// offer adds a tool to the server. The tool accepts any arguments.
 func (c *fakeToolServer) offer(name string, hints *mcp.ToolAnnotations, do func(ctx context.Context, arguments string) string) {
 	c.AddTool(&mcp.Tool{
 		Name: name, Description: "It is " + name + ".", InputSchema: json.RawMessage(`{"type":"object"}`), Annotations: hints,
@@ -68,7 +70,7 @@ func reading(names ...string) func(*v1alpha1.ToolServer) {
 	}
 }
 
-// equip creates an Agent with all tools of a server named desk, and waits until the Agent has these tools.
+// equip creates an Agent with all tools of the server "desk", and waits until the Agent has these tools.
 func (s *testEnv) equip(ctx context.Context, url, names string, change ...func(*v1alpha1.ToolServer)) {
 	GinkgoHelper()
 	s.create(ctx, s.basics(withTools("desk"))...)
@@ -76,7 +78,7 @@ func (s *testEnv) equip(ctx context.Context, url, names string, change ...func(*
 	awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("["+names+"]"))
 }
 
-// offers returns the names of the tools in each request that contains a text, one line per request.
+// offers returns the names of the tools in each model request that contains a text, one line per request.
 func (s *testEnv) offers(about string) []string {
 	GinkgoHelper()
 	var all []string
@@ -109,7 +111,7 @@ func outcomes(t *v1alpha1.Turn) []string {
 	return all
 }
 
-// calling returns a model that calls a tool once for a message that begins with "call", and then answers.
+// calling returns the rules of a model that calls a tool once for a message that begins with "call", and then answers.
 func calling(tool string) string {
 	return fmt.Sprintf(`
 rules:
@@ -120,13 +122,14 @@ rules:
 `, tool)
 }
 
-// newCuttableToolProxy returns a connection to a tool server that can be cut, and its address.
-func newCuttableToolProxy(to string) (way *cuttableProxy, address string) {
+// newCuttableToolProxy returns a proxy to a tool server, and the address of the proxy. The connections of the proxy can
+// be cut.
+func newCuttableToolProxy(to string) (proxy *cuttableProxy, address string) {
 	GinkgoHelper()
 	target, err := url.Parse(to)
 	Expect(err).NotTo(HaveOccurred())
-	way = serveCuttable(&httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
+	proxy = serveCuttable(&httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(&url.URL{Scheme: target.Scheme, Host: target.Host})
 	}})
-	return way, way.web.URL + target.Path
+	return proxy, proxy.web.URL + target.Path
 }

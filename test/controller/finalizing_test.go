@@ -11,7 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/manager"
 )
 
-// faultyStep makes one step that finalizes a Turn slow, and then fail, once.
+// faultyStep delays one of the steps that finalize a Turn, and then makes this step fail, once.
 type faultyStep struct {
 	mu   sync.Mutex
 	next string
@@ -60,7 +60,7 @@ var _ = Describe("A step that finalizes a Turn", func() {
 		for i, step := range steps {
 			reached := f.arm(step)
 			slow, other := fmt.Sprintf("slow-%d", i), fmt.Sprintf("other-%d", i)
-			s.create(ctx, newTurn(slow, within))
+			s.create(ctx, newTurn(slow, inSession))
 			Eventually(reached).WithContext(ctx).Should(BeClosed(), step)
 			s.create(ctx, newTurn(other))
 			Expect(finalizedReason(s.awaitState(ctx, other, v1alpha1.TurnReasonCompleted))).To(Equal("True Finalized"), step)

@@ -50,12 +50,12 @@ var _ = Describe("A prepared Turn", func() {
 		})
 		objects[theProvider] = s.newProvider(provider, func(p *v1alpha1.ModelProvider) { p.Spec.Retry.MaxAttempts = 1 })
 		s.create(ctx, objects...)
-		open := s.hold()
+		release := s.hold()
 		s.create(ctx, newConfigMap("terms", "Three days."), newTurn("falls-back", contributing("terms")))
 		s.awaitHeld(ctx, 1)
 		s.edit(ctx, "2.0.0", "Answer at length.")
 		s.rewrite(ctx, "terms", "Ten days.")
-		open()
+		release()
 		t := s.awaitState(ctx, "falls-back", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Preparation).To(And(HaveField("PromptProfile", firstVersion), HaveField("Model", modelName)))
 		for _, r := range s.fake.Requests() {
@@ -118,7 +118,7 @@ var _ = Describe("A prepared Turn", func() {
 		t := s.awaitState(ctx, "stuck", v1alpha1.TurnReasonCancelled)
 		Expect(t.Status.Steps).To(HaveValue(HaveField("ModelRequests", BeEquivalentTo(1))))
 		Expect(t.Status.Preparation.PromptProfile).To(Equal(firstVersion))
-		Expect(s.fake.Requests()).To(HaveLen(1), "no model request must be necessary")
+		Expect(s.fake.Requests()).To(HaveLen(1), "no further model request may be sent")
 	}, SpecTimeout(patience))
 
 	It("that waited for its models continues when they are back, without its profile", func(ctx SpecContext) {

@@ -12,8 +12,8 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// gate is a proxy in front of the fake model. While it is closed, it holds all requests. Requests that wait there at
-// the same time did not wait for one another, however slow the machine is.
+// gate is a proxy in front of the fake model. While the gate is closed, it holds all requests. If several requests wait
+// at the gate, the manager has sent them without waiting for an earlier reply, however slow the machine is.
 type gate struct {
 	next    http.Handler
 	closed  atomic.Pointer[chan struct{}]
@@ -38,17 +38,17 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.next.ServeHTTP(w, r)
 }
 
-// hold closes the gate and returns a function that opens it. The end of the spec opens it, too.
-func (s *testEnv) hold() (open func()) {
+// hold closes the gate and returns a function that opens the gate. The end of the spec opens the gate, too.
+func (s *testEnv) hold() (release func()) {
 	opened := make(chan struct{})
 	s.gate.closed.Store(&opened)
-	open = sync.OnceFunc(func() { close(opened) })
-	DeferCleanup(open)
-	return open
+	release = sync.OnceFunc(func() { close(opened) })
+	DeferCleanup(release)
+	return release
 }
 
-// awaitSeen waits until the executor has seen all changes of Turns so far: it gets them in their order, and the newest
-// one is a Turn that it has to prepare.
+// awaitSeen waits until the executor has seen all changes of Turns so far. The executor receives the changes in order,
+// so awaitSeen creates another Turn and waits until the executor has prepared that Turn.
 func (s *testEnv) awaitSeen(ctx context.Context) {
 	GinkgoHelper()
 	s.create(ctx, newTurn("newest", prepareOnly))

@@ -39,11 +39,11 @@ var _ = Describe("Two managers with leader election", func() {
 		first.stop()
 		leads("second")
 		Eventually(gauge).WithArguments("capstan_controller_active").Should(BeEquivalentTo(1), "the new leader runs controllers")
-		by := map[string]int{}
+		counts := map[string]int{}
 		for _, t := range s.awaitAll(ctx, turns, v1alpha1.TurnReasonCompleted) {
-			by[t.Status.Executor.Name]++
+			counts[t.Status.Executor.Name]++
 		}
-		Expect(by).To(And(HaveKey("first"), HaveKey("second"), HaveLen(2)))
+		Expect(counts).To(And(HaveKey("first"), HaveKey("second"), HaveLen(2)))
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(turns), "no reply is lost or paid for twice")
 	}, SpecTimeout(2*patience))
 })

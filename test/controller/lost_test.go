@@ -17,7 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
-// payingModel makes one payment per message, under an account with the name in the message, and then answers.
+// payingModel calls the tool pay once per Turn, and then answers.
 const payingModel = `
 rules:
 - when: {toolMessages: 0}
@@ -30,12 +30,14 @@ type paymentServer struct {
 	*fakeToolServer
 	payments atomic.Int64
 	mu       sync.Mutex
-	open     chan struct{}
+	// released is closed to release the payments.
+	released chan struct{}
 }
 
-// newPaymentServer returns a server that holds all payments.
+// newPaymentServer returns a server that holds all payments, and a change of its ToolServer that declares the effect of
+// the tool pay.
 func newPaymentServer(effect v1alpha1.ToolEffect) (*paymentServer, func(*v1alpha1.ToolServer)) {
-	t := &paymentServer{fakeToolServer: newFakeToolServer(), open: make(chan struct{})}
+	t := &paymentServer{fakeToolServer: newFakeToolServer(), released: make(chan struct{})}
 	hints := destructive
 	if effect == v1alpha1.ToolEffectReadOnly {
 		hints = readOnly // a hint would make a declared effect stricter
@@ -43,10 +45,10 @@ func newPaymentServer(effect v1alpha1.ToolEffect) (*paymentServer, func(*v1alpha
 	t.offer("pay", hints, func(ctx context.Context, _ string) string {
 		t.payments.Add(1)
 		t.mu.Lock()
-		open := t.open
+		released := t.released
 		t.mu.Unlock()
 		select {
-		case <-open:
+		case <-released:
 		case <-ctx.Done():
 		case <-t.over:
 		}
@@ -60,10 +62,10 @@ func (t *paymentServer) setReleased(released bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if released {
-		close(t.open)
+		close(t.released)
 		return
 	}
-	t.open = make(chan struct{})
+	t.released = make(chan struct{})
 }
 
 // dyingClient is a client whose process may die. After its death, each status write fails as if the Turn were gone.
@@ -131,7 +133,7 @@ var _ = Describe("A manager that restarts with an empty store", func() {
 		s := newTestEnv(ctx, payingModel)
 		desk, declared := newPaymentServer(v1alpha1.ToolEffectDestructive)
 		var dead atomic.Bool
-		m := s.run(seldom, dying(&dead))
+		m := s.run(rareProbes, dying(&dead))
 		s.equip(ctx, desk.url, "pay", declared)
 		s.create(ctx, newTurns(turns)...)
 		Eventually(desk.payments.Load).WithContext(ctx).Should(BeEquivalentTo(turns))
@@ -153,15 +155,15 @@ var _ = Describe("A manager that restarts with an empty store", func() {
 		s := newTestEnv(ctx, payingModel)
 		desk, declared := newPaymentServer(v1alpha1.ToolEffectDestructive)
 		desk.setReleased(true)
-		m := s.run(seldom)
+		m := s.run(rareProbes)
 		s.equip(ctx, desk.url, "pay", declared)
 		change(ctx, s, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Tools[0].RequireApproval = []string{"pay"} })
 		awaitText(ctx, s, &v1alpha1.Agent{}, agent, func(a *v1alpha1.Agent) string {
 			if len(a.Status.Tools) == 1 && a.Status.Tools[0].RequiresApproval {
-				return "asks"
+				return "requires approval"
 			}
 			return ""
-		}, Equal("asks"))
+		}, Equal("requires approval"))
 		s.create(ctx, newTurn("parked"))
 		t := s.awaitState(ctx, "parked", v1alpha1.TurnReasonAwaitingApproval)
 		Expect(t.Status.Executor.JournalEntries).To(HaveValue(BeNumerically(">", 1)))
@@ -178,7 +180,7 @@ var _ = Describe("A manager that restarts with an empty store", func() {
 	It("does not run a suspended Turn again", func(ctx SpecContext) {
 		s := newTestEnv(ctx, payingModel)
 		desk, declared := newPaymentServer(v1alpha1.ToolEffectDestructive)
-		m := s.run(seldom)
+		m := s.run(rareProbes)
 		s.equip(ctx, desk.url, "pay", declared)
 		s.create(ctx, newTurn("suspended"))
 		Eventually(desk.payments.Load).WithContext(ctx).Should(BeEquivalentTo(1))
@@ -195,7 +197,7 @@ var _ = Describe("A manager that restarts with an empty store", func() {
 	DescribeTable("starts a Turn over", func(ctx SpecContext, effect v1alpha1.ToolEffect, policy v1alpha1.JournalLossPolicy) {
 		s := newTestEnv(ctx, payingModel)
 		desk, declared := newPaymentServer(effect)
-		m := s.run(seldom)
+		m := s.run(rareProbes)
 		s.equip(ctx, desk.url, "pay", declared)
 		s.create(ctx, newTurn("again", func(t *v1alpha1.Turn) { t.Spec.OnJournalLoss = policy }))
 		Eventually(desk.payments.Load).WithContext(ctx).Should(BeEquivalentTo(1))
@@ -221,7 +223,7 @@ var _ = Describe("A PostgreSQL that has lost its journals", func() {
 		s := newTestEnv(ctx, payingModel)
 		desk, declared := newPaymentServer(v1alpha1.ToolEffectDestructive)
 		databaseURL := postgrestest.Database(GinkgoTB())
-		m := s.run(seldom, func(o *manager.Options) { o.Store = databaseURL })
+		m := s.run(rareProbes, func(o *manager.Options) { o.Store = databaseURL })
 		s.equip(ctx, desk.url, "pay", declared)
 		s.create(ctx, newTurn("truncated"))
 		Eventually(desk.payments.Load).WithContext(ctx).Should(BeEquivalentTo(1))

@@ -20,7 +20,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/manager"
 )
 
-// tokenOf creates a ServiceAccount and returns a token for it with these audiences.
+// tokenOf returns a token of a ServiceAccount with these audiences.
 func (s *testEnv) tokenOf(ctx context.Context, account string, audiences ...string) string {
 	GinkgoHelper()
 	clientset, err := kubernetes.NewForConfig(apiConfig)
@@ -32,7 +32,7 @@ func (s *testEnv) tokenOf(ctx context.Context, account string, audiences ...stri
 }
 
 var _ = Describe("The metrics of a manager that other machines can reach", func() {
-	// scrape requests the metrics over TLS, with a token unless it is empty. It returns the status and the body.
+	// scrape requests the metrics over TLS, with this token unless token is empty. It returns the status and the body.
 	scrape := func(ctx context.Context, url, token string) (int, string, error) {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 		if err != nil {

@@ -29,11 +29,11 @@ var _ = Describe("A namespace with many Agents", func() {
 		hashes := func() map[string]string {
 			var all v1alpha1.AgentList
 			Expect(apiClient.List(ctx, &all, client.InNamespace(busy.namespace))).To(Succeed())
-			of := map[string]string{}
+			byName := map[string]string{}
 			for i := range all.Items {
-				of[all.Items[i].Name] = all.Items[i].Status.PromptRenderHash
+				byName[all.Items[i].Name] = all.Items[i].Status.PromptRenderHash
 			}
-			return of
+			return byName
 		}
 		Eventually(hashes).WithContext(ctx).ShouldNot(ContainElement(""))
 		before := hashes()

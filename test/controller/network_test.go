@@ -22,7 +22,7 @@ import (
 )
 
 var _ = Describe("The addresses of the cluster", func() {
-	// policyFor follows the cluster as a user and returns the network policy of a namespace.
+	// policyFor watches the cluster with the permissions of a user, and returns the network policy of a namespace.
 	policyFor := func(user *rest.Config, namespace string, given ...netip.Prefix) *netpolicy.Policy {
 		GinkgoHelper()
 		clientset, err := kubernetes.NewForConfig(user)
@@ -64,7 +64,8 @@ var _ = Describe("The addresses of the cluster", func() {
 		s.create(ctx, o)
 		return o
 	}
-	isRefused := func(ctx context.Context, p *netpolicy.Policy, host, addr string) string {
+	// refusalReason returns why the policy refuses an address, or an empty string if the policy allows the address.
+	refusalReason := func(ctx context.Context, p *netpolicy.Policy, host, addr string) string {
 		GinkgoHelper()
 		err := p.Check(ctx, host, netip.MustParseAddr(addr))
 		refused, ok := errors.AsType[*netpolicy.Refused](err)
@@ -96,23 +97,24 @@ var _ = Describe("The addresses of the cluster", func() {
 			})
 		}
 		p := policyFor(apiConfig, s.namespace)
-		Eventually(func() string { return isRefused(ctx, p, "x.example", "10.201.7.9") }).WithTimeout(patience).Should(
+		Eventually(func() string { return refusalReason(ctx, p, "x.example", "10.201.7.9") }).WithTimeout(patience).Should(
 			ContainSubstring("an address of the cluster's Pods"))
-		Expect(isRefused(ctx, p, "x.example", "fd00:201:7::9")).To(ContainSubstring("an address of the cluster's Pods"))
-		Expect(isRefused(ctx, p, "x.example", "10.202.7.7")).To(ContainSubstring("an address of the cluster's nodes"))
-		Expect(isRefused(ctx, p, "x.example", theirs.Spec.ClusterIP)).To(ContainSubstring("an address of the cluster's Services"))
-		Expect(isRefused(ctx, p, "kubernetes.default.svc", "10.0.0.1")).To(ContainSubstring("an address of the cluster's Services"),
-			"the API server's")
+		Expect(refusalReason(ctx, p, "x.example", "fd00:201:7::9")).To(ContainSubstring("an address of the cluster's Pods"))
+		Expect(refusalReason(ctx, p, "x.example", "10.202.7.7")).To(ContainSubstring("an address of the cluster's nodes"))
+		Expect(refusalReason(ctx, p, "x.example", theirs.Spec.ClusterIP)).To(ContainSubstring("an address of the cluster's Services"))
+		Expect(refusalReason(ctx, p, "kubernetes.default.svc", "10.0.0.1")).To(ContainSubstring("an address of the cluster's Services"),
+			"the address of the API server")
 
 		for _, host := range []string{
 			"tickets." + s.namespace, "tickets." + s.namespace + ".svc",
 			"Tickets." + s.namespace + ".svc.cluster.local.",
 		} {
-			Expect(isRefused(ctx, p, host, mine.Spec.ClusterIP)).To(BeEmpty(), host)
+			Expect(refusalReason(ctx, p, host, mine.Spec.ClusterIP)).To(BeEmpty(), host)
 		}
-		Expect(isRefused(ctx, p, "pods."+s.namespace+".svc", "10.201.7.9")).To(BeEmpty(),
+		Expect(refusalReason(ctx, p, "pods."+s.namespace+".svc", "10.201.7.9")).To(BeEmpty(),
 			"the Pods of a headless Service of the same namespace")
-		Expect(isRefused(ctx, p, "a.pods."+s.namespace+".svc", "10.201.7.9")).To(BeEmpty(), "one of them by its name")
+		Expect(refusalReason(ctx, p, "a.pods."+s.namespace+".svc", "10.201.7.9")).To(BeEmpty(),
+			"a Pod of the headless Service, by the name of the Pod")
 		for reason, host := range map[string]string{
 			"the name is resolved in the manager's namespace": "tickets",
 			"the Service is of another namespace":             "tickets." + other.namespace + ".svc",
@@ -121,30 +123,30 @@ var _ = Describe("The addresses of the cluster", func() {
 			"it is an address, not a name":                    mine.Spec.ClusterIP,
 			"it leads elsewhere":                              "elsewhere." + s.namespace + ".svc",
 		} {
-			Expect(isRefused(ctx, p, host, theirs.Spec.ClusterIP)).To(ContainSubstring("is not a Service of namespace"), reason)
+			Expect(refusalReason(ctx, p, host, theirs.Spec.ClusterIP)).To(ContainSubstring("is not a Service of namespace"), reason)
 		}
-		Expect(isRefused(ctx, p, "tickets."+s.namespace+".svc", theirs.Spec.ClusterIP)).NotTo(BeEmpty(), "its address decides")
-		Expect(isRefused(ctx, p, "forged."+s.namespace+".svc", "10.201.7.10")).NotTo(BeEmpty(), "its endpoints were written by hand")
-		Expect(isRefused(ctx, p, "x.example", "10.203.0.1")).To(BeEmpty(), "a private address that is not the cluster's")
+		Expect(refusalReason(ctx, p, "tickets."+s.namespace+".svc", theirs.Spec.ClusterIP)).NotTo(BeEmpty(), "its address decides")
+		Expect(refusalReason(ctx, p, "forged."+s.namespace+".svc", "10.201.7.10")).NotTo(BeEmpty(), "its endpoints were written by hand")
+		Expect(refusalReason(ctx, p, "x.example", "10.203.0.1")).To(BeEmpty(), "a private address that is not the cluster's")
 	}, SpecTimeout(2*patience))
 
 	// Serial, because the Node changes what managers of other specs know about the cluster.
 	It("are all private addresses while a Node does not publish the range of its Pods", Serial, func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		p := policyFor(apiConfig, s.namespace)
-		Eventually(func() string { return isRefused(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).Should(BeEmpty())
+		Eventually(func() string { return refusalReason(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).Should(BeEmpty())
 		node(ctx, s.namespace, nil, "10.202.7.8")
-		Eventually(func() string { return isRefused(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).
+		Eventually(func() string { return refusalReason(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).
 			Should(And(ContainSubstring("Nodes have no podCIDRs"), ContainSubstring("--cluster-cidrs")))
-		Expect(isRefused(ctx, p, "x.example", "93.184.216.34")).To(BeEmpty())
+		Expect(refusalReason(ctx, p, "x.example", "93.184.216.34")).To(BeEmpty())
 
 		named := policyFor(apiConfig, s.namespace, netip.MustParsePrefix("10.203.0.0/16"))
-		Expect(isRefused(ctx, named, "x.example", "10.203.0.1")).To(ContainSubstring("by the manager's --cluster-cidrs"))
-		Expect(isRefused(ctx, named, "x.example", "10.204.0.1")).To(BeEmpty(), "the operator has named the ranges of the cluster")
+		Expect(refusalReason(ctx, named, "x.example", "10.203.0.1")).To(ContainSubstring("by the manager's --cluster-cidrs"))
+		Expect(refusalReason(ctx, named, "x.example", "10.204.0.1")).To(BeEmpty(), "the operator has named the ranges of the cluster")
 
 		Expect(apiClient.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}})).To(Succeed())
-		Eventually(func() string { return isRefused(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).Should(BeEmpty())
-		Expect(isRefused(ctx, p, "x.example", "10.202.7.8")).To(BeEmpty(), "the Node is gone")
+		Eventually(func() string { return refusalReason(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).Should(BeEmpty())
+		Expect(refusalReason(ctx, p, "x.example", "10.202.7.8")).To(BeEmpty(), "the Node is gone")
 	}, SpecTimeout(2*patience))
 
 	// Serial, because the Pod changes what managers of other specs know about the cluster.
@@ -152,7 +154,7 @@ var _ = Describe("The addresses of the cluster", func() {
 		s := newTestEnv(ctx, ``)
 		node(ctx, s.namespace, []string{"10.201.11.0/24"}, "10.202.7.11")
 		p := policyFor(apiConfig, s.namespace)
-		Eventually(func() string { return isRefused(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).Should(BeEmpty())
+		Eventually(func() string { return refusalReason(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).Should(BeEmpty())
 		pods := func(name string, kind discoveryv1.AddressType, addr string) *discoveryv1.EndpointSlice {
 			GinkgoHelper()
 			o := &discoveryv1.EndpointSlice{
@@ -169,23 +171,23 @@ var _ = Describe("The addresses of the cluster", func() {
 		}
 		outside := pods("outside", discoveryv1.AddressTypeIPv4, "172.20.0.4")
 		pods("public", discoveryv1.AddressTypeIPv6, "2001:db8:7::9")
-		Eventually(func() string { return isRefused(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).Should(And(
+		Eventually(func() string { return refusalReason(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).Should(And(
 			ContainSubstring("Pods have addresses outside of the podCIDRs of their Nodes"), ContainSubstring("--cluster-cidrs")))
-		Eventually(func() string { return isRefused(ctx, p, "x.example", "2001:db8:7::9") }).WithTimeout(patience).
+		Eventually(func() string { return refusalReason(ctx, p, "x.example", "2001:db8:7::9") }).WithTimeout(patience).
 			Should(ContainSubstring("an address of the cluster's Pods"))
-		Expect(isRefused(ctx, p, "x.example", "2001:db8:7::a")).To(BeEmpty(), "no Pod has this address")
+		Expect(refusalReason(ctx, p, "x.example", "2001:db8:7::a")).To(BeEmpty(), "no Pod has this address")
 
 		Expect(apiClient.Delete(ctx, outside)).To(Succeed())
-		Eventually(func() string { return isRefused(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).Should(BeEmpty())
+		Eventually(func() string { return refusalReason(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).Should(BeEmpty())
 	}, SpecTimeout(2*patience))
 
 	It("are all private addresses for a manager that may not list Nodes", func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		p := policyFor(s.userWithoutConfigMaps(ctx), s.namespace)
-		Eventually(func() string { return isRefused(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).
+		Eventually(func() string { return refusalReason(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).
 			Should(ContainSubstring("because the manager cannot list Nodes"))
 		mine := service(ctx, s, "tickets")
-		Expect(isRefused(ctx, p, "tickets."+s.namespace+".svc", mine.Spec.ClusterIP)).To(BeEmpty(),
+		Expect(refusalReason(ctx, p, "tickets."+s.namespace+".svc", mine.Spec.ClusterIP)).To(BeEmpty(),
 			"Services of the same namespace need no permission on Nodes")
 	}, SpecTimeout(2*patience))
 

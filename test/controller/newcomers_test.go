@@ -11,7 +11,7 @@ var _ = Describe("A Turn that is applied together with its servers", func() {
 	It("waits until the model endpoint answers", func(ctx SpecContext) {
 		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		s.gate.down.Store(true)
-		s.run(seldom)
+		s.run(rareProbes)
 		s.create(ctx, append(s.basics(), newTurn("early"))...)
 		awaitText(ctx, s, &v1alpha1.Turn{}, "early", message, Equal(
 			`Agent "support" is not ready: ModelProvider "demo" is new and does not answer `+
@@ -27,7 +27,7 @@ var _ = Describe("A Turn that is applied together with its servers", func() {
 	It("waits until the tool server answers, and then has its tools", func(ctx SpecContext) {
 		s, host := newTestEnv(ctx, `apiKeys: [right-key]`), newToolHost("search_tickets")
 		host.broken.Store(true)
-		s.run(seldom)
+		s.run(rareProbes)
 		s.create(ctx, append(s.basics(withTools("tickets")), newToolServer("tickets", host.url), newTurn("early"))...)
 		awaitText(ctx, s, &v1alpha1.Turn{}, "early", message, Equal(
 			`Agent "support" is not ready: ToolServer "tickets" is new and does not answer `+
@@ -43,7 +43,7 @@ var _ = Describe("A Turn that is applied together with its servers", func() {
 
 	It("does not wait for a model if its Agent has a fallback", func(ctx SpecContext) {
 		s := newTestEnv(ctx, `apiKeys: [right-key]`)
-		s.run(seldom)
+		s.run(rareProbes)
 		away := s.newProvider("away", func(p *v1alpha1.ModelProvider) { p.Spec.BaseURL = "http://127.0.0.1:1/v1" })
 		both := func(a *v1alpha1.Agent) {
 			a.Spec.Models = append([]v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: "away"}, Model: modelName}},

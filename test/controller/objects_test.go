@@ -16,7 +16,7 @@ import (
 // apiKey is the key that the models of the test environments accept, if they require one.
 const apiKey = "right-key"
 
-// The names of the objects that basics returns.
+// The names of the objects that basics returns, the key in the Secret, and the name of the model.
 const (
 	secretName = "model-key"
 	keyName    = "apiKey"
@@ -35,7 +35,8 @@ func newSecret(name, key string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{keyName: key}}
 }
 
-// newProvider returns a ModelProvider for the test environment's model server. It makes two attempts with a short wait.
+// newProvider returns a ModelProvider for the test environment's model server. Each request is sent at most twice, with
+// a short wait in between.
 func (s *testEnv) newProvider(name string, change ...func(*v1alpha1.ModelProvider)) *v1alpha1.ModelProvider {
 	return build(&v1alpha1.ModelProvider{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -110,7 +111,7 @@ func parallel(turns int32) func(*v1alpha1.Agent) {
 	return func(a *v1alpha1.Agent) { a.Spec.MaxParallelTurns = &turns }
 }
 
-// bound sets the status of a Turn that is bound to an executor since now.
+// bound sets the status of a Turn as if the Turn had just been bound to an executor.
 func bound(t *v1alpha1.Turn, executor string, epoch int64) {
 	now := metav1.NowMicro()
 	t.Status.StartTime = &now

@@ -28,12 +28,12 @@ var _ = Describe("Objects in any order", func() {
 			s.create(ctx, objects[i])
 			// The manager must have seen all existing objects before the next one is created; otherwise the order
 			// would not matter.
-			if there := order[:n+1]; slices.Contains(there, theTurn) && !slices.Contains(there, theAgent) {
+			if existing := order[:n+1]; slices.Contains(existing, theTurn) && !slices.Contains(existing, theAgent) {
 				t := s.awaitState(ctx, "early", v1alpha1.TurnReasonWaitingForAgent)
 				Expect(message(t)).To(Equal(`Agent "support" does not exist in namespace "` + s.namespace + `"`))
 				Expect(conditionsOf(t.Status.Conditions)).To(ConsistOf(
 					"Succeeded=Unknown WaitingForAgent", "Reconciling=True WaitingForAgent"))
-			} else if slices.Contains(there, theAgent) && n < len(order)-1 {
+			} else if slices.Contains(existing, theAgent) && n < len(order)-1 {
 				awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, Not(BeEmpty()))
 			}
 		}
@@ -45,7 +45,7 @@ var _ = Describe("Objects in any order", func() {
 		Entry("top down", SpecTimeout(patience), theTurn, theAgent, theProfile, theProvider, theSecret),
 		Entry("the Turn, then bottom up", SpecTimeout(patience), theTurn, theSecret, theProvider, theProfile, theAgent),
 		Entry("the Agent first, the profile last", SpecTimeout(patience), theAgent, theTurn, theSecret, theProvider, theProfile),
-		Entry("the provider last but the Secret", SpecTimeout(patience), theProfile, theAgent, theTurn, theSecret, theProvider),
+		Entry("the profile first, the provider last", SpecTimeout(patience), theProfile, theAgent, theTurn, theSecret, theProvider),
 	)
 
 	It("report the missing object until it exists", func(ctx SpecContext) {
@@ -116,8 +116,8 @@ var _ = Describe("Objects in any order", func() {
 		s.run()
 		s.create(ctx, s.basics(func(a *v1alpha1.Agent) { a.Spec.TimeZone = "Europe/Atlantis" })...)
 		s.create(ctx, newTurn("lost"))
-		told := ContainSubstring(`"Europe/Atlantis" is not an IANA time zone: use a name such as Europe/Berlin or UTC`)
-		awaitText(ctx, s, &v1alpha1.Turn{}, "lost", message, told)
+		wanted := ContainSubstring(`"Europe/Atlantis" is not an IANA time zone: use a name such as Europe/Berlin or UTC`)
+		awaitText(ctx, s, &v1alpha1.Turn{}, "lost", message, wanted)
 		var a v1alpha1.Agent
 		Expect(apiClient.Get(ctx, s.key(agent), &a)).To(Succeed())
 		Expect(conditionsOf(a.Status.Conditions)).To(ContainElement("Ready=False InvalidTimeZone"))

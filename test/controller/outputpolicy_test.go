@@ -9,8 +9,8 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// deliveryRules make the model name a price, and answer without one after its answer was rejected. As the judge of a
-// policy, it finds each answer with a price unkind.
+// deliveryRules make the model name a price. After this answer is rejected, the model answers without a price. When the
+// model checks an answer for the policy "kind", it finds each answer with a price unkind.
 const deliveryRules = `rules:
 - {when: {matches: "^Your answer was not accepted"}, reply: {text: "Ask at the counter."}}
 - when: {systemContains: "You check one answer", contains: "40 EUR"}
@@ -36,7 +36,7 @@ var _ = Describe("An output policy", func() {
 		s.create(ctx, newSecret(secretName, apiKey), s.newProvider(provider), newAgent(agent), newSession(),
 			newProfile(profile, func(p *v1alpha1.PromptProfile) { p.Spec.OutputPolicy = []v1alpha1.OutputPolicy{policy} }))
 		s.run()
-		s.create(ctx, newTurn("first", within))
+		s.create(ctx, newTurn("first", inSession))
 		t := s.awaitState(ctx, "first", reason)
 		got, err := json.Marshal(t.Status.PolicyViolations)
 		Expect(err).NotTo(HaveOccurred())

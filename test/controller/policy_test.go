@@ -70,7 +70,7 @@ var _ = Describe("A decision whose approver was not verified", func() {
 	It("is used neither before nor after the policy is installed; the Turn reports it and continues after a verified one",
 		func(ctx SpecContext) {
 			s := newTestEnv(ctx, deletingModel)
-			name := s.namespace // of a policy that is not installed yet
+			name := s.namespace // the name of a policy that is not installed yet
 			var calls atomic.Int64
 			m := s.run(deletes(&calls), underPolicy(name))
 			s.create(ctx, append(s.basics(), newTurn("delete"))...)
@@ -139,7 +139,7 @@ var _ = Describe("A decision whose approver was not verified", func() {
 
 		s.allowPolicies(ctx)
 		s.awaitState(ctx, "delete", v1alpha1.TurnReasonCompleted)
-		Expect(calls.Load()).To(BeEquivalentTo(1), "the API server had checked it")
+		Expect(calls.Load()).To(BeEquivalentTo(1), "the API server checked the decision when it was made")
 	}, SpecTimeout(2*patience))
 })
 
@@ -269,7 +269,7 @@ var _ = Describe("The check of decisions", func() {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(why).To(ContainSubstring("has matchResources"))
 		b.Spec.MatchResources = nil
-		Expect(apiClient.Update(ctx, b)).To(Succeed(), "which leaves no time in the managed fields")
+		Expect(apiClient.Update(ctx, b)).To(Succeed()) // the removal of a field leaves no time in the managed fields
 		now = now.Add(time.Minute)
 		checked, why, err := check(ctx, []v1alpha1.ToolApproval{made, madeAt("after", now)})
 		Expect(err).NotTo(HaveOccurred())
@@ -279,29 +279,29 @@ var _ = Describe("The check of decisions", func() {
 
 	It("reads the policy again for a newer decision and after a while, and no more often", func(ctx SpecContext) {
 		first, second := madeAt("first", now.Add(time.Hour)), madeAt("second", now.Add(2*time.Hour))
-		looksFor := func(many int64, may bool, made ...v1alpha1.ToolApproval) {
+		expectCheck := func(requests int64, accepts bool, made ...v1alpha1.ToolApproval) {
 			GinkgoHelper()
 			before := lookups.Load()
 			checked, why, err := check(ctx, made)
 			Expect(err).NotTo(HaveOccurred())
-			Expect(lookups.Load()-before).To(Equal(many), "requests")
-			Expect(why == "" && len(checked) == len(made)).To(Equal(may), why)
+			Expect(lookups.Load()-before).To(Equal(requests), "requests")
+			Expect(why == "" && len(checked) == len(made)).To(Equal(accepts), why)
 		}
-		looksFor(0, true)
-		looksFor(1, false, first)
-		looksFor(0, false, second)
+		expectCheck(0, true)
+		expectCheck(1, false, first)
+		expectCheck(0, false, second)
 		policy := newPolicy(name)
 		install(ctx, policy)
 		install(ctx, newPolicyBinding(name))
-		looksFor(0, false, first)
+		expectCheck(0, false, first)
 		now = now.Add(5 * time.Second)
-		looksFor(2, true, first)
-		looksFor(0, true, first)
-		looksFor(2, true, first, second)
-		looksFor(0, true, second)
+		expectCheck(2, true, first)
+		expectCheck(0, true, first)
+		expectCheck(2, true, first, second)
+		expectCheck(0, true, second)
 		Expect(apiClient.Delete(ctx, policy)).To(Succeed())
-		looksFor(1, false, madeAt("third", now.Add(3*time.Hour)))
-		looksFor(0, false, first)
+		expectCheck(1, false, madeAt("third", now.Add(3*time.Hour)))
+		expectCheck(0, false, first)
 	}, SpecTimeout(patience))
 
 	It("reports an unknown result if the API server does not answer", func(ctx SpecContext) {

@@ -29,7 +29,7 @@ import (
 	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
-// partlySlow answers messages with the word slow after ten seconds, and all others immediately.
+// partlySlow answers messages that contain the word "slow" after ten seconds, and all others immediately.
 const partlySlow = `rules: [{when: {contains: slow}, fault: {latencyMilliseconds: 10000}}]`
 
 var _ = Describe("Two managers that share a PostgreSQL", func() {
@@ -61,13 +61,13 @@ var _ = Describe("Two managers that share a PostgreSQL", func() {
 		s.awaitInFlight(ctx, 0)
 		Expect(s.states(ctx)).To(Equal(map[string]int{v1alpha1.TurnReasonRunning: 2 * each}), "a killed process cleans nothing up")
 
-		// It was also the leader: first its Lease as the leader expires, then its Lease as an executor.
+		// The first manager was also the leader: first its Lease as the leader expires, then its Lease as an executor.
 		Eventually(s.boundTo).WithContext(ctx).WithArguments(ctx).WithTimeout(2 * patience).ShouldNot(HaveKey("first"))
 		for _, t := range s.awaitAll(ctx, 2*each, v1alpha1.TurnReasonCompleted) {
 			Expect(t.Status.Executor).To(beBound("second", 2), t.Name)
 			requests := int32(1)
 			if strings.HasPrefix(t.Name, "slow") {
-				requests = 2 // the one in flight, and the one after it
+				requests = 2 // the request that was cut off, and the repeated one
 			}
 			Expect(t.Status.Steps).To(HaveValue(
 				Equal(v1alpha1.StepCounts{Count: 1, ModelRequests: requests, ModelRetries: requests - 1, Resumes: requests - 1})), t.Name)
@@ -78,8 +78,8 @@ var _ = Describe("Two managers that share a PostgreSQL", func() {
 	}, SpecTimeout(8*patience))
 })
 
-// share starts a manager process that shares a store with others, one of which leads. env are further variables of its
-// environment. The end of the spec kills it.
+// share starts a manager process that shares a store with other processes, of which one leads. env holds further
+// environment variables of the process. The end of the spec kills the process.
 func (s *testEnv) share(ctx context.Context, program, name, databaseURL string, api *rest.Config, env ...string) *gexec.Session {
 	GinkgoHelper()
 	path := kubeconfig
@@ -93,7 +93,7 @@ func (s *testEnv) share(ctx context.Context, program, name, databaseURL string, 
 		"--watch-namespaces", s.namespace, "--metrics-bind-address", "0", "--read-bind-address", "0",
 		"--health-probe-bind-address", "0", "--leader-elect",
 		"--tool-allow-cidrs", "127.0.0.0/8,::1/128")
-	// not an argument, because it contains a password
+	// The URL is not an argument, because it contains a password.
 	cmd.Env = append(append(os.Environ(), env...), manager.EnvPrefix+"STORE="+databaseURL)
 	session, err := gexec.Start(cmd, GinkgoWriter, GinkgoWriter)
 	Expect(err).NotTo(HaveOccurred())
@@ -101,15 +101,15 @@ func (s *testEnv) share(ctx context.Context, program, name, databaseURL string, 
 	return session
 }
 
-// refusing returns a configuration for a proxy to the API server. The proxy refuses requests with this method whose
-// path ends with path and whose body contains body.
-func refusing(method, path, body string) *rest.Config {
+// refusing returns a configuration for a proxy to the API server. The proxy refuses requests with this method, whose
+// path ends with pathSuffix and whose body contains text.
+func refusing(method, pathSuffix, text string) *rest.Config {
 	GinkgoHelper()
 	proxy := apiProxy()
 	address := harnesstest.Serve(GinkgoTB(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == method && strings.HasSuffix(r.URL.Path, path) {
+		if r.Method == method && strings.HasSuffix(r.URL.Path, pathSuffix) {
 			content, err := io.ReadAll(r.Body)
-			if err != nil || strings.Contains(string(content), body) {
+			if err != nil || strings.Contains(string(content), text) {
 				http.Error(w, "not now", http.StatusServiceUnavailable)
 				return
 			}

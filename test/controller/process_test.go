@@ -109,7 +109,7 @@ var _ = Describe("A manager without permissions in a namespace that it should wa
 	}, SpecTimeout(patience))
 })
 
-// buildManager returns the path of the manager as a program.
+// buildManager builds the manager and returns the path of the program.
 func buildManager(ctx SpecContext) string {
 	GinkgoHelper()
 	program, err := harness.Build(ctx, filepath.Join("..", ".."), GinkgoT().TempDir(), "manager")

@@ -42,8 +42,8 @@ var _ = Describe("A profile that does not render", func() {
 	)
 })
 
-// everything sets all fields of a profile, an Agent and a Turn that shape a prompt.
-func everything(p *v1alpha1.PromptProfile, a *v1alpha1.Agent, t *v1alpha1.Turn) {
+// shapePrompt sets most fields of a profile, an Agent and a Turn that shape a prompt.
+func shapePrompt(p *v1alpha1.PromptProfile, a *v1alpha1.Agent, t *v1alpha1.Turn) {
 	a.Spec.ContributionTrust = v1alpha1.TrustTrusted // so that the Turn's tone counts
 	p.Spec.Identity = &v1alpha1.Identity{AssistantName: "Vela", SystemPrompt: "You are {{ .Agent.Name }}.", Traits: &v1alpha1.Traits{
 		Voice: v1alpha1.VoiceConcise, Formality: v1alpha1.FormalityCasual, Proactivity: v1alpha1.LevelHigh,
@@ -83,12 +83,12 @@ func everything(p *v1alpha1.PromptProfile, a *v1alpha1.Agent, t *v1alpha1.Turn) 
 	}
 }
 
-var _ = Describe("A Turn that uses everything", func() {
+var _ = Describe("A Turn whose prompt has many sources", func() {
 	It("reports how its prompt was made", func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		s.run()
 		p, a, t := newProfile(profile), newAgent(agent), newTurn("all")
-		everything(p, a, t)
+		shapePrompt(p, a, t)
 		s.create(ctx, newSecret(secretName, apiKey), s.newProvider(provider), newConfigMap("skills", "Sort by urgency."),
 			newConfigMap("terms", "Three days."), p, a, t)
 		got := s.awaitState(ctx, "all", v1alpha1.TurnReasonPrepared).Status.Preparation

@@ -47,14 +47,14 @@ func apply(ctx context.Context, objects []*unstructured.Unstructured) {
 	}
 }
 
-// versions returns the resourceVersion of each object.
+// versions returns the resourceVersion of each object, by kind.
 func versions(ctx context.Context, objects []*unstructured.Unstructured) map[string]string {
 	GinkgoHelper()
 	all := map[string]string{}
 	for _, object := range objects {
-		now := object.DeepCopy()
-		Expect(apiClient.Get(ctx, client.ObjectKeyFromObject(object), now)).To(Succeed())
-		all[object.GetKind()] = now.GetResourceVersion()
+		stored := object.DeepCopy()
+		Expect(apiClient.Get(ctx, client.ObjectKeyFromObject(object), stored)).To(Succeed())
+		all[object.GetKind()] = stored.GetResourceVersion()
 	}
 	return all
 }

@@ -34,7 +34,7 @@ var _ = Describe("A namespace whose journals are near their quota", func() {
 		Eventually(ctx, s.journalUse(ctx, m)).Should(HaveField("New", true),
 			"the executor must report that the namespace is near its quota")
 		var waits *v1alpha1.Turn
-		Eventually(ctx, func() string { // the controller learns of it at about the same time
+		Eventually(ctx, func() string { // the controller may not have read the report yet
 			late := newTurn("")
 			late.GenerateName, late.Spec.Message = "late-", "late"
 			s.create(ctx, late)

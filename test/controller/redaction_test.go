@@ -11,8 +11,8 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// repeatingModel looks up a person, asks the helper, and repeats all that it has received, with the address that it
-// knows.
+// repeatingModel looks up a person, asks the sub-agent helper, and answers. It writes the address of the person into
+// each reply and each call.
 const repeatingModel = `
 rules:
 - when: {contains: "subtask"}
@@ -25,7 +25,7 @@ rules:
   reply: {text: "It is zoe@shop.example."}
 `
 
-// redacting adds rules to an Agent.
+// redacting sets the redaction rules of an Agent.
 func redacting(a *v1alpha1.Agent) {
 	a.Spec.Redaction = &v1alpha1.AgentRedaction{
 		Patterns:  []v1alpha1.RedactionPattern{{Name: "email", Pattern: `[a-z.]+@[a-z]+\.example`}},
@@ -51,7 +51,7 @@ var _ = Describe("An Agent with redaction rules", func() {
 		s.create(ctx, newAgent(helper, redacting), newSession())
 		s.create(ctx, newToolServer("desk", host.url, reading("search")))
 		awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[search helper]"))
-		s.create(ctx, newTurn("person", asking("the person", within)))
+		s.create(ctx, newTurn("person", asking("the person", inSession)))
 		t := s.awaitState(ctx, "person", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Result.Text).To(Equal("It is [redacted:email]."))
 		Expect(t.Status.ToolCalls[0].Artifact).NotTo(BeEmpty(), "the output must also be an artifact")
@@ -60,7 +60,7 @@ var _ = Describe("An Agent with redaction rules", func() {
 		Expect(s.awaitChild(ctx, "person").Status.Redactions).To(Equal([]v1alpha1.RedactionCount{{Rule: "email", Matches: 1}}))
 		for _, r := range s.fake.Requests() {
 			Expect(string(r.Body)).NotTo(Or(ContainSubstring("shop.example"), ContainSubstring("5550123456")),
-				"the model must not receive it")
+				"the model must receive no text that a rule matches")
 		}
 		for name, text := range s.leftovers(ctx, m) {
 			Expect(text).NotTo(Or(ContainSubstring("shop.example"), ContainSubstring("5550123456")), "in %s", name)
@@ -85,14 +85,14 @@ var _ = Describe("An Agent with redaction rules", func() {
 		t := s.awaitState(ctx, "waits", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Result.Text).To(Equal("It is [redacted:email]."))
 
-		open := s.hold()
+		release := s.hold()
 		s.create(ctx, newTurn("changes", asking("Who is ann@shop.example?")))
 		s.awaitHeld(ctx, 1) // the prompt is recorded
 		change(ctx, s, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Redaction.Patterns[0].Replacement = "[x]" })
 		m.stop() // the next run has the new rules
 		next := start(m.options)
 		s.awaitHeld(ctx, 2)
-		open()
+		release()
 		t = s.awaitState(ctx, "changes", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Result.Text).To(Equal("It is [x]."))
 		Expect(t.Status.Steps.Resumes).To(BeEquivalentTo(1))

@@ -207,7 +207,7 @@ var _ = Describe("A Turn of a lost executor", func() {
 		Expect(t.Status.Executor).To(beBound(m.options.ExecutorName, 8))
 		Expect(t.Status.Steps.Resumes).To(BeZero(), "no earlier run has left entries to continue from")
 		Expect(t.Status.CompletionTime.Time).To(BeTemporally(">=", t.Status.StartTime.Add(time.Duration(seconds)*time.Second-ago)),
-			"an executor whose Lease holds keeps its Turns")
+			"an executor keeps its Turns until its Lease has expired")
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1))
 	},
 		Entry("without a Lease", SpecTimeout(patience), time.Duration(0), int32(0)),

@@ -76,7 +76,7 @@ rules:
 
 	It("never leaves its Secret, in whatever form a tool server echoes it", func(ctx SpecContext) {
 		const token = "Super&Secret/Token+12345"
-		// a part of each form that no escaping changes
+		// For each form of the token, a part that no escaping changes.
 		forms := []string{"Token+1234", "Token%2B1234", base64.StdEncoding.EncodeToString([]byte(token))[:20]}
 		result, err := json.Marshal(map[string]string{
 			"plain": token, "escaped": `{"token":"Super\u0026Secret\/Token+12345"}`,
@@ -107,7 +107,8 @@ rules:
 	}, SpecTimeout(patience))
 })
 
-// leftovers returns everything that a stopped manager leaves behind: objects as JSON by kind, logs and files.
+// leftovers stops a manager and returns everything that the manager leaves behind: objects as JSON by kind, logs and
+// files.
 func (s *testEnv) leftovers(ctx SpecContext, m *runningManager) map[string]string {
 	GinkgoHelper()
 	leftovers := s.everything(ctx)

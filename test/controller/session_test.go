@@ -25,8 +25,8 @@ import (
 // conversation is the name of the Session in these tests.
 const conversation = "order-1042"
 
-// within adds a Turn to the Session.
-func within(t *v1alpha1.Turn) { t.Spec.SessionRef = &v1alpha1.ObjectReference{Name: conversation} }
+// inSession adds a Turn to the Session.
+func inSession(t *v1alpha1.Turn) { t.Spec.SessionRef = &v1alpha1.ObjectReference{Name: conversation} }
 
 func newSession(change ...func(*v1alpha1.Session)) *v1alpha1.Session {
 	return build(&v1alpha1.Session{ObjectMeta: metav1.ObjectMeta{Name: conversation}}, change)
@@ -82,7 +82,7 @@ var _ = Describe("A Session", func() {
 		s.run()
 		s.create(ctx, s.basics()...)
 		for _, name := range []string{"one", "two", "three"} {
-			s.create(ctx, newTurn(name, within))
+			s.create(ctx, newTurn(name, inSession))
 			t := s.awaitState(ctx, name, v1alpha1.TurnReasonCompleted)
 			Expect(t.Status.Decision.SessionName).To(Equal(conversation))
 		}
@@ -106,16 +106,16 @@ var _ = Describe("A Session", func() {
 
 	It("runs its Turns one after another in the order of their creation, even within one second", func(ctx SpecContext) {
 		s := newTestEnv(ctx, `apiKeys: [right-key]`)
-		open := s.hold()
+		release := s.hold()
 		s.run()
 		s.create(ctx, s.basics()...)
 		names := []string{"zebra", "ant", "mole", "bee", "yak"} // no sorting produces this order
 		for _, name := range names {
-			s.create(ctx, newTurn(name, within))
+			s.create(ctx, newTurn(name, inSession))
 		}
 		s.awaitStates(ctx, map[string]int{v1alpha1.TurnReasonRunning: 1, v1alpha1.TurnReasonWaitingForSession: 4})
 		Expect(message(s.turn(ctx, "ant"))).To(ContainSubstring("zebra"))
-		open()
+		release()
 		s.awaitAll(ctx, len(names), v1alpha1.TurnReasonCompleted)
 		for i, name := range names {
 			Expect(s.turn(ctx, name).Status.Decision.TurnNumber).To(BeEquivalentTo(i+1), name)
@@ -128,7 +128,7 @@ var _ = Describe("A Session", func() {
 		s.create(ctx, append(s.basics(), newSession(func(n *v1alpha1.Session) {
 			n.Spec.Subject, n.Spec.Budget = "Order 1042", &v1alpha1.SessionBudget{MaxTurns: new(int32(1))}
 		}))...)
-		s.create(ctx, newTurn("first", within), newTurn("second", within))
+		s.create(ctx, newTurn("first", inSession), newTurn("second", inSession))
 		s.awaitState(ctx, "first", v1alpha1.TurnReasonCompleted)
 		t := s.awaitState(ctx, "second", v1alpha1.TurnReasonSessionClosed)
 		Expect(t.Status.StopReason).To(Equal(v1alpha1.StopSessionClosed))
@@ -137,17 +137,17 @@ var _ = Describe("A Session", func() {
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1))
 
 		change(ctx, s, conversation, &v1alpha1.Session{}, func(n *v1alpha1.Session) { n.Spec.Budget.MaxTurns = new(int32(2)) })
-		s.create(ctx, newTurn("third", within))
+		s.create(ctx, newTurn("third", inSession))
 		Expect(s.awaitState(ctx, "third", v1alpha1.TurnReasonCompleted).Status.Decision.TurnNumber).To(BeEquivalentTo(2))
 	}, SpecTimeout(patience))
 
 	It("is a new conversation after it was deleted", func(ctx SpecContext) {
 		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		s.run()
-		s.create(ctx, append(s.basics(), newTurn("before", within))...)
+		s.create(ctx, append(s.basics(), newTurn("before", inSession))...)
 		s.awaitState(ctx, "before", v1alpha1.TurnReasonCompleted)
 		Expect(apiClient.Delete(ctx, s.session(ctx))).To(Succeed())
-		s.create(ctx, newTurn("after", within))
+		s.create(ctx, newTurn("after", inSession))
 		Expect(s.awaitState(ctx, "after", v1alpha1.TurnReasonCompleted).Status.Decision.TurnNumber).To(BeEquivalentTo(1))
 		Expect(s.prompts()[1]).To(Equal("user: after"))
 	}, SpecTimeout(patience))
@@ -169,13 +169,13 @@ rules:
 				return tool.Result{Content: `{"state":"shipped"}`}, nil
 			}),
 		}))
-		s.create(ctx, append(s.basics(), newTurn("lookup", within))...)
+		s.create(ctx, append(s.basics(), newTurn("lookup", inSession))...)
 		t := s.awaitState(ctx, "lookup", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Steps.Count).To(BeEquivalentTo(2))
 		Expect(t.Status.Steps.ToolCalls).To(BeEquivalentTo(1))
 		Expect(t.Status.Decision.Strategy).To(Equal(v1alpha1.StrategyToolAssisted))
 		Expect((<-calls).IdempotencyKey).To(HavePrefix(string(t.UID) + "/1/"))
-		s.create(ctx, newTurn("thanks", within))
+		s.create(ctx, newTurn("thanks", inSession))
 		s.awaitState(ctx, "thanks", v1alpha1.TurnReasonCompleted)
 		nonce := regexp.MustCompile(`<tool-output (\w+)>`).FindStringSubmatch(s.prompts()[1])
 		Expect(nonce).To(HaveLen(2), "the output of a tool is fenced")
@@ -199,16 +199,16 @@ rules:
 	It("continues after a restart has cut off one of its Turns", func(ctx SpecContext) {
 		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		m := s.run()
-		s.create(ctx, append(s.basics(), newTurn("one", within))...)
+		s.create(ctx, append(s.basics(), newTurn("one", inSession))...)
 		s.awaitState(ctx, "one", v1alpha1.TurnReasonCompleted)
-		open := s.hold()
-		s.create(ctx, newTurn("two", within), newTurn("three", within))
+		release := s.hold()
+		s.create(ctx, newTurn("two", inSession), newTurn("three", inSession))
 		s.awaitStates(ctx, map[string]int{
 			v1alpha1.TurnReasonCompleted: 1, v1alpha1.TurnReasonRunning: 1,
 			v1alpha1.TurnReasonWaitingForSession: 1,
 		})
 		m.stop()
-		open()
+		release()
 		start(m.options)
 		s.awaitAll(ctx, 3, v1alpha1.TurnReasonCompleted)
 		Expect(s.turn(ctx, "two").Status.Decision.TurnNumber).To(BeEquivalentTo(2))

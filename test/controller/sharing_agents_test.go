@@ -15,15 +15,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/manager"
 )
 
-// lending is the manager of two namespaces: the Agent support of the team hands tasks on to the Agent helper of the
-// owner.
+// lending is the manager of two namespaces: the team's Agent "support" delegates tasks to the owner's Agent "helper".
 type lending struct {
 	owner, team *testEnv
 	*runningManager
 }
 
-// lend returns an owner whose Agent helper allows these namespaces, and a team that uses it. All other objects have the
-// same names in both namespaces, and do not allow others.
+// lend returns an owner whose Agent helper allows these namespaces, and a team that uses this Agent. All other objects
+// have the same names in both namespaces, and may be used only in their own namespace.
 func lend(ctx SpecContext, rules string, allowed *v1alpha1.AllowedNamespaces, change ...func(*v1alpha1.Agent)) *lending {
 	GinkgoHelper()
 	l := &lending{owner: newTestEnv(ctx, rules), team: newTestEnv(ctx, delegatingModel)}
@@ -45,7 +44,7 @@ func (l *lending) withHelper() func(*v1alpha1.Agent) {
 	}
 }
 
-// restart stops the manager if it runs, and starts it.
+// restart stops the manager if it runs, and starts it. change applies only to the first start.
 func (l *lending) restart(change ...func(*manager.Options)) {
 	GinkgoHelper()
 	if l.runningManager != nil {
@@ -58,7 +57,7 @@ func (l *lending) restart(change ...func(*manager.Options)) {
 	})...)
 }
 
-// shared is the name of the Agent helper in the namespace of the team.
+// shared returns the name by which the team knows the owner's Agent helper.
 func (l *lending) shared() string { return l.owner.namespace + "/" + helper }
 
 // consent changes which namespaces may use the Agent helper.
@@ -88,10 +87,10 @@ func refusal(agent, namespace string) string {
 }
 
 var _ = Describe("A sub-agent of another namespace", func() {
-	all := from(v1alpha1.NamespacesFromAll, nil)
+	everyNamespace := allowFrom(v1alpha1.NamespacesFromAll, nil)
 
 	It("works in a Turn of the namespace that asks, with the objects of its own namespace", func(ctx SpecContext) {
-		l := lend(ctx, `{apiKeys: [`+platformKey+`], rules: [{reply: {text: "The owner answers."}}]}`, all)
+		l := lend(ctx, `{apiKeys: [`+platformKey+`], rules: [{reply: {text: "The owner answers."}}]}`, everyNamespace)
 		By("giving the team an Agent of the same name")
 		l.team.create(ctx, newAgent(helper))
 		change(ctx, l.team, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) {
@@ -144,15 +143,15 @@ var _ = Describe("A sub-agent of another namespace", func() {
 	}, SpecTimeout(patience))
 
 	It("sends no further request once its owner withdraws the consent, and none of its later Turns starts", func(ctx SpecContext) {
-		l := lend(ctx, `rules: [{when: {contains: fine}, reply: {text: "Fine."}}, {fault: {status: 503}}]`, all)
+		l := lend(ctx, `rules: [{when: {contains: fine}, reply: {text: "Fine."}}, {fault: {status: 503}}]`, everyNamespace)
 		change(ctx, l.owner, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) { p.Spec.Retry.MaxAttempts = 5 })
-		open := l.owner.hold()
+		release := l.owner.hold()
 		l.team.create(ctx, newTurn("parent", asking("delegate subtask")))
 		l.owner.awaitHeld(ctx, 1)
 		l.consent(ctx, nil)
 		Eventually(l.team.tools(ctx, agent)).WithContext(ctx).Should(
-			Equal("False ReferenceNotAllowed: "+refusal(l.shared(), l.team.namespace)), "the manager has seen it")
-		open()
+			Equal("False ReferenceNotAllowed: "+refusal(l.shared(), l.team.namespace)), "the manager must have seen the change")
+		release()
 		t := l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
 		c := l.team.awaitChild(ctx, "parent")
 		Expect(c.StateReason()).To(Equal(v1alpha1.TurnReasonModelFailed))
@@ -163,20 +162,20 @@ var _ = Describe("A sub-agent of another namespace", func() {
 		By("asking again, which waits for the consent")
 		l.team.create(ctx, newTurn("later", asking("delegate subtask fine")))
 		l.team.awaitState(ctx, "later", v1alpha1.TurnReasonWaitingForAgent)
-		l.consent(ctx, all)
+		l.consent(ctx, everyNamespace)
 		l.team.awaitState(ctx, "later", v1alpha1.TurnReasonCompleted)
 		Expect(l.team.awaitChild(ctx, "later").Status.Result.Text).To(Equal("Fine."))
 	}, SpecTimeout(2*patience))
 
 	It("is not called once its owner withdraws the consent while its caller thinks", func(ctx SpecContext) {
-		l := lend(ctx, `rules: [{reply: {text: "never"}}]`, all)
+		l := lend(ctx, `rules: [{reply: {text: "never"}}]`, everyNamespace)
 		Eventually(l.team.tools(ctx, agent)).WithContext(ctx).Should(HavePrefix("True "))
-		open := l.team.hold()
+		release := l.team.hold()
 		l.team.create(ctx, newTurn("parent", asking("delegate subtask")))
 		l.team.awaitHeld(ctx, 1)
 		l.consent(ctx, nil)
 		Eventually(l.team.tools(ctx, agent)).WithContext(ctx).Should(HavePrefix("False ReferenceNotAllowed"))
-		open()
+		release()
 		t := l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"helper Failed"}))
 		Expect(l.team.lastMessage()).To(ContainSubstring(`agent "` + l.shared() + `" no longer exists, or may no longer be used`))
@@ -221,8 +220,8 @@ var _ = Describe("A sub-agent of another namespace", func() {
 	}, SpecTimeout(patience))
 
 	It("may lead back over two namespaces, as deep as the limits allow", func(ctx SpecContext) {
-		l := lend(ctx, delegatingModel, all)
-		change(ctx, l.team, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.AllowedNamespaces = all })
+		l := lend(ctx, delegatingModel, everyNamespace)
+		change(ctx, l.team, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.AllowedNamespaces = everyNamespace })
 		change(ctx, l.owner, helper, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) {
 			back := v1alpha1.SharedReference{Namespace: l.team.namespace, Name: agent}
 			a.Spec.Tools = []v1alpha1.AgentTool{{AgentRef: &back, Name: helper}}
@@ -249,7 +248,7 @@ var _ = Describe("A sub-agent of another namespace", func() {
 	}, SpecTimeout(2*patience))
 
 	It("needs the consent of its own sub-agents for the namespace that asks", func(ctx SpecContext) {
-		l := lend(ctx, delegatingModel, all)
+		l := lend(ctx, delegatingModel, everyNamespace)
 		l.owner.create(ctx, newAgent("deep"))
 		change(ctx, l.owner, helper, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) {
 			a.Spec.Tools = []v1alpha1.AgentTool{{AgentRef: &v1alpha1.SharedReference{Name: "deep"}, Name: helper}}
@@ -259,7 +258,7 @@ var _ = Describe("A sub-agent of another namespace", func() {
 		l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonWaitingForSubAgent)
 		c := l.team.awaitState(ctx, l.team.awaitChild(ctx, "parent").Name, v1alpha1.TurnReasonWaitingForAgent)
 		Expect(message(c)).To(Equal(refusal(l.owner.namespace+"/deep", l.team.namespace)))
-		change(ctx, l.owner, "deep", &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.AllowedNamespaces = all })
+		change(ctx, l.owner, "deep", &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.AllowedNamespaces = everyNamespace })
 		l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
 		deep := l.team.awaitChild(ctx, c.Name)
 		Expect(deep.Spec.AgentRef.String()).To(Equal(l.owner.namespace + "/deep"))
@@ -267,7 +266,7 @@ var _ = Describe("A sub-agent of another namespace", func() {
 	}, SpecTimeout(2*patience))
 
 	It("counts for the Budgets of the namespace that asks", func(ctx SpecContext) {
-		l := lend(ctx, `rules: [{reply: {text: "Fine."}}]`, all)
+		l := lend(ctx, `rules: [{reply: {text: "Fine."}}]`, everyNamespace)
 		wide := func(b *v1alpha1.Budget) { b.Spec.Limits.Turns = new(int64(100)) }
 		l.owner.create(ctx, newBudget("owners", wide))
 		l.team.create(ctx, newBudget("all", wide), newBudget("own", wide, ofAgents(helper)),
@@ -275,13 +274,13 @@ var _ = Describe("A sub-agent of another namespace", func() {
 		l.team.create(ctx, newTurn("parent", asking("delegate subtask")))
 		l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
 		for _, b := range []struct {
-			of    *testEnv
+			env   *testEnv
 			name  string
 			turns int64
 		}{{l.team, "all", 2}, {l.team, "shared", 1}, {l.team, "own", 0}, {l.owner, "owners", 0}} {
 			Eventually(func(g Gomega) {
 				var got v1alpha1.Budget
-				g.Expect(apiClient.Get(ctx, b.of.key(b.name), &got)).To(Succeed())
+				g.Expect(apiClient.Get(ctx, b.env.key(b.name), &got)).To(Succeed())
 				g.Expect(got.Status.Spent).NotTo(BeNil())
 				g.Expect(got.Status.Spent.Turns).To(Equal(b.turns), b.name)
 			}).WithContext(ctx).Should(Succeed())
@@ -307,7 +306,7 @@ rules:
 - when: {toolMessages: 0}
   reply: {toolCalls: [{name: look}]}
 - reply: {text: "The key is `+token+` and `+platformKey+`."}
-`, all)
+`, everyNamespace)
 		host := newToolHost("look")
 		host.token.Store(new(token))
 		l.owner.create(ctx, newSecret("token", token), newToolServer("tickets", host.url, func(s *v1alpha1.ToolServer) {
@@ -338,7 +337,7 @@ rules:
 		l.restart(deletes(&calls))
 		l.owner.create(ctx, newSecret(secretName, platformKey), l.owner.newProvider(provider), newProfile(profile),
 			newAgent(helper, func(a *v1alpha1.Agent) {
-				a.Spec.AllowedNamespaces = all
+				a.Spec.AllowedNamespaces = everyNamespace
 				a.Spec.Approval = &v1alpha1.AgentApproval{Approvers: &v1alpha1.Approvers{Users: []string{"jane"}}}
 			}))
 		l.team.create(ctx, l.team.basics(l.withHelper())...)

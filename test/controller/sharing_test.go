@@ -33,8 +33,8 @@ func platform(ctx SpecContext, rules string, allowed *v1alpha1.AllowedNamespaces
 	return owner, team
 }
 
-// from returns the consent for these namespaces.
-func from(which v1alpha1.NamespacesFrom, selector *v1alpha1.LabelSelector) *v1alpha1.AllowedNamespaces {
+// allowFrom returns the allowedNamespaces of an object that these namespaces may use.
+func allowFrom(which v1alpha1.NamespacesFrom, selector *v1alpha1.LabelSelector) *v1alpha1.AllowedNamespaces {
 	return &v1alpha1.AllowedNamespaces{From: which, Selector: selector}
 }
 
@@ -47,9 +47,9 @@ func (s *testEnv) finding(ctx context.Context) string {
 }
 
 var _ = Describe("A ModelProvider of another namespace", func() {
-	It("is used with its own key, and counts for the namespace that asks", func(ctx SpecContext) {
+	It("is used with its own key and at its own endpoint", func(ctx SpecContext) {
 		owner, team := platform(ctx, `{apiKeys: [`+platformKey+`], rules: [{reply: {text: "the platform's model answers"}}]}`,
-			from(v1alpha1.NamespacesFromAll, nil))
+			allowFrom(v1alpha1.NamespacesFromAll, nil))
 		team.create(ctx, newTurn("asks"))
 		t := team.awaitState(ctx, "asks", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Result.Text).To(Equal("the platform's model answers"))
@@ -74,7 +74,7 @@ var _ = Describe("A ModelProvider of another namespace", func() {
 	}, SpecTimeout(patience))
 
 	It("is allowed by a label of the namespace that asks", func(ctx SpecContext) {
-		_, team := platform(ctx, `rules: [{reply: {text: "Fine."}}]`, from(v1alpha1.NamespacesFromSelector,
+		_, team := platform(ctx, `rules: [{reply: {text: "Fine."}}]`, allowFrom(v1alpha1.NamespacesFromSelector,
 			&v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"models": "shared"}}))
 		Eventually(func() string { return team.finding(ctx) }).WithContext(ctx).Should(ContainSubstring("False ReferenceNotAllowed"))
 		namespace := &corev1.Namespace{}
@@ -88,7 +88,7 @@ var _ = Describe("A ModelProvider of another namespace", func() {
 	It("is allowed by the name of the namespace that asks", func(ctx SpecContext) {
 		owner, team := platform(ctx, `rules: [{reply: {text: "Fine."}}]`, nil)
 		change(ctx, owner, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) {
-			p.Spec.AllowedNamespaces = from(v1alpha1.NamespacesFromSelector, &v1alpha1.LabelSelector{
+			p.Spec.AllowedNamespaces = allowFrom(v1alpha1.NamespacesFromSelector, &v1alpha1.LabelSelector{
 				MatchExpressions: []v1alpha1.LabelRequirement{{
 					Key: corev1.LabelMetadataName, Operator: "In", Values: []v1alpha1.LabelValue{v1alpha1.LabelValue(team.namespace)},
 				}},
@@ -99,29 +99,29 @@ var _ = Describe("A ModelProvider of another namespace", func() {
 	}, SpecTimeout(patience))
 
 	It("gets no further request of a running Turn once its owner withdraws the consent", func(ctx SpecContext) {
-		owner, team := platform(ctx, `rules: [{fault: {status: 503}}]`, from(v1alpha1.NamespacesFromAll, nil))
+		owner, team := platform(ctx, `rules: [{fault: {status: 503}}]`, allowFrom(v1alpha1.NamespacesFromAll, nil))
 		change(ctx, owner, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) { p.Spec.Retry.MaxAttempts = 5 })
-		open := owner.hold()
+		release := owner.hold()
 		team.create(ctx, newTurn("asks"))
 		Eventually(owner.gate.waiting.Load).WithContext(ctx).Should(BeEquivalentTo(1), "the first request is in flight")
 		change(ctx, owner, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) { p.Spec.AllowedNamespaces = nil })
 		Eventually(func() string { return team.finding(ctx) }).WithContext(ctx).Should(ContainSubstring("False ReferenceNotAllowed"),
-			"the manager has seen it")
-		open()
+			"the manager must have seen the change")
+		release()
 		t := team.awaitState(ctx, "asks", v1alpha1.TurnReasonModelFailed)
 		Expect(message(t)).To(ContainSubstring("its spec.allowedNamespaces does not allow this namespace"))
 		Expect(owner.fake.Stats().Requests).To(BeEquivalentTo(1), "the request in flight was the last one")
 	}, SpecTimeout(patience))
 
 	It("does not reveal the names of its Secrets to other namespaces", func(ctx SpecContext) {
-		owner, team := platform(ctx, `rules: [{reply: {text: "Fine."}}]`, from(v1alpha1.NamespacesFromAll, nil))
+		owner, team := platform(ctx, `rules: [{reply: {text: "Fine."}}]`, allowFrom(v1alpha1.NamespacesFromAll, nil))
 		change(ctx, owner, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) { p.Spec.CredentialsRef.Name = "hidden" })
 		Eventually(func() string { return team.finding(ctx) }).WithContext(ctx).Should(Equal(
 			`False ProviderNotReady: ModelProvider "` + owner.namespace + "/" + provider + `" is not ready (SecretNotFound)`))
 	}, SpecTimeout(patience))
 
 	DescribeTable("does not name its Secret to a Turn whose request fails with", func(ctx SpecContext, status int) {
-		owner, team := platform(ctx, fmt.Sprintf(`rules: [{fault: {status: %d}}]`, status), from(v1alpha1.NamespacesFromAll, nil))
+		owner, team := platform(ctx, fmt.Sprintf(`rules: [{fault: {status: %d}}]`, status), allowFrom(v1alpha1.NamespacesFromAll, nil))
 		team.create(ctx, newTurn("asks"))
 		t := team.awaitState(ctx, "asks", v1alpha1.TurnReasonModelFailed)
 		Expect(message(t)).To(And(ContainSubstring("refused the credentials: ask the owner of ModelProvider %q",
@@ -147,7 +147,7 @@ var _ = Describe("A PromptProfile of another namespace", func() {
 	It("is used with the texts of its own namespace", func(ctx SpecContext) {
 		owner, team := newTestEnv(ctx, `rules: []`), newTestEnv(ctx, `rules: [{reply: {text: Fine.}}]`)
 		team.run(func(o *manager.Options) { o.WatchNamespaces = []string{owner.namespace, team.namespace} })
-		owner.create(ctx, rules("Never promise a refund."), house(from(v1alpha1.NamespacesFromAll, nil)))
+		owner.create(ctx, rules("Never promise a refund."), house(allowFrom(v1alpha1.NamespacesFromAll, nil)))
 		team.create(ctx, rules("Promise every refund."), newSecret(secretName, apiKey), team.newProvider(provider),
 			newAgent(agent, func(a *v1alpha1.Agent) { a.Spec.PromptProfileRef.Namespace = owner.namespace }), newTurn("asks"))
 		team.awaitState(ctx, "asks", v1alpha1.TurnReasonCompleted)
@@ -167,7 +167,7 @@ var _ = Describe("A PromptProfile of another namespace", func() {
 		team.create(ctx, newTurn("later"))
 		team.awaitState(ctx, "later", v1alpha1.TurnReasonWaitingForAgent)
 		change(ctx, owner, profile, &v1alpha1.PromptProfile{}, func(p *v1alpha1.PromptProfile) {
-			p.Spec.AllowedNamespaces = from(v1alpha1.NamespacesFromAll, nil)
+			p.Spec.AllowedNamespaces = allowFrom(v1alpha1.NamespacesFromAll, nil)
 		})
 		team.awaitState(ctx, "later", v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(2*patience))
@@ -181,7 +181,7 @@ var _ = Describe("A ToolServer of another namespace", func() {
 		host.token.Store(new(platformKey))
 		owner.create(ctx, newSecret(secretName, platformKey), newToolServer("tickets", host.url, func(s *v1alpha1.ToolServer) {
 			s.Spec.CredentialsRef = &v1alpha1.SecretKeyReference{Name: secretName, Key: keyName}
-			s.Spec.AllowedNamespaces = from(v1alpha1.NamespacesFromAll, nil)
+			s.Spec.AllowedNamespaces = allowFrom(v1alpha1.NamespacesFromAll, nil)
 		}))
 		shared := owner.namespace + "/tickets"
 		team.create(ctx, team.basics(func(a *v1alpha1.Agent) {
@@ -194,7 +194,7 @@ var _ = Describe("A ToolServer of another namespace", func() {
 		Expect(apiClient.Get(ctx, team.key(agent), &a)).To(Succeed())
 		Expect(a.Status.Tools[0].Server).To(Equal(shared))
 
-		By("revoking the key: the model does not get to know the name of the Secret")
+		By("revoking the key: the model does not see the name of the Secret")
 		host.token.Store(new("sk-another"))
 		team.create(ctx, newTurn("call-refused"))
 		team.awaitState(ctx, "call-refused", v1alpha1.TurnReasonCompleted)
@@ -203,7 +203,7 @@ var _ = Describe("A ToolServer of another namespace", func() {
 		host.token.Store(new(platformKey))
 
 		By("withdrawing the consent while the model thinks")
-		open := team.hold()
+		release := team.hold()
 		team.create(ctx, newTurn("call-2"))
 		Eventually(team.gate.waiting.Load).WithContext(ctx).Should(BeEquivalentTo(1))
 		change(ctx, owner, "tickets", &v1alpha1.ToolServer{}, func(s *v1alpha1.ToolServer) { s.Spec.AllowedNamespaces = nil })
@@ -214,7 +214,7 @@ var _ = Describe("A ToolServer of another namespace", func() {
 			g.Expect(c.Reason + ": " + c.Message).To(HavePrefix(`ReferenceNotAllowed: ToolServer "` + shared + `" cannot be used in ` +
 				`namespace "` + team.namespace + `"`))
 		}).WithContext(ctx).Should(Succeed())
-		open()
+		release()
 		t = team.awaitState(ctx, "call-2", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"look Failed"}))
 		Expect(team.lastMessage()).To(ContainSubstring(`tool server "` + shared + `" no longer exists, or may no longer be used`))

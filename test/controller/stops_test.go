@@ -53,7 +53,7 @@ rules:
   reply: {text: "It ships on Monday."}
 `
 
-// stop is a Turn with the name stop-NAME, and its expected end.
+// stop describes the Turn "stop-"+name, and the expected end of this Turn.
 type stop struct {
 	name   string
 	turn   func(*v1alpha1.Turn)
@@ -69,13 +69,13 @@ type stop struct {
 	free bool
 	// cost is the expected cost, if it is known in advance.
 	cost string
-	// cutOff is true if the end cuts off a request of whose usage nothing was reported.
+	// cutOff is true if the end of the Turn cuts off a request whose usage the endpoint has not reported.
 	cutOff bool
 }
 
 const looked = "Let me look: stop-"
 
-// stops lists all ways in which a Turn ends.
+// stops lists the ways in which a Turn ends, except for those of capacity_test.go and undo_test.go.
 var stops = []stop{
 	{
 		name: "completed", status: metav1.ConditionTrue, reason: v1alpha1.TurnReasonCompleted, stop: v1alpha1.StopCompleted,
@@ -154,7 +154,7 @@ var stops = []stop{
 		text: looked + "deadline.", steps: &v1alpha1.StepCounts{Count: 1, ModelRequests: 2, ToolCalls: 1}, cutOff: true,
 	},
 	{
-		name: "session-closed", turn: within, status: metav1.ConditionFalse,
+		name: "session-closed", turn: inSession, status: metav1.ConditionFalse,
 		reason: v1alpha1.TurnReasonSessionClosed, stop: v1alpha1.StopSessionClosed, free: true,
 	},
 	{
@@ -181,7 +181,7 @@ func structured(schema string) func(*v1alpha1.Turn) {
 	}
 }
 
-// damage creates a Turn with an unreadable journal that a manager with this data directory has begun.
+// damage creates a Turn that is bound to an executor, and an unreadable journal of this Turn in a data directory.
 func (s *testEnv) damage(ctx context.Context, name, dataDir, executor string) {
 	GinkgoHelper()
 	s.create(ctx, newTurn(name))
@@ -244,7 +244,7 @@ var _ = Describe("A Turn with tools", Ordered, ContinueOnFailure, func() {
 		}))
 		awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[hand_over lookup]"))
 		s.create(ctx, newSession(func(n *v1alpha1.Session) { n.Spec.Budget = &v1alpha1.SessionBudget{MaxTurns: new(int32(1))} }))
-		s.create(ctx, newTurn("earlier", within))
+		s.create(ctx, newTurn("earlier", inSession))
 		s.awaitState(ctx, "earlier", v1alpha1.TurnReasonCompleted)
 		for _, e := range stops { // create all before waiting for one, because they are independent
 			if e.stop == v1alpha1.StopInterrupted {
@@ -287,7 +287,7 @@ var _ = Describe("A Turn with tools", Ordered, ContinueOnFailure, func() {
 				input = t.Status.Usage.InputTokens
 			}
 			Expect([]int64{t.Status.Usage.InputTokens, t.Status.Usage.OutputTokens, t.Status.Usage.TotalTokens}).To(
-				Equal([]int64{input, output, input + output}), "nothing but the usage was reported")
+				Equal([]int64{input, output, input + output}), "the status must have exactly the usage that the endpoint has billed")
 			Expect(t.Status.Usage.Cost).To(HaveValue(HaveField("Currency", "USD")))
 			if e.cost != "" {
 				Expect(t.Status.Usage.Cost.Amount).To(Equal(e.cost))
@@ -296,7 +296,7 @@ var _ = Describe("A Turn with tools", Ordered, ContinueOnFailure, func() {
 	}
 
 	It("has no other stopReason", func() {
-		// Those of capacity_test.go, which needs a manager with a short queue, and those of undo_test.go.
+		// The stop reasons of capacity_test.go, which needs a manager with a short queue, and those of undo_test.go.
 		known := map[v1alpha1.StopReason]bool{
 			v1alpha1.StopQueueFull: true, v1alpha1.StopUndone: true, v1alpha1.StopUndoIncomplete: true,
 		}

@@ -15,7 +15,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/manager"
 )
 
-// delegatingModel hands a task on as often as the message says, and then answers with the last tool result.
+// delegatingModel calls the sub-agent helper if the message begins with "delegate", with the rest of the message as the
+// task. Any other task tells the model how to behave.
 const delegatingModel = `
 rules:
 - when: {matches: "^delegate", toolMessages: 0, hasTools: true}
@@ -36,14 +37,14 @@ rules:
   reply: {text: "The answer is 42."}
 `
 
-// helper is the Agent to which others hand tasks on. It has itself as a tool, too.
+// helper is the name of the Agent to which other Agents delegate tasks.
 const helper = "helper"
 
 func delegates(a *v1alpha1.Agent) {
 	a.Spec.Tools = []v1alpha1.AgentTool{{AgentRef: &v1alpha1.SharedReference{Name: helper}}}
 }
 
-// team returns an Agent and its helper.
+// team returns an Agent and its sub-agent helper, which has itself as a sub-agent, too.
 func (s *testEnv) team() []client.Object {
 	return append(s.basics(delegates), newAgent(helper, delegates))
 }
@@ -63,7 +64,7 @@ func (s *testEnv) awaitChild(ctx context.Context, parent string) *v1alpha1.Turn 
 		var turns v1alpha1.TurnList
 		g.Expect(apiClient.List(ctx, &turns, client.InNamespace(s.namespace),
 			client.MatchingLabels{"capstan.dev/parent": parent})).To(Succeed())
-		g.Expect(turns.Items).To(HaveLen(1), "one call is one Turn")
+		g.Expect(turns.Items).To(HaveLen(1), "each call creates one Turn")
 		found = turns.Items[0]
 	}).WithContext(ctx).Should(Succeed())
 	return &found
@@ -81,13 +82,13 @@ var _ = Describe("A sub-agent", func() {
 		s := newTestEnv(ctx, delegatingModel)
 		s.run(func(o *manager.Options) { o.MaxConcurrentTurns = 1 })
 		s.create(ctx, s.team()...)
-		open := s.hold()
+		release := s.hold()
 		s.create(ctx, newTurn("parent", asking("delegate subtask one", func(t *v1alpha1.Turn) {
 			t.Spec.WebMode = v1alpha1.WebModeOn
 			t.Spec.Limits = &v1alpha1.Limits{MaxTokens: new(int64(100_000)), MaxCost: new("10"), TimeoutSeconds: new(int32(60))}
 		})))
 		s.awaitHeld(ctx, 1)
-		open()
+		release()
 		t := s.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
 		c := s.awaitChild(ctx, "parent")
 		Expect(c.StateReason()).To(Equal(v1alpha1.TurnReasonCompleted))
@@ -108,15 +109,16 @@ var _ = Describe("A sub-agent", func() {
 		Expect(t.Status.ToolCalls[0].Turn).To(Equal(c.Name))
 		Expect(t.Status.SubAgentUsage).To(Equal(c.Status.Usage))
 		Expect(t.Status.AwaitedTurns).To(BeEmpty())
-		Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(2), "parked once")
+		Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(2), "the Turn is parked once, and bound again")
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(3))
 	}, SpecTimeout(patience))
 
+	// endsFirst ends a Turn with two levels of sub-agents, and checks that these end before the Turn.
 	endsFirst := func(ctx context.Context, state string, end func(s *testEnv), change ...func(*v1alpha1.Turn)) {
 		s := newTestEnv(ctx, delegatingModel)
 		s.run()
 		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate delegate subtask stuck", change...)))...)
-		s.awaitReceived(ctx, 3) // the requests of its callers were in flight before
+		s.awaitReceived(ctx, 3) // the requests of its two callers, and its own
 		s.awaitInFlight(ctx, 1)
 		first := s.awaitChild(ctx, "parent")
 		end(s)
@@ -182,7 +184,7 @@ var _ = Describe("A sub-agent", func() {
 		Expect(turns.Items).To(HaveLen(3))
 		Expect(first.Status.SubAgentUsage.TotalTokens).To(Equal(second.Status.Usage.TotalTokens))
 		Expect(t.Status.SubAgentUsage.TotalTokens).To(Equal(first.Status.Usage.TotalTokens+second.Status.Usage.TotalTokens),
-			"all that is below counts")
+			"the usage of all levels counts")
 	}, SpecTimeout(patience))
 
 	It("ends with its caller, and so do its own sub-agents", func(ctx SpecContext) {
@@ -192,7 +194,7 @@ var _ = Describe("A sub-agent", func() {
 		waits := s.awaitState(ctx, "parent", v1alpha1.TurnReasonWaitingForSubAgent)
 		first := s.awaitChild(ctx, "parent")
 		Expect(waits.Status.AwaitedTurns).To(Equal([]string{first.Name}))
-		Expect(waits.Status.ParkedTime).To(BeNil(), "its time continues")
+		Expect(waits.Status.ParkedTime).To(BeNil(), "its time limit keeps running")
 		Expect(message(waits)).To(Equal("the Turn " + first.Name + " of a sub-agent has not ended"))
 		second := s.awaitChild(ctx, first.Name)
 		s.awaitInFlight(ctx, 1)
@@ -224,7 +226,7 @@ var _ = Describe("A sub-agent", func() {
 		s.desire(ctx, c.Name, v1alpha1.DesiredStateSuspended) // its own deadline does not pass meanwhile
 		s.awaitState(ctx, c.Name, v1alpha1.TurnReasonSuspended)
 		t := s.awaitState(ctx, "parent", v1alpha1.TurnReasonDeadlineExceeded)
-		Expect(t.Status.Usage).NotTo(BeNil(), "the usage is in the record")
+		Expect(t.Status.Usage).NotTo(BeNil(), "the usage before the deadline must be in the status")
 		Expect(t.Status.AwaitedTurns).To(BeEmpty())
 		s.awaitState(ctx, c.Name, v1alpha1.TurnReasonCancelled)
 	}, SpecTimeout(patience))

@@ -53,7 +53,7 @@ func TestController(t *testing.T) {
 // startControlPlane starts the control plane in the first process, and returns the path of its kubeconfig.
 func startControlPlane() []byte {
 	prepareProcess()
-	// It stops when all other processes have exited.
+	// The control plane stops when all other processes have exited.
 	return []byte(harnesstest.ControlPlane(GinkgoTB(), harnesstest.Repository(filepath.Join("..", ".."))).Kubeconfig)
 }
 

@@ -204,7 +204,7 @@ var _ = Describe("Two teams with tokens of the API server", Serial, func() {
 		research.awaitReason(ctx, "team", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 		before := helpdesk.fake.Stats().Requests
 		change(ctx, helpdesk, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) {
-			p.Spec.AllowedNamespaces = from(v1alpha1.NamespacesFromAll, nil)
+			p.Spec.AllowedNamespaces = allowFrom(v1alpha1.NamespacesFromAll, nil)
 		})
 		awaitText(ctx, research, &v1alpha1.Agent{}, agent, func(a *v1alpha1.Agent) string { return readiness(a.Status.Conditions) },
 			HavePrefix("Ready: "))

@@ -154,14 +154,14 @@ func (s *testEnv) awaitState(ctx context.Context, name, state string) *v1alpha1.
 	return &t
 }
 
-// awaitAll waits until all Turns of the test environment have a state, and returns them.
+// awaitAll waits until the test environment has this number of Turns, all in one state, and returns the Turns.
 func (s *testEnv) awaitAll(ctx context.Context, count int, state string) []v1alpha1.Turn {
 	GinkgoHelper()
 	return s.awaitStates(ctx, map[string]int{state: count})
 }
 
 // awaitStates waits until the Turns of the test environment have these states, and returns the Turns. want maps a state
-// to a number.
+// to the number of Turns in this state.
 func (s *testEnv) awaitStates(ctx context.Context, want map[string]int) []v1alpha1.Turn {
 	GinkgoHelper()
 	var turns v1alpha1.TurnList
@@ -220,11 +220,11 @@ func (s *testEnv) desire(ctx context.Context, name string, state v1alpha1.Desire
 	change(ctx, s, name, &v1alpha1.Turn{}, func(t *v1alpha1.Turn) { t.Spec.DesiredState = state })
 }
 
-// awaitText waits until the text that what returns for an object matches.
-func awaitText[T client.Object](ctx context.Context, s *testEnv, object T, name string, what func(T) string, matches OmegaMatcher) {
+// awaitText waits until the text that extract returns for an object satisfies a matcher.
+func awaitText[T client.Object](ctx context.Context, s *testEnv, object T, name string, extract func(T) string, matcher OmegaMatcher) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
 		g.Expect(apiClient.Get(ctx, s.key(name), object)).To(Succeed())
-		g.Expect(what(object)).To(matches)
+		g.Expect(extract(object)).To(matcher)
 	}).WithContext(ctx).Should(Succeed())
 }

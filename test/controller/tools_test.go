@@ -18,7 +18,7 @@ var _ = Describe("A Turn and a real MCP server", func() {
 	const capital = `{"type": "object", "required": ["capital"], "properties": {"capital": {"type": "string"}}, ` +
 		`"additionalProperties": false}`
 
-	DescribeTable("gives a structured answer", func(ctx SpecContext, rules string, capable bool, requests int, told types.GomegaMatcher) {
+	DescribeTable("gives a structured answer", func(ctx SpecContext, rules string, capable bool, requests int, last types.GomegaMatcher) {
 		s, host := newTestEnv(ctx, rules), newFakeToolServer()
 		host.offer("search", readOnly, answering("Oslo is the capital of Norway."))
 		s.run()
@@ -37,7 +37,7 @@ var _ = Describe("A Turn and a real MCP server", func() {
 		Expect(outcomes(t)).To(Equal([]string{"search Succeeded"}))
 		Expect(t.Status.Steps).To(HaveValue(
 			Equal(v1alpha1.StepCounts{Count: int32(requests), ModelRequests: int32(requests), ToolCalls: 1})))
-		Expect(s.lastMessage()).To(told)
+		Expect(s.lastMessage()).To(last)
 	},
 		Entry("that is valid at the first attempt", SpecTimeout(patience), `
 rules:
@@ -123,17 +123,17 @@ rules:
 		s, host := newTestEnv(ctx, calling("search")), newFakeToolServer()
 		host.offer("search", readOnly, answering("Found."))
 		host.offer("get", readOnly, answering("Got."))
-		s.run(seldom)
+		s.run(rareProbes)
 		s.equip(ctx, host.url, "get search", reading("get"))
-		open := s.hold()
+		release := s.hold()
 		s.create(ctx, newTurn("early", asking("call early")))
 		s.awaitHeld(ctx, 1)
 		host.RemoveTools("search")
 		host.offer("find", readOnly, answering("Found."))
 		awaitText(ctx, s, &v1alpha1.ToolServer{}, "desk", toolsOf, Equal("find Destructive, get ReadOnly"))
-		open()
+		release()
 		t := s.awaitState(ctx, "early", v1alpha1.TurnReasonCompleted)
-		Expect(outcomes(t)).To(Equal([]string{"search Failed"}), "a tool that is gone is an error of its call")
+		Expect(outcomes(t)).To(Equal([]string{"search Failed"}), "a call of a removed tool fails")
 		Expect(s.offers("call early")).To(Equal([]string{"get search read_artifact", "get search read_artifact"}))
 		awaitText(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[find get]"))
 		s.create(ctx, newTurn("late", asking("call late")))
@@ -154,19 +154,19 @@ rules:
 				}
 				return "Paid."
 			})
-			way, address := newCuttableToolProxy(host.url)
+			proxy, address := newCuttableToolProxy(host.url)
 			s.run()
 			s.equip(ctx, address, "pay")
 			s.create(ctx, newTurn("first", asking("call once")))
 			Eventually(arrived).WithContext(ctx).Should(Receive())
-			way.cut()
+			proxy.cut()
 			t := s.awaitState(ctx, "first", v1alpha1.TurnReasonCompleted)
 			Expect(outcomes(t)).To(Equal([]string{"pay Unknown"}))
 			Expect(t.Status.Steps.UnknownOutcomes).To(BeEquivalentTo(1))
 			Expect(s.lastMessage()).To(And(HavePrefix("error (outcome_unknown): the outcome of this call is unknown: "),
 				ContainSubstring("The call may have taken effect")))
 			awaitText(ctx, s, &v1alpha1.ToolServer{}, "desk", serverReadiness, HavePrefix("EndpointUnreachable: "))
-			way.mend()
+			proxy.mend()
 			awaitText(ctx, s, &v1alpha1.ToolServer{}, "desk", serverReadiness, HavePrefix("Ready: "))
 			s.create(ctx, newTurn("again", asking("call again")))
 			t = s.awaitState(ctx, "again", v1alpha1.TurnReasonCompleted)
@@ -217,7 +217,7 @@ rules:
 		}
 		Expect(all.String()).To(ContainSubstring("Ticket 1061, VPN drops every hour, is open."))
 		Expect(s.offers("VPN")).To(Equal([]string{"add_note close_ticket get_ticket hand_over remove_note search_tickets read_artifact"}),
-			"it is not the model's to call")
+			"the model is not offered the context pack")
 	}, SpecTimeout(patience))
 
 	It("repeats a call that timed out if the tool allows it", func(ctx SpecContext) {

@@ -67,13 +67,13 @@ func newToolHost(tools ...string) *toolHost {
 	return h
 }
 
-// hold makes all requests wait until open is called or the spec ends.
-func (h *toolHost) hold() (open func()) {
+// hold makes all requests wait until release is called or the spec ends.
+func (h *toolHost) hold() (release func()) {
 	gate := make(chan struct{})
 	h.held.Store(&gate)
-	open = sync.OnceFunc(func() { close(gate) })
-	DeferCleanup(open)
-	return open
+	release = sync.OnceFunc(func() { close(gate) })
+	DeferCleanup(release)
+	return release
 }
 
 // patiently gives a server the maximum time to answer.
@@ -139,13 +139,13 @@ func offered(a *v1alpha1.Agent) string {
 	return ""
 }
 
-// seldom makes a manager probe working endpoints only once a day.
-func seldom(o *manager.Options) { o.ProbeIntervalSeconds = 86400 }
+// rareProbes makes a manager probe working endpoints only once a day.
+func rareProbes(o *manager.Options) { o.ProbeIntervalSeconds = 86400 }
 
 var _ = Describe("A ToolServer", func() {
 	It("lists its tools, and reports their changes immediately", func(ctx SpecContext) {
 		s, host := newTestEnv(ctx, ``), newToolHost("search_tickets", "close_ticket")
-		s.run(seldom)
+		s.run(rareProbes)
 		s.create(ctx, newToolServer("tickets", host.url, func(o *v1alpha1.ToolServer) {
 			o.Spec.Tools = []v1alpha1.ToolDeclaration{
 				{Name: "close_ticket", Effect: v1alpha1.ToolEffectIdempotent},
@@ -208,7 +208,7 @@ var _ = Describe("A ToolServer", func() {
 		servers, agents := requests(ctx, "PUT", "toolservers", "status"), requests(ctx, "PUT", "agents", "status")
 		Eventually(func() float64 { return reconciles("toolserver") }).WithContext(ctx).Should(BeNumerically(">=", reconciled+3))
 		Expect(requests(ctx, "PUT", "toolservers", "status")).To(Equal(servers), "a failure that lasts is written once")
-		Expect(requests(ctx, "PUT", "agents", "status")).To(Equal(agents), "and reported on Agents once")
+		Expect(requests(ctx, "PUT", "agents", "status")).To(Equal(agents), "Agents report the failure once")
 	}, SpecTimeout(2*patience))
 })
 
@@ -244,7 +244,7 @@ var _ = Describe("An Agent with tools", func() {
 	It("does not list tools that cannot be offered to a model", func(ctx SpecContext) {
 		s, host := newTestEnv(ctx, ``), newToolHost("search_tickets")
 		host.addWith("remote", `{"type":"object","properties":{"a":{"$ref":"https://example.com/s.json"}}}`)
-		s.run(seldom)
+		s.run(rareProbes)
 		s.create(ctx, s.basics(withTools("tickets"))...)
 		s.create(ctx, newToolServer("tickets", host.url))
 		awaitText(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, Equal(
@@ -275,13 +275,13 @@ var _ = Describe("An Agent with tools", func() {
 var _ = Describe("A Turn whose ToolServer is new", func() {
 	It("waits for its first probe, and then has its tools", func(ctx SpecContext) {
 		s, host := newTestEnv(ctx, `apiKeys: [right-key]`), newToolHost("search_tickets")
-		open := host.hold()
-		s.run(seldom)
+		release := host.hold()
+		s.run(rareProbes)
 		s.create(ctx, append(s.basics(withTools("tickets")), newToolServer("tickets", host.url, patiently), newTurn("early"))...)
 		awaitText(ctx, s, &v1alpha1.Turn{}, "early", message,
 			Equal(`Agent "support" is not ready: ToolServer "tickets" is not checked yet`))
 		Expect(s.turn(ctx, "early").StateReason()).To(Equal(v1alpha1.TurnReasonWaitingForAgent))
-		open()
+		release()
 		t := s.awaitState(ctx, "early", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Preparation.ToolCount).To(BeEquivalentTo(2), "search_tickets and read_artifact")
 		Expect(t.Status.Preparation.ToolServersMissing).To(BeEmpty())

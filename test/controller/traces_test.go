@@ -80,7 +80,7 @@ var _ = Describe("The trace of a Turn whose executors are killed", func() {
 				})
 			}
 		}
-		s.run(at(databaseURL, "controller", 1, manager.RoleController))
+		s.run(sharedStore(databaseURL, "controller", 1, manager.RoleController))
 		s.create(ctx, s.basics(withTools("desk"), func(a *v1alpha1.Agent) {
 			a.Spec.Tools[0].RequireApproval = []string{"delete"}
 			a.Spec.Tools = append(a.Spec.Tools, v1alpha1.AgentTool{AgentRef: &v1alpha1.SharedReference{Name: helper}})
@@ -93,7 +93,7 @@ var _ = Describe("The trace of a Turn whose executors are killed", func() {
 		By("killing the first executor while it waits for the model")
 		first := s.share(ctx, program, "first", databaseURL, apiConfig, traced...)
 		s.create(ctx, newTurn("tidy", timeout(600)))
-		s.awaitReceived(ctx, 2) // the request before the search was in flight, too
+		s.awaitReceived(ctx, 2) // one before the search, and one after it
 		s.awaitInFlight(ctx, 1)
 		Expect(arrived("execute_tool search")(ctx)).To(Succeed())
 		Expect(s.turn(ctx, "tidy").BoundTo()).To(Equal("first"))
@@ -163,6 +163,6 @@ var _ = Describe("The trace of a Turn whose executors are killed", func() {
 		Expect(interrupted).To(Equal(1), "the request that the kill has cut off")
 		Expect(fmt.Sprint(spans)).NotTo(Or(ContainSubstring("It is blue"), ContainSubstring("Done."), ContainSubstring("Deleted."),
 			ContainSubstring("As it should be")),
-			"no span may have a text")
+			"no span may contain a text of the conversation")
 	}, SpecTimeout(8*patience))
 })

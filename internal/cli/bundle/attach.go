@@ -75,8 +75,8 @@ func (p *Bundle) attachFile(spec string) error {
 	if mediaType == "" {
 		return fmt.Errorf("the type of %s is not supported: it must be a PNG, JPEG, WebP or GIF, a PDF, or a text in UTF-8", path)
 	}
-	if most := attachment.MaxOf(mediaType); len(data) > most {
-		return fmt.Errorf("%s has more than %d bytes, the maximum for %s: use a smaller file", path, most, mediaType)
+	if limit := attachment.MaxOf(mediaType); len(data) > limit {
+		return fmt.Errorf("%s has more than %d bytes, the maximum for %s: use a smaller file", path, limit, mediaType)
 	}
 	p.files[name] = string(data)
 	attached := v1alpha1.Attachment{
@@ -101,11 +101,12 @@ func readFile(path string) (data []byte, err error) {
 	return io.ReadAll(io.LimitReader(f, attachment.MaxBytes+1))
 }
 
-// Attachments returns the function that reads the attachments of the Turn: see translate.Attach. artifacts reads the
-// attachments that are artifacts of other Turns. redaction redacts the texts.
+// Attachments returns the function that reads the attachments of the Turn, and the maximum size of their contents
+// together, in bytes: see translate.Attach. artifacts reads the attachments that are artifacts of other Turns.
+// redaction redacts the texts.
 func (p *Bundle) Attachments(
 	artifacts translate.Artifacts, redaction *redact.Turn,
-) (read func(context.Context) ([]attachment.Content, error), most int64) {
+) (read func(context.Context) ([]attachment.Content, error), maxTotal int64) {
 	return translate.Attach(p.Turn, translate.AttachmentSources{
 		ConfigMaps: p.contentsOfConfigMaps, Fetch: (&fetch.Fetcher{Policy: netpolicy.NewLocalPolicy()}).Fetch, Artifacts: artifacts,
 		Redaction: redaction,

@@ -106,8 +106,8 @@ func (p *Bundle) contents(ctx context.Context, now time.Time) map[string]*string
 // a new Session, as the controller in a cluster would create one.
 func (p *Bundle) sessionOf(name string) *v1alpha1.Session {
 	s := &v1alpha1.Session{ObjectMeta: metav1.ObjectMeta{Namespace: p.Turn.Namespace, Name: name}}
-	if held, ok := p.Set.Session(p.Turn.Namespace, name); ok {
-		s = held.DeepCopy()
+	if object, ok := p.Set.Session(p.Turn.Namespace, name); ok {
+		s = object.DeepCopy()
 	}
 	s.UID = sessionUID(p.Turn.Namespace, name)
 	return s

@@ -117,16 +117,16 @@ func (p *Bundle) EmbeddingsLink(ctx context.Context, cache *providers.Cache, wai
 func (p *Bundle) CheckSecrets(ctx context.Context) error {
 	read := secrets.Reader(p.ReadSecret)
 	for _, s := range p.ToolServers() {
-		to := "" // a server without a URL receives no request
+		url := "" // a server without a URL receives no request
 		if s.Spec.MCP != nil {
-			to = s.Spec.MCP.URL
+			url = s.Spec.MCP.URL
 		}
-		_, err := read.Headers(ctx, s.Namespace, s.Spec.Headers, to)
+		_, err := read.Headers(ctx, s.Namespace, s.Spec.Headers, url)
 		if ref := s.Spec.CredentialsRef; ref != nil && err == nil {
-			_, err = read.Header(ctx, s.Namespace, *ref, to)
+			_, err = read.Header(ctx, s.Namespace, *ref, url)
 		}
 		if err == nil {
-			_, err = read.Certificates(ctx, s.Namespace, s.Spec.TLS, to)
+			_, err = read.Certificates(ctx, s.Namespace, s.Spec.TLS, url)
 		}
 		if err != nil {
 			return exit.WithCode(exit.Failed, p.noSecret(kindToolServer, s, err))
@@ -135,16 +135,16 @@ func (p *Bundle) CheckSecrets(ctx context.Context) error {
 	return nil
 }
 
-// noSecret adds to the error of a missing credential which object needs it and how to provide it.
-func (p *Bundle) noSecret(kind string, of client.Object, err error) error {
+// noSecret adds to the error of a missing credential which object needs the credential, and how to provide it.
+func (p *Bundle) noSecret(kind string, object client.Object, err error) error {
 	message := err.Error()
 	if missing, ok := errors.AsType[*providers.SecretError](err); ok && missing.Secret != "" {
 		secret := missing.Secret
-		if of.GetNamespace() != p.Turn.Namespace {
-			secret = of.GetNamespace() + "/" + secret
+		if object.GetNamespace() != p.Turn.Namespace {
+			secret = object.GetNamespace() + "/" + secret
 		}
 		message = fmt.Sprintf("%s (Secrets in the manifests: %s), or pass the value with --env-secret %s/%s=ENVVAR",
 			missing.Reason, p.namesOf(kindSecret), secret, missing.Key)
 	}
-	return p.problemOf(kind, of.GetNamespace(), of.GetName(), "", message)
+	return p.problemOf(kind, object.GetNamespace(), object.GetName(), "", message)
 }

@@ -50,8 +50,8 @@ func (p *Bundle) addTo(team map[string]*Bundle) error {
 	return nil
 }
 
-// Member returns the Agent of the team with a name, as the AgentRef of another Agent states it. It returns nil if the
-// team has no such Agent.
+// Member returns the Agent of the team with a name, which is NAME for an Agent in the namespace of the Turn, and
+// NAMESPACE/NAME otherwise. It returns nil if the team has no such Agent.
 func (p *Bundle) Member(name string) *Bundle {
 	return p.Team[p.relative(v1alpha1.ParseSharedReference(name).Key(p.Turn.Namespace))]
 }
@@ -67,7 +67,7 @@ func (p *Bundle) relative(key types.NamespacedName) string {
 	return key.String()
 }
 
-// findAgent finds an Agent, which must allow the namespaces users.
+// findAgent finds an Agent, and sets it in the bundle. The Agent must allow each namespace in users.
 func (p *Bundle) findAgent(key types.NamespacedName, users ...string) error {
 	agent, ok := p.Set.Agent(key.Namespace, key.Name)
 	for _, user := range users {

@@ -16,7 +16,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/toolservers"
 )
 
-// Box returns the tools of the bundle's Agent for a Turn. The sub-agents among them cannot be called yet.
+// Box returns the tools of the bundle's Agent for a Turn. To call the sub-agents among them, the caller must set the
+// field Call of the result.
 func (p *Bundle) Box(t *v1alpha1.Turn, servers toolbox.Servers) *toolbox.Box {
 	box := &toolbox.Box{
 		Agent: p.Agent, MaxDepth: v1alpha1.MaxDepth(t.Spec.Limits, p.Agent.Spec.Limits), Servers: servers,

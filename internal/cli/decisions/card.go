@@ -71,12 +71,12 @@ func (c Card) Text(arguments json.RawMessage, elsewhere string, now time.Time) s
 }
 
 // expiry returns when a request expires, and how much time is left.
-func expiry(at, now time.Time) string {
-	left := at.Sub(now).Round(time.Second)
+func expiry(expires, now time.Time) string {
+	left := expires.Sub(now).Round(time.Second)
 	if left <= 0 {
-		return at.UTC().Format(time.RFC3339) + ", which has passed: the call is denied"
+		return expires.UTC().Format(time.RFC3339) + ", which has passed: the call is denied"
 	}
-	return fmt.Sprintf("%s, in %s", at.UTC().Format(time.RFC3339), left)
+	return fmt.Sprintf("%s, in %s", expires.UTC().Format(time.RFC3339), left)
 }
 
 // shortened returns the first lines of a text, and the number of lines that it leaves out.

@@ -135,7 +135,7 @@ func (c *pendingCalls) decideTogether(
 
 // argumentsOf returns the arguments of a call. It returns nil if they cannot be read and are not needed: a denial does
 // not need them, and --without-arguments waives them. -y alone does not waive them, because a call must not be
-// approved unseen by accident.
+// approved unseen by accident. unread is the reason why arguments cannot be read, or nil.
 func (c *pendingCalls) argumentsOf(
 	p v1alpha1.PendingApproval, arguments map[string]json.RawMessage, unread error,
 ) (json.RawMessage, error) {
@@ -203,16 +203,16 @@ func (c *pendingCalls) arguments(ctx context.Context) (found map[string]json.Raw
 	return found, nil
 }
 
-// maxUnused is the maximum number of ToolApprovals for one request for an approval, including those that the Turn does
-// not use.
-const maxUnused = 3
+// maxApprovals is the maximum number of ToolApprovals for one request for an approval, including those that the Turn
+// does not use.
+const maxApprovals = 3
 
 // create creates the ToolApproval for one call. If the Turn does not use an earlier ToolApproval for the call, create
 // uses another name, because approvers have no permission to delete ToolApprovals.
 func (c *pendingCalls) create(ctx context.Context, p v1alpha1.PendingApproval) error {
 	a := c.approval(p, 0)
 	err := c.api.Create(ctx, a)
-	for unused := 1; unused < maxUnused && apierrors.IsAlreadyExists(err) && unusedReason(c.turn, a.Name) != ""; unused++ {
+	for unused := 1; unused < maxApprovals && apierrors.IsAlreadyExists(err) && unusedReason(c.turn, a.Name) != ""; unused++ {
 		a = c.approval(p, unused)
 		err = c.api.Create(ctx, a)
 	}
@@ -265,8 +265,8 @@ func (c *pendingCalls) approval(p v1alpha1.PendingApproval, unused int) *v1alpha
 	}
 }
 
-// reportEarlier reports an earlier decision about the same call. It returns an error unless that decision is the
-// same and counts.
+// reportEarlier reports an earlier decision about the same call. It returns an error if that decision is
+// different, or if the Turn does not use it.
 func (c *pendingCalls) reportEarlier(ctx context.Context, a *v1alpha1.ToolApproval, title string) error {
 	var before v1alpha1.ToolApproval
 	if err := c.api.Get(ctx, client.ObjectKeyFromObject(a), &before); err != nil {

@@ -42,7 +42,7 @@ type Options struct {
 	Cluster   journals.ClusterFlags
 	// Call is the ID of the only call to decide about. If it is empty, all pending calls are selected.
 	Call string
-	// All decides about all pending calls without a question about each, and Yes decides without any confirmation.
+	// All asks one question about all pending calls, instead of one about each. Yes asks no question.
 	All, Yes bool
 	// WithoutArguments approves calls even if their arguments cannot be read.
 	WithoutArguments bool

@@ -40,16 +40,16 @@ func (c *pendingCalls) awaitUse(ctx context.Context) error {
 	failures := 0 // reads that have failed since the last successful one
 	err := wait.PollUntilContextTimeout(ctx, pollInterval, time.Duration(c.WaitSeconds)*time.Second, true,
 		func(ctx context.Context) (bool, error) {
-			var now v1alpha1.Turn
-			unread = c.api.Get(ctx, client.ObjectKeyFromObject(c.turn), &now)
+			var current v1alpha1.Turn
+			unread = c.api.Get(ctx, client.ObjectKeyFromObject(c.turn), &current)
 			switch {
-			case apierrors.IsNotFound(unread), unread == nil && now.UID != c.turn.UID:
+			case apierrors.IsNotFound(unread), unread == nil && current.UID != c.turn.UID:
 				return true, nil // a deleted Turn uses no decision
 			case unread != nil:
 				failures++
 				return false, nil //nolint:nilerr // because the API server may answer again
 			}
-			t = now
+			t = current
 			failures = 0
 			var more []error
 			left, more = unusedDecisions(&t, left)
@@ -75,13 +75,13 @@ func (c *pendingCalls) awaitUse(ctx context.Context) error {
 // unusedDecisions returns the decisions that the Turn has not used yet, and an error for each one that it does not use.
 func unusedDecisions(t *v1alpha1.Turn, made []created) (left []created, unused []error) {
 	for _, m := range made {
-		waits := t.StateReason() == v1alpha1.TurnReasonAwaitingApproval && slices.ContainsFunc(t.Status.PendingApprovals,
+		isPending := t.StateReason() == v1alpha1.TurnReasonAwaitingApproval && slices.ContainsFunc(t.Status.PendingApprovals,
 			func(p v1alpha1.PendingApproval) bool { return requestKey(p) == requestKey(m.call) })
 		why := unusedReason(t, m.name)
 		switch {
-		case waits && why != "":
+		case isPending && why != "":
 			unused = append(unused, fmt.Errorf("the Turn does not use %s %s: %s", kindToolApproval, m.name, why))
-		case waits:
+		case isPending:
 			left = append(left, m)
 		}
 	}

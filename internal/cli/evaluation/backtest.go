@@ -32,8 +32,8 @@ const (
 	// maxChanges is the maximum number of different changes of prompts in a report, and maxChange the maximum length of
 	// each change, in characters. maxNames is the maximum number of Turns that a change names.
 	maxChanges, maxChange, maxNames = 10, 4000, 5
-	// maxUnreadable is the number of Turns that may fail to be read before the first one that can be read. More
-	// failures mean that the reason is not the Turn.
+	// maxUnreadable is the number of failed reads after which a backtest ends, if it has not read any Turn yet. So many
+	// failures mean that the reason is not a single Turn.
 	maxUnreadable = 10
 )
 
@@ -229,8 +229,8 @@ func (b *backtest) run(ctx context.Context, threshold judge.Score) (*Report, err
 	return r, err
 }
 
-// open reads the first Turn that can be replayed. It opens the models if they are asked, and identifies the profile. A
-// Turn that cannot be read does not hide the others, unless the first maxUnreadable ones cannot be read.
+// open reads the first Turn that can be replayed. It stores the profile of that Turn in the report, and opens the
+// models if Replay is set. It skips Turns that cannot be read, and returns an error after maxUnreadable of them.
 func (b *backtest) open(ctx context.Context, r *Report) (*localrun.Batch, error) {
 	var newest, unreadable error
 	failures := 0
@@ -312,7 +312,7 @@ func (b *backtest) one(ctx context.Context, batch *localrun.Batch, name journals
 		return out.failed(err)
 	}
 	if out.Prompt = PromptSame; difference.Differs() {
-		hunks := redaction.Remove(difference.Hunks()) // a report is public, and a new rule says what must not be
+		hunks := redaction.Remove(difference.Hunks()) // the report may be public, so the new rules apply
 		out.Prompt, out.Changed = PromptChanged, difference.Messages()
 		out.diff, out.change = shortDiff(hunks), canonical.Sum([]byte(hunks))
 	}
@@ -335,9 +335,10 @@ func (r *Result) failed(err error) *Result {
 	return r
 }
 
-// replay asks the models and the judges. A Turn passes if it ends with an answer and if no judge refuses this answer,
-// unless the judge gives the recorded answer no better score. replay returns false if ctx ends before all judges have
-// been asked. redaction removes from the recorded texts what the new Agent redacts, for the report and for the judges.
+// replay asks the models and the judges. A Turn passes if it ends with an answer and if no judge refuses this answer. A
+// refusal does not count if the judge gives the recorded answer no better score. redaction applies the rules of the new
+// Agent to the recorded texts, for the report and for the judges. replay returns false if ctx ends before all judges
+// have been asked.
 func (b *backtest) replay(ctx context.Context, batch *localrun.Batch, p *replay.Prepared, redaction *redact.Turn, out *Result) bool {
 	old, recorded := &RecordedTurn{}, ""
 	if r := p.Result; r != nil {
@@ -379,8 +380,8 @@ func (b *backtest) replay(ctx context.Context, batch *localrun.Batch, p *replay.
 	return true
 }
 
-// judge makes the judges evaluate the recorded answer, which is nil if there is none, and the new one. It returns false
-// if ctx ends before all were asked.
+// judge asks the judges to evaluate the recorded answer and the new one. recorded is nil if there is no recorded
+// answer. judge returns false if ctx ends before all judges were asked.
 func (b *backtest) judge(ctx context.Context, batch *localrun.Batch, recorded *judge.Subject, uid string, out *Result) bool {
 	for k := range batch.Judges() {
 		var before judge.Evaluation
@@ -389,19 +390,19 @@ func (b *backtest) judge(ctx context.Context, batch *localrun.Batch, recorded *j
 			out.Recorded.Evaluations = append(out.Recorded.Evaluations, evaluationOf(&before))
 			out.addCost(&before)
 		}
-		now := batch.Judge(ctx, uid, k)
-		if ctx.Err() != nil && now.Score == nil {
+		after := batch.Judge(ctx, uid, k)
+		if ctx.Err() != nil && after.Score == nil {
 			return false
 		}
-		worse := before.Score == nil || now.Score == nil || *now.Score < *before.Score
+		worse := before.Score == nil || after.Score == nil || *after.Score < *before.Score
 		problems := out.Problems
-		if out.addEvaluation(&now); !worse {
+		if out.addEvaluation(&after); !worse {
 			out.Problems = problems
 		}
 		if recorded == nil {
 			continue
 		}
-		if why := out.Feedback.expectNoLess(&before, &now); why != "" && len(out.Problems) == len(problems) {
+		if why := out.Feedback.expectNoLess(&before, &after); why != "" && len(out.Problems) == len(problems) {
 			out.Problems = append(out.Problems, why)
 		}
 	}
@@ -500,7 +501,8 @@ func (r *Result) calls() string {
 	return text
 }
 
-// changes returns the lines for each change of prompts. A change without lines is left out, and counted.
+// changes returns the lines for each change of prompts. It leaves out a change for which lines returns none, and adds a
+// line with the number of changes that are left out.
 func (r *Report) changes(lines func(*Change) []string) []string {
 	if r.Backtest == nil {
 		return nil

@@ -192,11 +192,11 @@ func (e *Expect) check() error {
 			return fmt.Errorf("expect.%s: must have at most %d entries", l.field, maxExpected)
 		}
 		for i, text := range l.entries {
-			at := fmt.Sprintf("expect.%s[%d]", l.field, i)
+			path := fmt.Sprintf("expect.%s[%d]", l.field, i)
 			if text == "" {
-				return fmt.Errorf("%s: must not be empty", at)
+				return fmt.Errorf("%s: must not be empty", path)
 			}
-			if err := checkEntry(l.field, at, text); err != nil {
+			if err := checkEntry(l.field, path, text); err != nil {
 				return err
 			}
 		}
@@ -223,20 +223,20 @@ func (f *Feedback) check() error {
 	return nil
 }
 
-// checkEntry returns an error if a pattern or an expression is invalid.
-func checkEntry(field, at, text string) error {
+// checkEntry returns an error if a pattern or an expression is invalid. The error names the path of the entry.
+func checkEntry(field, path, text string) error {
 	switch field {
 	case "matches", "notMatches":
 		if _, err := pattern.Compile(text); err != nil {
-			return fmt.Errorf("%s: %w", at, err)
+			return fmt.Errorf("%s: %w", path, err)
 		}
 	case "expressions":
 		if len(text) > outputpolicy.MaxExpression {
-			return fmt.Errorf("%s: must have at most %d characters", at, outputpolicy.MaxExpression)
+			return fmt.Errorf("%s: must have at most %d characters", path, outputpolicy.MaxExpression)
 		}
 		err := outputpolicy.Check("", []outputpolicy.Policy{{Expression: text}})
 		if e, ok := errors.AsType[*invalid.Error](err); ok {
-			e.Field = at
+			e.Field = path
 		}
 		return err
 	}
@@ -279,7 +279,8 @@ func turns(cases []Case, namespace, agent string) ([]byte, error) {
 	return all.Bytes(), nil
 }
 
-// load reads the manifests and the Turns of the cases, and checks them as a cluster would.
+// load reads the manifests and the Turns of the cases, and checks them as a cluster would. documents are the Turns, and
+// path is the path of the file of cases, for errors.
 func load(ctx context.Context, path string, manifests []string, documents []byte, namespace string) (*manifest.Set, error) {
 	set, err := manifest.Load(ctx, append(slices.Clone(manifests), "-"), manifest.Options{
 		Stdin: bytes.NewReader(documents), Namespace: namespace,

@@ -88,7 +88,7 @@ func (o *Options) Run(ctx context.Context) error {
 	return report.deliver(o.Env, o.Output, threshold, watched.Err() != nil)
 }
 
-// deliver prints the report. It returns an error if it was interrupted, or if too few cases passed.
+// deliver prints the report. It returns an error if the evaluation was interrupted, or if too few cases passed.
 func (r *Report) deliver(env terminal.Environment, format Format, threshold judge.Score, interrupted bool) error {
 	text, err := r.encode(format, env.OutIsTerminal)
 	if err != nil {
@@ -201,7 +201,7 @@ func (o *Options) assemble(set *manifest.Set, cases []Case, namespace, agent str
 	return e, checkJudges(cases, e.bundles[0].Profile)
 }
 
-// findAgent returns the namespace and the name of the Agent.
+// findAgent returns the namespace and the name of the Agent. named is the Agent that the file of cases names, or empty.
 func (o *Options) findAgent(set *manifest.Set, named string) (namespace, name string, err error) {
 	if o.Agent != "" {
 		named = o.Agent
@@ -371,16 +371,16 @@ func (c *Case) judge(ctx context.Context, batch *localrun.Batch, uid string, res
 		}
 	}
 	for k, j := range batch.Judges() {
-		now := batch.Judge(ctx, uid, k)
-		if ctx.Err() != nil && now.Score == nil {
+		current := batch.Judge(ctx, uid, k)
+		if ctx.Err() != nil && current.Score == nil {
 			return false
 		}
-		if given, ok := c.Expect.Judges[j.Name]; ok && now.Score != nil {
-			now.Threshold, _ = judge.ParseScore(given) // check has read it
-			now.Evaluate(*now.Score, now.Reason)
+		if given, ok := c.Expect.Judges[j.Name]; ok && current.Score != nil {
+			current.Threshold, _ = judge.ParseScore(given) // check has read it
+			current.Evaluate(*current.Score, current.Reason)
 		}
-		out.addEvaluation(&now)
-		if people == nil || !people.isGood || now.Score == nil {
+		out.addEvaluation(&current)
+		if people == nil || !people.isGood || current.Score == nil {
 			continue
 		}
 		earlier := batch.JudgeAnswer(ctx, uid, c.Expect.Feedback.Answer, k)
@@ -388,7 +388,7 @@ func (c *Case) judge(ctx context.Context, batch *localrun.Batch, uid string, res
 			return false
 		}
 		out.addCost(&earlier)
-		if why := people.expectNoLess(&earlier, &now); why != "" {
+		if why := people.expectNoLess(&earlier, &current); why != "" {
 			out.Problems = append(out.Problems, why)
 		}
 	}

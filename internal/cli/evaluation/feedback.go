@@ -23,8 +23,8 @@ type PeopleScore struct {
 // good is the lowest mean of a good answer.
 var good = decimal.RequireFromString("0.5")
 
-// tolerance is by how much a judge's score of the new answer may be lower than its score of the earlier answer, because
-// a judge does not give the same answer the same score each time.
+// tolerance is the maximum by which a judge may score the new answer lower than the earlier answer. It is above 0,
+// because a judge does not give the same answer the same score each time.
 const tolerance judge.Score = 10
 
 // peopleScore returns the mean of the scores.
@@ -71,24 +71,26 @@ func (s *PeopleScore) by() string {
 
 // expectChange returns a problem if people gave the scored answer a bad score and the new answer is the same, apart
 // from leading and trailing space. Otherwise it returns an empty text.
-func (s *PeopleScore) expectChange(scored, now string) string {
-	if s == nil || s.isGood || strings.TrimSpace(scored) != strings.TrimSpace(now) {
+func (s *PeopleScore) expectChange(scored, current string) string {
+	if s == nil || s.isGood || strings.TrimSpace(scored) != strings.TrimSpace(current) {
 		return ""
 	}
 	return fmt.Sprintf("the answer has not changed, and %s", s.by())
 }
 
-// expectNoLess returns why an answer is wrong that a judge finds worse than one that people liked, or an empty text. A
-// judge that failed for the earlier answer has not compared the two, so the expectation is not met either. The caller
-// must report a judge that failed for the new answer.
-func (s *PeopleScore) expectNoLess(scored, now *judge.Evaluation) string {
+// expectNoLess returns a problem if people gave the earlier answer a good score, and a judge scores the new answer
+// lower than the earlier one by more than tolerance. If the judge failed for the earlier answer, it has not compared
+// the two, and expectNoLess also returns a problem. Otherwise it returns an empty text. The caller must report a judge
+// that failed for the new answer.
+func (s *PeopleScore) expectNoLess(earlier, current *judge.Evaluation) string {
 	switch {
-	case s == nil, !s.isGood, now.Score == nil:
+	case s == nil, !s.isGood, current.Score == nil:
 		return ""
-	case scored.Score == nil:
-		return fmt.Sprintf("judge %s failed for the earlier answer, to which %s: %s", now.Judge, s.by(), scored.Reason)
-	case *now.Score+tolerance >= *scored.Score:
+	case earlier.Score == nil:
+		return fmt.Sprintf("judge %s failed for the earlier answer, to which %s: %s", current.Judge, s.by(), earlier.Reason)
+	case *current.Score+tolerance >= *earlier.Score:
 		return ""
 	}
-	return fmt.Sprintf("judge %s: score %s is below %s of the earlier answer, to which %s", now.Judge, now.Score, scored.Score, s.by())
+	return fmt.Sprintf("judge %s: score %s is below %s of the earlier answer, to which %s", current.Judge, current.Score, earlier.Score,
+		s.by())
 }

@@ -91,14 +91,14 @@ func (r *Report) rows(left *space) []string {
 			rows, listed = append(rows, row), append(listed, c)
 		}
 	}
-	untold := 0
+	omitted := 0
 	for i, c := range listed {
 		var problems []string
 		for _, p := range c.Problems {
 			if p = inMarkdown(termsafe.Line(p, maxShown)); left.take(p + "<br>") {
 				problems = append(problems, p)
 			} else {
-				untold++
+				omitted++
 			}
 		}
 		lines = append(lines, rows[i]+" "+strings.Join(problems, "<br>")+" |")
@@ -106,17 +106,17 @@ func (r *Report) rows(left *space) []string {
 	if n := len(r.Cases) - len(listed); n > 0 {
 		lines = append(lines, "", fmt.Sprintf("%d more %s are not listed.", n, r.unit()))
 	}
-	if untold > 0 {
-		lines = append(lines, "", fmt.Sprintf("%d problems are left out.", untold))
+	if omitted > 0 {
+		lines = append(lines, "", fmt.Sprintf("%d problems are left out.", omitted))
 	}
 	return lines
 }
 
 // longestRun returns the length of the longest run of a character.
-func longestRun(text string, of rune) int {
+func longestRun(text string, char rune) int {
 	longest, run := 0, 0
 	for _, r := range text {
-		if run++; r != of {
+		if run++; r != char {
 			run = 0
 		}
 		longest = max(longest, run)
@@ -125,8 +125,8 @@ func longestRun(text string, of rune) int {
 }
 
 // inMarkdown returns a text as literal text in a cell of a table. A problem may quote an answer, so it must not make
-// links, images, mentions, references or HTML. GitHub finds addresses, mentions and references in the text after it has
-// decoded entities, so a space without width divides them.
+// links, images, mentions, references or HTML. GitHub finds addresses, mentions and references even if they are
+// written with HTML entities, so a zero-width space divides them.
 func inMarkdown(text string) string {
 	return linked.ReplaceAllString(markdownEscaper.Replace(text), "${1}&#8203;${2}")
 }

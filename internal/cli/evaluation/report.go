@@ -183,7 +183,7 @@ func (s *Spent) cost() string {
 
 func tokens(u model.Usage) int64 { return u.InputTokens + u.OutputTokens }
 
-// addTurn adds the usage of a Turn and its sub-agents.
+// addTurn adds the answer of a Turn, and the usage of the Turn and its sub-agents.
 func (r *Result) addTurn(result *turn.Result) {
 	r.Answer = shortAnswer(result.Text)
 	r.Spent.add(tokens(result.Record.Usage), result.Record.Cost)
@@ -246,22 +246,22 @@ func (e *Evaluation) score() string {
 	return e.Score
 }
 
-// arrow returns "RECORDED → NEW" for a recorded and a new value, or one of the values if they are equal.
-func arrow(recorded, now string) string {
-	if recorded == now {
-		return now
+// arrow returns "RECORDED → REPLAYED" for the values of a recorded Turn and its replay, or one value if they are equal.
+func arrow(recorded, replayed string) string {
+	if recorded == replayed {
+		return replayed
 	}
-	return recorded + " → " + now
+	return recorded + " → " + replayed
 }
 
 // tokens returns the tokens for people. If a recorded Turn used another number of tokens, tokens returns both: see
 // arrow.
 func (r *Result) tokens() string {
-	now := termsafe.Thousands(r.Spent.Tokens)
+	spent := termsafe.Thousands(r.Spent.Tokens)
 	if r.Recorded == nil {
-		return now
+		return spent
 	}
-	return arrow(termsafe.Thousands(r.Recorded.Spent.Tokens), now)
+	return arrow(termsafe.Thousands(r.Recorded.Spent.Tokens), spent)
 }
 
 // cost is like tokens, for the cost.
@@ -411,14 +411,14 @@ func (r *Report) changesInText() []string {
 // columns returns the titles of the columns of a table, and the cells of a result.
 func (r *Report) columns() (titles []string, cells func(*Result) []string) {
 	if r.Backtest != nil && slices.ContainsFunc(r.Cases, func(c *Result) bool { return c.Feedback != nil }) {
-		titles, most := r.columnsOf()
-		return append(titles, "feedback"), func(c *Result) []string { return append(most(c), c.Feedback.String()) }
+		titles, baseCells := r.baseColumns()
+		return append(titles, "feedback"), func(c *Result) []string { return append(baseCells(c), c.Feedback.String()) }
 	}
-	return r.columnsOf()
+	return r.baseColumns()
 }
 
-// columnsOf is like columns, without the columns about feedback.
-func (r *Report) columnsOf() (titles []string, cells func(*Result) []string) {
+// baseColumns is like columns, without the column about feedback.
+func (r *Report) baseColumns() (titles []string, cells func(*Result) []string) {
 	switch {
 	case r.Backtest == nil:
 		return []string{"case", "result", "tokens", "cost", "time", "judges"}, func(c *Result) []string {

@@ -26,8 +26,7 @@ import (
 type ClusterFlags struct {
 	cluster.Flags
 	// Server is the URL of a read API. If it is empty, a port is forwarded to an executor. ServerCA is the path of a
-	// file with the certificate authorities that the certificate of Server may have. If it is empty, they are those
-	// of the system.
+	// file with the certificate authorities to trust for Server. If it is empty, those of the system are trusted.
 	Server, ServerCA string
 	// ServiceAccount is the name of a ServiceAccount in the Turn's namespace. Its token is sent if neither Token nor
 	// the kubeconfig has a token.
@@ -95,9 +94,9 @@ func (c *ClusterFlags) direct(env terminal.Environment, config *rest.Config, api
 // newConnection returns a connection to a server. It authenticates with --token, the kubeconfig's token or a token of
 // --service-account. closed is called when the connection is closed or could not be made.
 func (c *ClusterFlags) newConnection(
-	ctx context.Context, config *rest.Config, as tokenSource, server string, base http.RoundTripper, closed func(),
+	ctx context.Context, config *rest.Config, source tokenSource, server string, base http.RoundTripper, closed func(),
 ) (*connection, error) {
-	transport, err := c.withToken(ctx, config, as, base)
+	transport, err := c.withToken(ctx, config, source, base)
 	if err != nil {
 		closed()
 		return nil, exit.WithCode(exit.Failed, err)
@@ -113,7 +112,7 @@ func (c *ClusterFlags) newConnection(
 // withToken adds a bearer token to requests: --token, else the token of the kubeconfig (a text, a file or the
 // output of a plug-in), else a new token of --service-account.
 func (c *ClusterFlags) withToken(
-	ctx context.Context, config *rest.Config, as tokenSource, base http.RoundTripper,
+	ctx context.Context, config *rest.Config, source tokenSource, base http.RoundTripper,
 ) (http.RoundTripper, error) {
 	if c.Token != "" {
 		return rest.HTTPWrappersForConfig(&rest.Config{BearerToken: c.Token}, base)
@@ -123,7 +122,7 @@ func (c *ClusterFlags) withToken(
 			"support: use a kubeconfig with its own token, or --token")
 	}
 	if c.ServiceAccount != "" && !mayHaveToken(config) {
-		token, err := as.token(ctx, c.ServiceAccount)
+		token, err := source.token(ctx, c.ServiceAccount)
 		if err != nil {
 			return nil, err
 		}

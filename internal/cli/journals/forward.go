@@ -56,16 +56,16 @@ func (c *ClusterFlags) find(ctx context.Context, config *rest.Config, api client
 }
 
 // reachAny connects to an executor. It tries the executor named own first, then the others.
-func (c *ClusterFlags) reachAny(ctx context.Context, config *rest.Config, as tokenSource, own string) (*connection, error) {
+func (c *ClusterFlags) reachAny(ctx context.Context, config *rest.Config, source tokenSource, own string) (*connection, error) {
 	var leases coordinationv1.LeaseList
-	if err := as.api.List(ctx, &leases, client.InNamespace(c.ManagerNamespace),
+	if err := source.api.List(ctx, &leases, client.InNamespace(c.ManagerNamespace),
 		client.MatchingLabels{executor.LeaseLabel: executor.LeaseLabelValue}); err != nil {
 		return nil, exit.WithCode(exit.Failed, requestError(
 			fmt.Sprintf("failed to list the Leases of executors in --manager-namespace %q", c.ManagerNamespace), err))
 	}
 	var tried []error
 	for _, l := range sortLeases(leases.Items, executor.LeasePrefix+own) {
-		found, err := c.reach(ctx, config, as, l)
+		found, err := c.reach(ctx, config, source, l)
 		if err == nil {
 			return found, nil
 		}
@@ -83,8 +83,8 @@ func (c *ClusterFlags) reachAny(ctx context.Context, config *rest.Config, as tok
 }
 
 // requestError wraps an error of the API server. If access was denied, the message says that --server avoids the
-// request. Otherwise the error is errNoExecutor, too, unless the user is not authenticated: another attempt may
-// succeed.
+// request. If the user is not authenticated, the error is final. Any other error also wraps errNoExecutor, so that the
+// caller tries again.
 func requestError(message string, err error) error {
 	if apierrors.IsForbidden(err) {
 		return fmt.Errorf("%s: %w; with --server and the URL of the manager's read API, this permission is not required", message, err)
@@ -118,13 +118,13 @@ func sortLeases(leases []coordinationv1.Lease, own string) []coordinationv1.Leas
 // reach connects to one executor. It connects directly if the executor's Lease names an address on this machine,
 // else through a port that the API server forwards to the Pod. It ignores other addresses, so that a forged Lease
 // cannot direct the user's token elsewhere.
-func (c *ClusterFlags) reach(ctx context.Context, config *rest.Config, as tokenSource, l coordinationv1.Lease) (*connection, error) {
-	if at := l.Annotations[readapi.AddressAnnotation]; strings.HasPrefix(at, "http://") && readapi.CheckServer(at) == nil {
-		if err := checkListens(ctx, at); err != nil {
+func (c *ClusterFlags) reach(ctx context.Context, config *rest.Config, source tokenSource, l coordinationv1.Lease) (*connection, error) {
+	if address := l.Annotations[readapi.AddressAnnotation]; strings.HasPrefix(address, "http://") && readapi.CheckServer(address) == nil {
+		if err := checkListens(ctx, address); err != nil {
 			return nil, err
 		}
 		base := plainTransport()
-		return c.newConnection(ctx, config, as, at, base, base.CloseIdleConnections)
+		return c.newConnection(ctx, config, source, address, base, base.CloseIdleConnections)
 	}
 	port := cmp.Or(l.Annotations[readapi.PortAnnotation], strconv.Itoa(readapi.DefaultPort))
 	pod := strings.TrimPrefix(l.Name, executor.LeasePrefix)
@@ -133,15 +133,15 @@ func (c *ClusterFlags) reach(ctx context.Context, config *rest.Config, as tokenS
 		return nil, fmt.Errorf("failed to forward a port to pod %s/%s: %w", c.ManagerNamespace, pod, err)
 	}
 	base := plainTransport()
-	return c.newConnection(ctx, config, as, f.url, errorLogTransport{base, f}, func() {
+	return c.newConnection(ctx, config, source, f.url, errorLogTransport{base, f}, func() {
 		base.CloseIdleConnections()
 		f.stop()
 	})
 }
 
 // checkListens returns an error if no process listens at a URL. The Lease of a killed manager still exists for a while.
-func checkListens(ctx context.Context, at string) error {
-	u, err := url.Parse(at)
+func checkListens(ctx context.Context, address string) error {
+	u, err := url.Parse(address)
 	if err != nil {
 		return err
 	}
@@ -208,13 +208,13 @@ func dialerOf(config *rest.Config, namespace, pod string) (httpstream.Dialer, er
 	if err != nil {
 		return nil, err
 	}
-	at := base.JoinPath("api", "v1", "namespaces", url.PathEscape(namespace), "pods", url.PathEscape(pod), "portforward")
+	endpoint := base.JoinPath("api", "v1", "namespaces", url.PathEscape(namespace), "pods", url.PathEscape(pod), "portforward")
 	transport, upgrader, err := spdy.RoundTripperFor(config)
 	if err != nil {
 		return nil, err
 	}
-	old := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, at)
-	socket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(at, config)
+	old := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, endpoint)
+	socket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(endpoint, config)
 	if err != nil {
 		return nil, err
 	}
@@ -249,13 +249,13 @@ func (w *errorLog) String() string {
 // errorLogTransport is a transport that adds the messages of the forwarding to the error of a request.
 type errorLogTransport struct {
 	http.RoundTripper
-	by *forwarding
+	forwarding *forwarding
 }
 
 // RoundTrip sends a request.
 func (t errorLogTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := t.RoundTripper.RoundTrip(r)
-	if messages := t.by.errorLog.String(); err != nil && messages != "" {
+	if messages := t.forwarding.errorLog.String(); err != nil && messages != "" {
 		err = fmt.Errorf("%w: %s", err, messages)
 	}
 	return response, err

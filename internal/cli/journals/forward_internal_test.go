@@ -22,7 +22,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/readapi"
 )
 
-// kubelet forwards ports, as an API server does that supports only SPDY. The port of each Pod leads to target.
+// kubelet forwards ports like an API server that supports only SPDY. The only Pod is capstan-0, and its ports lead to
+// target.
 type kubelet struct {
 	target string
 	mu     sync.Mutex

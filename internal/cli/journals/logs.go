@@ -52,15 +52,15 @@ func (l *Logs) Run(ctx context.Context, turn string) error {
 // Turn in the spinner; after the last entry, the spinner shows nothing.
 func withActivities(live *terminal.Spinner, show func(journal.Entry) error) func(journal.Entry) error {
 	const next = "waiting for the next entry"
-	var now Activities
+	var current Activities
 	live.Show(next)
 	return func(e journal.Entry) error {
-		now.Follow(e)
+		current.Follow(e)
 		switch {
 		case e.Kind == journal.Finalized:
 			live.Show("")
-		case len(now) > 0:
-			live.Show(now.String())
+		case len(current) > 0:
+			live.Show(current.String())
 		default:
 			live.Show(next)
 		}

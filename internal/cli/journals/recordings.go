@@ -92,17 +92,17 @@ func (r *Recordings) Find(ctx context.Context, name string) (TurnName, error) {
 	return TurnName{t.namespace, t.name, t.uid}, nil
 }
 
-// Newest returns the newest Turns of an Agent that have ended, newest first, at most most. They are in the namespace of
-// the recordings, even if the Agent is in another namespace. If wanted is not nil, Newest returns only Turns for which
-// wanted returns true.
-func (r *Recordings) Newest(ctx context.Context, agent types.NamespacedName, most int, wanted func(TurnName) bool) ([]TurnName, error) {
+// Newest returns the newest Turns of an Agent that have ended, newest first, and not more than limit. They are in the
+// namespace of the recordings, even if the Agent is in another namespace. If wanted is not nil, Newest returns only
+// Turns for which wanted returns true.
+func (r *Recordings) Newest(ctx context.Context, agent types.NamespacedName, limit int, wanted func(TurnName) bool) ([]TurnName, error) {
 	if wanted == nil {
 		wanted = func(TurnName) bool { return true }
 	}
 	if r.dirStore != nil {
-		return r.newestInDir(ctx, agent, most, wanted)
+		return r.newestInDir(ctx, agent, limit, wanted)
 	}
-	return r.source.Cluster.newest(ctx, r.Namespace, agent, most, wanted)
+	return r.source.Cluster.newest(ctx, r.Namespace, agent, limit, wanted)
 }
 
 // Feedback returns the feedback to the Turns of an Agent. agent is NAME, or NAMESPACE/NAME for an Agent of another
@@ -149,7 +149,7 @@ func (p pagesOfRecords) Records(ctx context.Context, q store.RecordQuery) ([]tur
 
 // newestInDir is Newest for a directory.
 func (r *Recordings) newestInDir(
-	ctx context.Context, agent types.NamespacedName, most int, wanted func(TurnName) bool,
+	ctx context.Context, agent types.NamespacedName, limit int, wanted func(TurnName) bool,
 ) ([]TurnName, error) {
 	all, err := listLocal(ctx, r.dirStore)
 	if err != nil {
@@ -157,14 +157,14 @@ func (r *Recordings) newestInDir(
 	}
 	var found []TurnName
 	for _, t := range all {
-		if t.namespace != r.Namespace || len(found) == most || !wanted(TurnName{t.namespace, t.name, t.uid}) {
+		if t.namespace != r.Namespace || len(found) == limit || !wanted(TurnName{t.namespace, t.name, t.uid}) {
 			continue
 		}
-		of, ended, err := r.agentOf(ctx, t.uid)
+		agentName, ended, err := r.agentOf(ctx, t.uid)
 		if err != nil {
 			return nil, exit.WithCode(exit.Failed, err)
 		}
-		if ended && v1alpha1.ParseSharedReference(of).Key(t.namespace) == agent {
+		if ended && v1alpha1.ParseSharedReference(agentName).Key(t.namespace) == agent {
 			found = append(found, TurnName{t.namespace, t.name, t.uid})
 		}
 	}
@@ -217,7 +217,7 @@ const pageOfTurns = 500
 
 // newest is Recordings.Newest for a cluster.
 func (c *ClusterFlags) newest(
-	ctx context.Context, namespace string, agent types.NamespacedName, most int, wanted func(TurnName) bool,
+	ctx context.Context, namespace string, agent types.NamespacedName, limit int, wanted func(TurnName) bool,
 ) ([]TurnName, error) {
 	config, namespace, err := c.Config(namespace)
 	if err != nil {
@@ -245,7 +245,7 @@ func (c *ClusterFlags) newest(
 			}
 		}
 		slices.SortFunc(all, func(a, b ended) int { return cmp.Or(b.created.Compare(a.created), cmp.Compare(a.name, b.name)) })
-		all = all[:min(len(all), most)]
+		all = all[:min(len(all), limit)]
 		if page = list.Continue; page == "" {
 			break
 		}
@@ -268,8 +268,8 @@ func (r *Recordings) Read(ctx context.Context, t TurnName) (*turn.Recording, err
 		}
 		from = remote
 	}
-	artifact := func(ctx context.Context, sha256 string, most int64) ([]byte, error) {
-		return readAll(ctx, from, sha256, most)
+	artifact := func(ctx context.Context, sha256 string, maxBytes int64) ([]byte, error) {
+		return readAll(ctx, from, sha256, maxBytes)
 	}
 	recording, err := turn.ReadRecording(ctx, from.Entries(ctx, readapi.Query{}), artifact)
 	if refused, ok := errors.AsType[*turn.NotReplayableError](err); ok {
@@ -284,17 +284,17 @@ func (r *Recordings) Read(ctx context.Context, t TurnName) (*turn.Recording, err
 	return recording, nil
 }
 
-// readAll reads an artifact of at most most bytes.
-func readAll(ctx context.Context, from reader, sha256 string, most int64) (data []byte, err error) {
+// readAll reads an artifact. It returns an error if the artifact has more than maxBytes bytes.
+func readAll(ctx context.Context, from reader, sha256 string, maxBytes int64) (data []byte, err error) {
 	body, err := from.Artifact(ctx, sha256)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, body.Close()) }()
 	var all bytes.Buffer
-	n, err := io.Copy(&all, io.LimitReader(body, most+1))
-	if err == nil && n > most {
-		err = fmt.Errorf("the artifact has more than %d bytes", most)
+	n, err := io.Copy(&all, io.LimitReader(body, maxBytes+1))
+	if err == nil && n > maxBytes {
+		err = fmt.Errorf("the artifact has more than %d bytes", maxBytes)
 	}
 	return all.Bytes(), err
 }

@@ -92,12 +92,12 @@ func (r *Remote) attempt(ctx context.Context, q *readapi.Query, yield func(journ
 		return false, false, err
 	}
 	defer c.close()
-	asked := *q
-	asked.Opened = func(uid string) error {
+	query := *q
+	query.Opened = func(uid string) error {
 		progress = true
 		return r.pin(uid)
 	}
-	for e, err := range c.Journal(ctx, asked) {
+	for e, err := range c.Journal(ctx, query) {
 		if err != nil {
 			return progress, false, err
 		}

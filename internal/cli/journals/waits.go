@@ -29,11 +29,11 @@ func (r *Remote) logWaits(ctx context.Context) (stop func()) {
 				return
 			}
 			if err == nil {
-				now := waitOf(t)
-				if now != "" && now != logged {
-					r.env.Logf("%s", now)
+				reason := waitOf(t)
+				if reason != "" && reason != logged {
+					r.env.Logf("%s", reason)
 				}
-				logged = now
+				logged = reason
 			}
 			select {
 			case <-time.After(waitInterval):

@@ -116,7 +116,7 @@ func (b *Batch) JudgeAnswer(ctx context.Context, uid, answer string, i int) judg
 		e.Reason = err.Error()
 		return e
 	}
-	if answer != "" { // it is from outside, and the journal has the other texts without what the Agent redacts
+	if answer != "" { // the other texts come from the journal, which is redacted already
 		s.Answer = b.askers[i].Redact(answer)
 	}
 	return b.JudgeSubject(ctx, s, i)

@@ -154,7 +154,7 @@ type localTurn struct {
 	binding binding
 	engine  *turn.Engine
 	in      turn.Input
-	// redaction removes texts from the Turn.
+	// redaction applies the redaction rules of the Agent to texts of the Turn.
 	redaction *redact.Turn
 	// begun is when the Turn's deadline started to run. asked is the value of localRun.asking at that moment.
 	begun time.Time
@@ -163,8 +163,8 @@ type localTurn struct {
 	result *turn.Result
 
 	mu sync.Mutex
-	// done is the progress of the Turn. It is nil until this run reports the first progress.
-	done *turn.Progress
+	// lastProgress is the progress of the Turn. It is nil until this run reports the first progress.
+	lastProgress *turn.Progress
 	// children holds the Turns of sub-agents by name.
 	children map[string]*localTurn
 }
@@ -208,14 +208,14 @@ func (j *localRun) begin(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn
 func (w *localTurn) setProgress(p turn.Progress) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.done = &p
+	w.lastProgress = &p
 }
 
 // park writes into the Turn's status what the Turn is waiting for.
 func (w *localTurn) park(waits *loop.Parked) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	turnstatus.Park(w.turn, turnstatus.Run{Progress: w.done, StaysBound: true}, waits, w.binding.clock())
+	turnstatus.Park(w.turn, turnstatus.Run{Progress: w.lastProgress, StaysBound: true}, waits, w.binding.clock())
 }
 
 // engine returns the engine for a Turn. Unless --quiet is set, it prints the Turn's progress.

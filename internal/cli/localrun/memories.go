@@ -17,8 +17,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// usesMemories reports whether the run usesMemories memories from a Turn, and recalls them. They are kept in
-// --data-dir.
+// usesMemories reports whether the run learns memories from a Turn, and recalls memories for it. The memories are kept
+// in --data-dir.
 func (j *localRun) usesMemories(w *localTurn) bool {
 	return j.DataDir != "" && translate.Learns(w.Agent)
 }
@@ -139,10 +139,10 @@ func (j *localRun) embed(ctx context.Context, w *localTurn, l *task.Learned) err
 	return errors.Join(err, j.store.EmbedMemories(ctx, all))
 }
 
-// without returns all scopes except one.
-func without(all []memories.Scope, one memories.Scope) (rest []memories.Scope) {
+// without returns all scopes except excluded.
+func without(all []memories.Scope, excluded memories.Scope) (rest []memories.Scope) {
 	for _, s := range all {
-		if s != one {
+		if s != excluded {
 			rest = append(rest, s)
 		}
 	}

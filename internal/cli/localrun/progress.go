@@ -29,7 +29,8 @@ type progress struct {
 	mu sync.Mutex
 	// requests is the number of requests to models so far.
 	requests int
-	now      journals.Activities
+	// activities are the current activities, which live shows.
+	activities journals.Activities
 }
 
 // Append appends entries and prints a line for each.
@@ -88,8 +89,8 @@ func (p *progress) logEntry(e journal.Entry) {
 
 // follow updates the current activity after an entry, and shows it.
 func (p *progress) follow(e journal.Entry) {
-	if p.live == nil || !p.now.Follow(e) {
+	if p.live == nil || !p.activities.Follow(e) {
 		return
 	}
-	p.live.Show(p.now.String())
+	p.live.Show(p.activities.String())
 }

@@ -51,7 +51,8 @@ func (r *Options) answer(t *v1alpha1.Turn, result *turn.Result) (string, error) 
 	return text, nil
 }
 
-// remarks prints the usage and the sources of the answer for a person. Programs find them in the Turn.
+// remarks prints facts about the Turn for a person, such as its usage and the sources of the answer. Programs find
+// these facts in the Turn.
 func (r *Options) remarks(t *v1alpha1.Turn, result *turn.Result) {
 	if r.Output != output.Text {
 		return

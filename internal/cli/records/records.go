@@ -1,4 +1,5 @@
-// Package records prints the records of Turns and their usage, from a cluster or from a directory of capstan run.
+// Package records prints and deletes the records and the memories of Turns, adds up their usage, and stores feedback.
+// The data are in a cluster or in a directory of capstan run.
 package records
 
 import (
@@ -267,7 +268,7 @@ func (p pages) Records(_ context.Context, q store.RecordQuery) ([]turnrecord.Rec
 	return p(q)
 }
 
-// DeletedUntil returns no time: a folder keeps all records.
+// DeletedUntil returns the zero time, because a directory keeps all records.
 func (pages) DeletedUntil(context.Context, string) (time.Time, error) { return time.Time{}, nil }
 
 // print prints usage in the format of the options.

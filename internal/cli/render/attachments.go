@@ -15,14 +15,14 @@ import (
 
 // attachments reads the attachments of the Turn, except for attachments that are artifacts of other Turns.
 func attachments(ctx context.Context, p *bundle.Bundle) ([]model.Attachment, error) {
-	here := *p
-	here.Turn = p.Turn.DeepCopy()
-	here.Turn.Spec.Attachments = slices.DeleteFunc(here.Turn.Spec.Attachments, isArtifact)
+	readable := *p
+	readable.Turn = p.Turn.DeepCopy()
+	readable.Turn.Spec.Attachments = slices.DeleteFunc(readable.Turn.Spec.Attachments, isArtifact)
 	redaction, err := translate.Redaction(ctx, p.Agent, nil)
 	if err != nil {
 		return nil, err
 	}
-	attach, _ := here.Attachments(nil, redaction)
+	attach, _ := readable.Attachments(nil, redaction)
 	if attach == nil {
 		return nil, nil
 	}

@@ -107,11 +107,11 @@ type toolChange struct {
 // counts.
 func compareTools(before, after []prompt.Tool) []toolChange {
 	changes := []toolChange{}
-	at := func(tools []prompt.Tool, name string) int {
+	indexOf := func(tools []prompt.Tool, name string) int {
 		return slices.IndexFunc(tools, func(t prompt.Tool) bool { return t.Name == name })
 	}
 	for i, t := range after {
-		switch j := at(before, t.Name); {
+		switch j := indexOf(before, t.Name); {
 		case j < 0:
 			changes = append(changes, toolChange{t.Name, added})
 		case !reflect.DeepEqual(before[j], t) || len(before) == len(after) && i != j:
@@ -119,7 +119,7 @@ func compareTools(before, after []prompt.Tool) []toolChange {
 		}
 	}
 	for _, t := range before {
-		if at(after, t.Name) < 0 {
+		if indexOf(after, t.Name) < 0 {
 			changes = append(changes, toolChange{t.Name, removed})
 		}
 	}

@@ -67,8 +67,8 @@ func (m messageChange) heading() string {
 
 // hunks returns a unified diff without the lines that name the files.
 func hunks(diff string) string {
-	if at := strings.Index(diff, "\n@@ "); at >= 0 {
-		return diff[at+1:]
+	if i := strings.Index(diff, "\n@@ "); i >= 0 {
+		return diff[i+1:]
 	}
 	return ""
 }

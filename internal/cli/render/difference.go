@@ -10,33 +10,35 @@ import (
 )
 
 // Difference is the difference between two prompts of the same request.
-type Difference struct{ of comparison }
+type Difference struct{ comparison comparison }
 
 // Compare compares two prompts.
 func Compare(before, after *prepare.Prepared) (*Difference, error) {
 	d := &Difference{comparison{before: before, after: after}}
-	return d, d.of.compare()
+	return d, d.comparison.compare()
 }
 
 // Differs reports whether the model receives other messages or tools than before.
-func (d *Difference) Differs() bool { return d.of.differs() }
+func (d *Difference) Differs() bool { return d.comparison.differs() }
 
 // Text returns the changed messages and the report of the prompt for people, as capstan render --diff prints them. It
 // has no control characters.
-func (d *Difference) Text() string { return termsafe.Safe(strings.TrimPrefix(d.of.changes(), "\n")) }
+func (d *Difference) Text() string {
+	return termsafe.Safe(strings.TrimPrefix(d.comparison.changes(), "\n"))
+}
 
 // Record returns the difference in the form of capstan render --diff -o json.
-func (d *Difference) Record() any { return d.of.record() }
+func (d *Difference) Record() any { return d.comparison.record() }
 
 // Messages returns the names of the messages that differ, each once, and "tools" if the tools differ.
 func (d *Difference) Messages() []string {
 	var names []string
-	for _, m := range d.of.messages {
+	for _, m := range d.comparison.messages {
 		if !slices.Contains(names, m.Name) {
 			names = append(names, m.Name)
 		}
 	}
-	if len(d.of.tools) > 0 {
+	if len(d.comparison.tools) > 0 {
 		names = append(names, "tools")
 	}
 	return names
@@ -46,10 +48,10 @@ func (d *Difference) Messages() []string {
 // way have the same hunks.
 func (d *Difference) Hunks() string {
 	var b strings.Builder
-	for _, m := range d.of.messages {
+	for _, m := range d.comparison.messages {
 		b.WriteString(m.Name + " " + strings.ToLower(string(m.Change)) + "\n" + hunks(m.Diff))
 	}
-	if text := d.of.toolsText(); text != "" {
+	if text := d.comparison.toolsText(); text != "" {
 		b.WriteString("tools " + text + "\n")
 	}
 	return termsafe.Safe(hunkHeader.ReplaceAllString(b.String(), "@@"))

@@ -82,9 +82,9 @@ func preparation(p *prepare.Prepared) *v1alpha1.Preparation {
 
 // prepared returns the messages of one state.
 func (r *Options) prepared(ctx context.Context, p *bundle.Bundle, now time.Time) (*prepare.Prepared, error) {
-	known, closed := r.connections(p)
-	defer closed()
-	prepared, err := messages(ctx, p, now, known)
+	servers, disconnect := r.connections(p)
+	defer disconnect()
+	prepared, err := messages(ctx, p, now, servers)
 	if err != nil {
 		return nil, exit.WithCode(exit.Failed, p.Located(err.Error()))
 	}
@@ -92,8 +92,8 @@ func (r *Options) prepared(ctx context.Context, p *bundle.Bundle, now time.Time)
 }
 
 // messages returns the messages for the first model, made in the same way as at the start of a run.
-func messages(ctx context.Context, p *bundle.Bundle, now time.Time, known toolbox.Servers) (*prepare.Prepared, error) {
-	at, err := translate.FirstModel(p.Turn, p.Agent)
+func messages(ctx context.Context, p *bundle.Bundle, now time.Time, servers toolbox.Servers) (*prepare.Prepared, error) {
+	index, err := translate.FirstModel(p.Turn, p.Agent)
 	if err != nil {
 		return nil, err
 	}
@@ -104,9 +104,9 @@ func messages(ctx context.Context, p *bundle.Bundle, now time.Time, known toolbo
 	if in.Turn.Attachments, err = attachments(ctx, p); err != nil {
 		return nil, err
 	}
-	first := p.Agent.Spec.Models[at]
+	first := p.Agent.Spec.Models[index]
 	in.Provider, in.Model = first.ProviderRef.String(), first.Model
-	if in.Tools, err = tools(ctx, p, known); err != nil {
+	if in.Tools, err = tools(ctx, p, servers); err != nil {
 		return nil, err
 	}
 	return prepare.Prepare(in)

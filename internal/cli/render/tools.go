@@ -14,13 +14,13 @@ import (
 )
 
 // connections returns connections to the ToolServers. Without --discover, it connects to no server, and no tools are
-// listed.
-func (r *Options) connections(p *bundle.Bundle) (known toolbox.Servers, closed func()) {
+// listed. The caller must call disconnect.
+func (r *Options) connections(p *bundle.Bundle) (servers toolbox.Servers, disconnect func()) {
 	if !r.Discover {
 		return noServers{}, func() {}
 	}
-	servers := p.Connect(&r.Env)
-	return servers, servers.Close
+	connected := p.Connect(&r.Env)
+	return connected, connected.Close
 }
 
 // noServers is a toolbox.Servers without connections.
@@ -36,8 +36,8 @@ func (noServers) Current(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, er
 func (noServers) Caller(*v1alpha1.ToolServer, string) tool.Caller { return nil }
 
 // tools returns the tools that are offered to the model. They are selected as in a run.
-func tools(ctx context.Context, p *bundle.Bundle, known toolbox.Servers) ([]prompt.Tool, error) {
-	offers, err := p.Box(p.Turn, known).Offers(ctx)
+func tools(ctx context.Context, p *bundle.Bundle, servers toolbox.Servers) ([]prompt.Tool, error) {
+	offers, err := p.Box(p.Turn, servers).Offers(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -176,7 +176,7 @@ func recordedSide(r *turn.Recording) side {
 	return s
 }
 
-// add adds a replay.
+// add sets the fields about the replay and the diff of the answers.
 func (c *comparison) add(r *Replay, prepared *prepare.Prepared) (err error) {
 	s := sideOf(prepared, r.Result)
 	if r.Result.Provider != "" { // another model of the chain may have answered
@@ -251,14 +251,15 @@ func (c *comparison) table() string {
 	row := func(name, recorded, replayed string) {
 		fmt.Fprintf(w, "%s\t%s\t%s\n", name, recorded, replayed) //nolint:errcheck // because a strings.Builder takes all
 	}
-	old, now := &c.Recorded, c.Replayed
+	recorded, replayed := &c.Recorded, c.Replayed
 	row("", "RECORDED", "REPLAYED")
-	row("end", old.end(), now.end())
-	row("model", termsafe.Line(old.Provider+":"+old.Model, output.LongestID), termsafe.Line(now.Provider+":"+now.Model, output.LongestID))
-	row("tokens", termsafe.Thousands(old.tokens()), termsafe.Thousands(now.tokens()))
-	row("cost", old.cost(), now.cost())
-	row("steps", fmt.Sprint(old.Steps), fmt.Sprint(now.Steps))
-	row("calls", fmt.Sprint(old.ToolCalls), calls(c.Calls))
+	row("end", recorded.end(), replayed.end())
+	row("model", termsafe.Line(recorded.Provider+":"+recorded.Model, output.LongestID),
+		termsafe.Line(replayed.Provider+":"+replayed.Model, output.LongestID))
+	row("tokens", termsafe.Thousands(recorded.tokens()), termsafe.Thousands(replayed.tokens()))
+	row("cost", recorded.cost(), replayed.cost())
+	row("steps", fmt.Sprint(recorded.Steps), fmt.Sprint(replayed.Steps))
+	row("calls", fmt.Sprint(recorded.ToolCalls), calls(c.Calls))
 	w.Flush() //nolint:errcheck,gosec // because a strings.Builder takes all
 	return trimLines(b.String())
 }

@@ -260,11 +260,11 @@ func (p *Prepared) model() (provider, name string, err error) {
 		}
 		return m.Provider, m.Model, nil
 	}
-	at, err := translate.FirstModel(p.bundle.Turn, agent)
+	index, err := translate.FirstModel(p.bundle.Turn, agent)
 	if err != nil {
 		return "", "", err
 	}
-	first := agent.Spec.Models[at]
+	first := agent.Spec.Models[index]
 	return first.ProviderRef.String(), first.Model, nil
 }
 

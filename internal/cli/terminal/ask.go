@@ -10,7 +10,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// ErrNoReply is the error for a question to which the input ended without a reply.
+// ErrNoReply is the error if the input ends before the reply to a question.
 var ErrNoReply = errors.New("there was no reply")
 
 // Asker asks a person questions at a terminal, one at a time.

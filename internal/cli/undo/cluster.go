@@ -42,7 +42,7 @@ func (o *Options) createAndWait(ctx context.Context, t *v1alpha1.Turn) error {
 	if err != nil {
 		return exit.WithCode(exit.Failed, err)
 	}
-	// Where the API server does not set the requester, only the user can, and the Agent may require one for approvals.
+	// If no admission policy sets the requester, the client must: the Agent may require a requester for approvals.
 	user, err := cluster.WhoAmI(ctx, api)
 	if err != nil {
 		return err
@@ -75,15 +75,15 @@ func (o *Options) await(ctx context.Context, api client.Client, t *v1alpha1.Turn
 	before, noted := "", map[string]bool{}
 	err := wait.PollUntilContextTimeout(ctx, pollInterval, time.Duration(o.WaitSeconds)*time.Second, true,
 		func(ctx context.Context) (bool, error) {
-			now := &v1alpha1.Turn{}
-			err := api.Get(ctx, client.ObjectKeyFromObject(t), now)
+			current := &v1alpha1.Turn{}
+			err := api.Get(ctx, client.ObjectKeyFromObject(t), current)
 			switch {
-			case apierrors.IsNotFound(err), err == nil && now.UID != t.UID:
+			case apierrors.IsNotFound(err), err == nil && current.UID != t.UID:
 				return false, errors.New("it was deleted")
 			case err != nil:
 				return false, nil //nolint:nilerr // because the API server may answer again
 			}
-			*t = *now
+			*t = *current
 			if state := t.StateReason(); state != before && !t.IsFinished() {
 				before = state
 				o.Env.Logf("%s", termsafe.Line(state, output.LongestID))

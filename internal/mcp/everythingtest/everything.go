@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// program is the environment variable with the path of the server's program. If it is not set,
+// programVariable is the environment variable with the path of the server's program. If it is not set,
 // hack/everything/get.sh downloads the program.
-const program = "CAPSTAN_MCP_EVERYTHING"
+const programVariable = "CAPSTAN_MCP_EVERYTHING"
 
 // startTimeout is how long a server may take to start. Node starts slowly on a busy machine.
 const startTimeout = 60 * time.Second
@@ -55,7 +55,7 @@ func (s *Server) Kill() {
 	s.cmd = nil
 }
 
-// Resume starts the process again at the same address.
+// Resume starts the process. After Kill, it starts the process again at the same address.
 func (s *Server) Resume() {
 	s.tb.Helper()
 	s.out = &output{ready: make(chan struct{}), want: "listening on port"}
@@ -74,9 +74,10 @@ func (s *Server) Resume() {
 	}
 }
 
+// entry returns the path of the server's program.
 func entry(tb testing.TB) string {
 	tb.Helper()
-	if path := os.Getenv(program); path != "" {
+	if path := os.Getenv(programVariable); path != "" {
 		return path
 	}
 	_, here, _, _ := runtime.Caller(0)

@@ -17,10 +17,10 @@ import (
 // InterceptingProxy is a reverse proxy in front of a server. It forwards all messages unchanged, with two exceptions,
 // which tests use to make the server change its list of tools:
 //
-//  1. Hold makes it hold back the notifications by which clients say that they are ready. The server adds a tool when
-//     it receives one.
-//  2. ClaimCapabilities makes it claim further capabilities for clients. The server has more tools for clients with
-//     these capabilities.
+//  1. Hold makes the proxy hold back the notifications by which clients say that they are ready. The server adds a tool
+//     when it receives such a notification.
+//  2. ClaimCapabilities makes the proxy claim further capabilities for clients. The server has more tools for clients
+//     with these capabilities.
 //
 // It is safe for concurrent use.
 type InterceptingProxy struct {
@@ -97,8 +97,8 @@ func (p *InterceptingProxy) ClaimCapabilities(capabilities map[string]any) {
 	p.capabilities = capabilities
 }
 
-// Forward forwards the notifications that were held back, and ends Hold. It first waits until a client listens for the
-// change of the tools that follows.
+// Forward forwards the notifications that were held back, and ends Hold. The server then changes its tools. So Forward
+// first waits until a client has opened a stream of notifications, and can notice the change.
 func (p *InterceptingProxy) Forward(ctx context.Context) {
 	p.tb.Helper()
 	select {

@@ -50,7 +50,7 @@ func TestThoughtsAreSentBack(t *testing.T) {
 	}
 	want := []string{"thinking", "text", "redacted_thinking", "tool_use", "tool_use"}
 	if diff := cmp.Diff(want, kinds); diff != "" || strict.Requests()[1].Thinking == nil {
-		t.Errorf("the thoughts must be where they were, and thinking stay on: -want +got:\n%s", diff)
+		t.Errorf("want the thoughts in their original places, and thinking still enabled: -want +got:\n%s", diff)
 	}
 	req.Messages[2].ProviderData.Blocks = json.RawMessage(`[{"at":0,"block":{"type":"thinking","thinking":"No.","signature":"x"}}]`)
 	if _, err := p.Generate(t.Context(), &req); err == nil {

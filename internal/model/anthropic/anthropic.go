@@ -30,7 +30,8 @@ type Config struct {
 
 // Options describe how requests are written. The zero value suits every model.
 type Options struct {
-	// MaxOutput has the maximum number of tokens of a reply for each model for which it is known. It is at least 1.
+	// MaxOutput maps models to the maximum number of tokens of their replies, which is at least 1. It lacks the models
+	// whose maximum is not known.
 	MaxOutput map[string]int
 	// Thinking is the form of the setting for reasoning.
 	Thinking ThinkingForm

@@ -110,7 +110,7 @@ type decoder struct {
 	answer   lenient.Number
 	// open is the index of the call that has begun and has no arguments yet, or nil.
 	open *lenient.Number
-	// otherBlocks is the number of texts and calls so far. thoughts are the blocks between them.
+	// otherBlocks is the number of other blocks so far, as in thought.At. thoughts are the thoughts so far.
 	otherBlocks int
 	hasText     bool
 	thoughts    []*thinkingBlock
@@ -125,7 +125,7 @@ type thinkingBlock struct {
 }
 
 // Decode adds an event to the answer.
-func (d *decoder) Decode(data []byte, in *endpoint.Answer) (failure []byte, err error) {
+func (d *decoder) Decode(data []byte, out *endpoint.Answer) (failure []byte, err error) {
 	var e event
 	if err := json.Unmarshal(data, &e); err != nil {
 		return nil, err
@@ -136,21 +136,21 @@ func (d *decoder) Decode(data []byte, in *endpoint.Answer) (failure []byte, err 
 	case "message_start":
 		var start answer
 		_ = json.Unmarshal(e.Message, &start) // a message of another form has no usage
-		in.SetModel(start.Model.Value)
-		in.RaiseUsage(start.Usage.Value.tokens())
+		out.SetModel(start.Model.Value)
+		out.RaiseUsage(start.Usage.Value.tokens())
 	case "content_block_start":
-		d.begin(e.Index.Value, &e.Block.Value, in)
+		d.begin(e.Index.Value, &e.Block.Value, out)
 	case "content_block_delta":
-		d.add(e.Index.Value, &e.Delta.Value, in)
+		d.add(e.Index.Value, &e.Delta.Value, out)
 	case "content_block_stop":
-		d.closeCall(in)
+		d.closeCall(out)
 	case "message_delta":
-		in.RaiseUsage(e.Usage.Value.tokens())
-		d.finish(e.Delta.Value.StopReason.Value, in)
+		out.RaiseUsage(e.Usage.Value.tokens())
+		d.finish(e.Delta.Value.StopReason.Value, out)
 	case "message_stop":
-		in.SetComplete()
+		out.SetComplete()
 	case "message":
-		d.whole(&e.answer, in)
+		d.whole(&e.answer, out)
 	default:
 		if endpoint.IsPresent(e.Error) || e.Type.Value == "" && (endpoint.IsPresent(e.Message) || endpoint.IsPresent(e.Detail)) {
 			return slices.Clone(data), nil
@@ -160,22 +160,22 @@ func (d *decoder) Decode(data []byte, in *endpoint.Answer) (failure []byte, err 
 }
 
 // whole adds a whole answer.
-func (d *decoder) whole(a *answer, in *endpoint.Answer) {
-	in.SetModel(a.Model.Value)
-	in.RaiseUsage(a.Usage.Value.tokens())
+func (d *decoder) whole(a *answer, out *endpoint.Answer) {
+	out.SetModel(a.Model.Value)
+	out.RaiseUsage(a.Usage.Value.tokens())
 	for i := range a.Content {
-		d.begin(lenient.Number(i), &a.Content[i].Value, in)
+		d.begin(lenient.Number(i), &a.Content[i].Value, out)
 	}
-	d.finish(a.StopReason.Value, in)
-	in.SetComplete()
+	d.finish(a.StopReason.Value, out)
+	out.SetComplete()
 }
 
 // begin adds the beginning of a block. Some servers send the whole block as its beginning.
-func (d *decoder) begin(index lenient.Number, b *content, in *endpoint.Answer) {
-	d.closeCall(in)
+func (d *decoder) begin(index lenient.Number, b *content, out *endpoint.Answer) {
+	d.closeCall(out)
 	switch b.Type.Value {
 	case "text":
-		d.addText(b.Text.Value, in)
+		d.addText(b.Text.Value, out)
 	case "thinking", "redacted_thinking":
 		if len(d.thoughts) <= maxThoughts {
 			d.thoughts = append(d.thoughts, &thinkingBlock{
@@ -183,7 +183,7 @@ func (d *decoder) begin(index lenient.Number, b *content, in *endpoint.Answer) {
 				isRedacted: b.Type.Value == "redacted_thinking",
 			})
 		}
-		d.addThought(index, b.Thinking.Value, b.Signature.Value, b.Data.Value, in)
+		d.addThought(index, b.Thinking.Value, b.Signature.Value, b.Data.Value, out)
 	case "tool_use":
 		arguments := string(b.Input)
 		if !endpoint.IsPresent(b.Input) {
@@ -191,12 +191,12 @@ func (d *decoder) begin(index lenient.Number, b *content, in *endpoint.Answer) {
 		}
 		if d.answerTool && b.Name.Value == answerTool {
 			d.answered, d.answer = true, index
-			in.ResetText()
-			in.AddText(arguments)
+			out.ResetText()
+			out.AddText(arguments)
 			return
 		}
 		d.otherBlocks++
-		in.AddCall(endpoint.CallPiece{Index: given(index), ID: b.ID.Value, Name: b.Name.Value, Arguments: arguments})
+		out.AddCall(endpoint.CallPiece{Index: given(index), ID: b.ID.Value, Name: b.Name.Value, Arguments: arguments})
 		if arguments == "" {
 			d.open = &index
 		}
@@ -204,22 +204,22 @@ func (d *decoder) begin(index lenient.Number, b *content, in *endpoint.Answer) {
 }
 
 // add adds a part of a block.
-func (d *decoder) add(index lenient.Number, part *delta, in *endpoint.Answer) {
-	d.addText(part.Text.Value, in)
-	d.addThought(index, part.Thinking.Value, part.Signature.Value, "", in)
+func (d *decoder) add(index lenient.Number, part *delta, out *endpoint.Answer) {
+	d.addText(part.Text.Value, out)
+	d.addThought(index, part.Thinking.Value, part.Signature.Value, "", out)
 	switch arguments := part.PartialJSON.Value; {
 	case arguments == "":
 	case d.answered && index == d.answer:
-		in.AddText(arguments)
+		out.AddText(arguments)
 	default:
 		d.open = nil
-		in.AddCall(endpoint.CallPiece{Index: given(index), Arguments: arguments})
+		out.AddCall(endpoint.CallPiece{Index: given(index), Arguments: arguments})
 	}
 }
 
 // addText adds a piece of text. If the model answers by a call of the answer tool, other text is not a part of the
 // answer.
-func (d *decoder) addText(piece string, in *endpoint.Answer) {
+func (d *decoder) addText(piece string, out *endpoint.Answer) {
 	if d.answered || piece == "" {
 		return
 	}
@@ -227,46 +227,46 @@ func (d *decoder) addText(piece string, in *endpoint.Answer) {
 		d.hasText = true
 		d.otherBlocks++
 	}
-	in.AddText(piece)
+	out.AddText(piece)
 }
 
 // addThought adds pieces of the thought with this index.
-func (d *decoder) addThought(index lenient.Number, text, signature, data string, in *endpoint.Answer) {
+func (d *decoder) addThought(index lenient.Number, text, signature, data string, out *endpoint.Answer) {
 	if text == "" && signature == "" && data == "" {
 		return
 	}
-	in.AddReasoning(text)
+	out.AddReasoning(text)
 	for _, t := range slices.Backward(d.thoughts) {
 		if t.index == index {
-			t.text.WriteString(in.KeepData(text))
-			t.signature.WriteString(in.KeepData(signature))
-			t.data.WriteString(in.KeepData(data))
+			t.text.WriteString(out.KeepData(text))
+			t.signature.WriteString(out.KeepData(signature))
+			t.data.WriteString(out.KeepData(data))
 			return
 		}
 	}
 }
 
 // closeCall adds the arguments {} to a call that has ended without arguments, because the loop expects an object.
-func (d *decoder) closeCall(in *endpoint.Answer) {
+func (d *decoder) closeCall(out *endpoint.Answer) {
 	if d.open != nil {
-		in.AddCall(endpoint.CallPiece{Index: given(*d.open), Arguments: "{}"})
+		out.AddCall(endpoint.CallPiece{Index: given(*d.open), Arguments: "{}"})
 		d.open = nil
 	}
 }
 
 // finish notes why the model stopped. A call of the answer tool ends the answer normally. But if the model called other
 // tools, too, the answer is dropped, because the model answered before it knew the results.
-func (d *decoder) finish(reason string, in *endpoint.Answer) {
+func (d *decoder) finish(reason string, out *endpoint.Answer) {
 	if reason == "" {
 		return
 	}
-	d.closeCall(in)
-	if d.answered && in.HasCalls() {
-		in.ResetText()
+	d.closeCall(out)
+	if d.answered && out.HasCalls() {
+		out.ResetText()
 	} else if d.answered && reason == "tool_use" {
 		reason = "end_turn"
 	}
-	in.SetFinish(reason)
+	out.SetFinish(reason)
 }
 
 // given returns an index that is present.

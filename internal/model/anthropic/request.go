@@ -71,7 +71,7 @@ type outputFormat struct {
 	Schema json.RawMessage `json:"schema"`
 }
 
-// bodyOf returns the body of a request. It returns the same bytes each time.
+// bodyOf returns the body of a request. The same request always gives the same bytes.
 func bodyOf(req *model.Request, p *protocol, c *endpoint.Contents) ([]byte, error) {
 	o := &p.options
 	if unsupported := Check(req.Model, &req.Parameters, o); unsupported != nil {
@@ -202,8 +202,8 @@ func (r *messagesRequest) addOutput(req *model.Request, o *Options) error {
 // DefaultOutput returns the output limit of a request whose parameters have none. It includes the tokens for thinking
 // with this effort.
 func (o *Options) DefaultOutput(name, effort string) int {
-	if most := o.MaxOutput[name]; most > 0 {
-		return most
+	if limit := o.MaxOutput[name]; limit > 0 {
+		return limit
 	}
 	if o.isAdaptive(name) {
 		return defaultOutput
@@ -214,13 +214,13 @@ func (o *Options) DefaultOutput(name, effort string) int {
 // addParameters adds the limit of the reply, the temperature and the setting for reasoning. With reasoning, it lets the
 // model decide whether to call a tool, because the protocol refuses a tool choice that forces a call.
 func (r *messagesRequest) addParameters(req *model.Request, o *Options) {
-	most := o.MaxOutput[req.Model]
-	isKnown := most > 0
+	limit := o.MaxOutput[req.Model]
+	isKnown := limit > 0
 	if !isKnown {
-		most = defaultOutput
+		limit = defaultOutput
 	}
 	if given := req.Parameters.MaxOutputTokens; given != nil {
-		most, isKnown = *given, true
+		limit, isKnown = *given, true
 	}
 	switch effort := req.Parameters.Effort; {
 	case effort == "":
@@ -233,15 +233,15 @@ func (r *messagesRequest) addParameters(req *model.Request, o *Options) {
 	case startsWithThought(req.Messages):
 		budget := budgets[effort]
 		if isKnown {
-			budget = min(budget, most/2) // the limit includes the thoughts
+			budget = min(budget, limit/2) // the limit includes the thoughts
 		} else {
-			most += budget
+			limit += budget
 		}
 		if budget >= minBudget {
 			r.Thinking = &thinking{Type: "enabled", Budget: budget}
 		}
 	}
-	r.MaxTokens, r.Temperature = most, req.Parameters.Temperature
+	r.MaxTokens, r.Temperature = limit, req.Parameters.Temperature
 	if r.Thinking != nil && r.ToolChoice != nil && (r.ToolChoice.Type == "any" || r.ToolChoice.Type == "tool") {
 		r.ToolChoice.Type, r.ToolChoice.Name = "auto", ""
 	}

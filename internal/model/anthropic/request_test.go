@@ -243,7 +243,7 @@ func TestToolsOnTheWire(t *testing.T) {
 
 // TestParametersOnTheWire checks the limit of the reply, the temperature and the setting for reasoning.
 func TestParametersOnTheWire(t *testing.T) {
-	of := func(limit int, temperature float64, effort string) model.Parameters {
+	params := func(limit int, temperature float64, effort string) model.Parameters {
 		p := model.Parameters{Effort: effort}
 		if limit > 0 {
 			p.MaxOutputTokens = &limit
@@ -254,7 +254,7 @@ func TestParametersOnTheWire(t *testing.T) {
 		return p
 	}
 	budgetOf := func(tokens int) string { return fmt.Sprintf(`{"type":"enabled","budget_tokens":%d}`, tokens) }
-	const budget, adaptive = "claude-sonnet-4-5-20250929", "claude-opus-4-8"
+	const budgetModel, adaptiveModel = "claude-sonnet-4-5-20250929", "claude-opus-4-8"
 	unsigned := []model.Message{user("a"), calling("", nil, "x"), result("x", "1")}
 	later := slices.Concat(unsigned, []model.Message{calling("b", nil), user("c")})
 	for name, tc := range map[string]struct {
@@ -264,21 +264,27 @@ func TestParametersOnTheWire(t *testing.T) {
 		messages                          []model.Message
 		limit, temperature, think, config string
 	}{
-		"none":        {"the protocol requires a limit", budget, of(0, -1, ""), nil, "8192", "", "", ""},
-		"known":       {"the model's own limit is used", "known", of(0, -1, ""), nil, "64000", "", "", ""},
-		"given":       {"the Agent's limit counts", "known", of(500, 0, ""), nil, "500", "0", "", ""},
-		"budget":      {"the limit includes the thoughts", budget, of(0, -1, "medium"), nil, "16384", "", budgetOf(8192), ""},
-		"temperature": {"with thoughts, 1 is accepted", budget, of(0, 1, "low"), nil, "10240", "1", budgetOf(2048), ""},
-		"half":        {"half of the limit is left for the answer", budget, of(5000, -1, "high"), nil, "5000", "", budgetOf(2500), ""},
-		"too little":  {"a budget of less than 1024 is refused", budget, of(2000, 1, "high"), nil, "2000", "1", "", ""},
-		"adaptive": {
-			"newer models refuse a budget", adaptive, of(0, -1, "high"), nil, "8192", "", `{"type":"adaptive","display":"summarized"}`,
-			`{"effort":"high"}`,
+		"none":        {"the protocol requires a limit", budgetModel, params(0, -1, ""), nil, "8192", "", "", ""},
+		"known":       {"the model's own limit is used", "known", params(0, -1, ""), nil, "64000", "", "", ""},
+		"given":       {"the Agent's limit counts", "known", params(500, 0, ""), nil, "500", "0", "", ""},
+		"budget":      {"the limit includes the thoughts", budgetModel, params(0, -1, "medium"), nil, "16384", "", budgetOf(8192), ""},
+		"temperature": {"with thoughts, 1 is accepted", budgetModel, params(0, 1, "low"), nil, "10240", "1", budgetOf(2048), ""},
+		"half": {
+			"half of the limit is left for the answer", budgetModel, params(5000, -1, "high"), nil, "5000", "", budgetOf(2500), "",
 		},
-		"version 4.6":    {"this model accepts a temperature", "anthropic/claude-opus-4.6", of(0, 0.5, ""), nil, "8192", "0.5", "", ""},
-		"another maker":  {"only Claude refuses a temperature", "kimi-k2", of(0, 0.5, ""), nil, "8192", "0.5", "", ""},
-		"unsigned calls": {"another model made them: a budget would be refused", budget, of(0, -1, "low"), unsigned, "8192", "", "", ""},
-		"earlier calls":  {"only calls after the user's message count", budget, of(0, -1, "low"), later, "10240", "", budgetOf(2048), ""},
+		"too little": {"a budget of less than 1024 is refused", budgetModel, params(2000, 1, "high"), nil, "2000", "1", "", ""},
+		"adaptive": {
+			"newer models refuse a budget", adaptiveModel, params(0, -1, "high"), nil, "8192", "",
+			`{"type":"adaptive","display":"summarized"}`, `{"effort":"high"}`,
+		},
+		"version 4.6":   {"this model accepts a temperature", "anthropic/claude-opus-4.6", params(0, 0.5, ""), nil, "8192", "0.5", "", ""},
+		"another maker": {"only Claude refuses a temperature", "kimi-k2", params(0, 0.5, ""), nil, "8192", "0.5", "", ""},
+		"unsigned calls": {
+			"another model made them: a budget would be refused", budgetModel, params(0, -1, "low"), unsigned, "8192", "", "", "",
+		},
+		"earlier calls": {
+			"only calls after the user's message count", budgetModel, params(0, -1, "low"), later, "10240", "", budgetOf(2048), "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			messages := tc.messages
@@ -289,9 +295,9 @@ func TestParametersOnTheWire(t *testing.T) {
 				func(c *anthropic.Config) { c.Options.MaxOutput = map[string]int{"known": 64000} })
 			expectField(t, body, "max_tokens", tc.limit, tc.reason)
 			o := anthropic.Options{MaxOutput: map[string]int{"known": 64000}}
-			most := strconv.Itoa(o.DefaultOutput(tc.model, tc.parameters.Effort))
-			if withoutBudget := name == "unsigned calls"; tc.parameters.MaxOutputTokens == nil && !withoutBudget && most != tc.limit {
-				t.Errorf("DefaultOutput = %s, want %s", most, tc.limit)
+			limit := strconv.Itoa(o.DefaultOutput(tc.model, tc.parameters.Effort))
+			if withoutBudget := name == "unsigned calls"; tc.parameters.MaxOutputTokens == nil && !withoutBudget && limit != tc.limit {
+				t.Errorf("DefaultOutput = %s, want %s", limit, tc.limit)
 			}
 			expectField(t, body, "temperature", tc.temperature, tc.reason)
 			expectField(t, body, "thinking", tc.think, tc.reason)
@@ -331,7 +337,7 @@ func TestHeaders(t *testing.T) {
 		"in a header": {"a key may come from a header of the provider", func(c *anthropic.Config) {
 			c.APIKey, c.Headers = "", []endpoint.Header{{Name: "x-api-key", Value: key, Secret: true}}
 		}, key, anthropic.Version},
-		"both": {"the Secret of credentialsRef counts", func(c *anthropic.Config) {
+		"both": {"the Secret of credentialsRef takes precedence", func(c *anthropic.Config) {
 			c.Headers = []endpoint.Header{{Name: "X-Api-Key", Value: "other"}, {Name: "anthropic-version", Value: "2023-06-01"}}
 		}, key, "2023-06-01"},
 	} {

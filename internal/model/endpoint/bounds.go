@@ -20,8 +20,8 @@ const (
 	// MaxEventBytes bounds one event together with the lines outside events, which are held in memory. A few endpoints
 	// send a whole reply in one event.
 	MaxEventBytes = 2 << 20
-	// MaxBetweenEvents bounds the bytes between two events of an answer that are dropped: comments, and names and
-	// numbers of events. Gateways that keep a connection alive send about 30 bytes every 1 to 15 s, so an hour of
+	// MaxBetweenEvents bounds the bytes between two events of an answer that are dropped: comments, pings, and names
+	// and IDs of events. Gateways that keep a connection alive send about 30 bytes every 1 to 15 s, so an hour of
 	// waiting has at most 110 KB.
 	MaxBetweenEvents = 256 << 10
 	// maxLineKept bounds the buffer for long events that is kept from one event to the next.
@@ -31,8 +31,8 @@ const (
 	maxVectors = model.MaxEmbedTexts*model.MaxDimensions*32 + 64<<10
 	// maxOther bounds all other bodies, and the lines of a stream that belong to no event. They are held in memory.
 	maxOther = 1 << 20
-	// maxRefusal bounds the body of an HTTP error. No memory is reserved for it, and as many errors may arrive as
-	// Turns run. The longest useful error bodies repeat the request.
+	// maxRefusal bounds the body of an HTTP error. No memory is reserved for it, although all running Turns may receive
+	// an error at the same time. The longest useful error bodies repeat the request.
 	maxRefusal = 16 << 10
 )
 

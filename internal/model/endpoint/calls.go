@@ -50,8 +50,8 @@ type CallPiece struct {
 	Index lenient.Maybe[lenient.Number]
 	// ID and Name of the call, and the next part of its Arguments.
 	ID, Name, Arguments string
-	// Data is data that the endpoint needs again with the call, as JSON. A piece has all of it; the newest piece
-	// counts.
+	// Data is data that the endpoint needs again with the call, as JSON. It never comes in parts: if several pieces
+	// have Data, the newest one counts.
 	Data string
 }
 
@@ -65,12 +65,12 @@ func (c *calls) add(piece CallPiece) {
 		c.tooMany = true
 		return
 	}
-	begun := &call{index: c.nextIndex()}
+	added := &call{index: c.nextIndex()}
 	if piece.Index.Given {
-		begun.index = piece.Index.Value
+		added.index = piece.Index.Value
 	}
-	begun.extend(piece)
-	c.list = append(c.list, begun)
+	added.extend(piece)
+	c.list = append(c.list, added)
 }
 
 // find returns the call that a piece belongs to, or nil if the piece begins a new call.
@@ -78,12 +78,12 @@ func (c *calls) find(piece CallPiece) *call {
 	if piece.Index.Given {
 		return cmp.Or(c.findAtIndex(piece), c.findOpen(piece))
 	}
-	for _, of := range slices.Backward(c.list) {
+	for _, known := range slices.Backward(c.list) {
 		switch {
-		case piece.ID == of.id && piece.ID != "":
-			return of
+		case piece.ID == known.id && piece.ID != "":
+			return known
 		case piece.ID == "" && piece.Name == "":
-			return of // without index and ID, the piece continues the last call
+			return known // without index and ID, the piece continues the last call
 		}
 	}
 	return nil
@@ -92,14 +92,14 @@ func (c *calls) find(piece CallPiece) *call {
 // findAtIndex is find for a piece with an index, which several calls may have.
 func (c *calls) findAtIndex(piece CallPiece) *call {
 	var last *call
-	for _, of := range slices.Backward(c.list) {
+	for _, known := range slices.Backward(c.list) {
 		switch {
-		case of.index != piece.Index.Value:
+		case known.index != piece.Index.Value:
 			continue
-		case piece.ID != "" && piece.ID == of.id:
-			return of
+		case piece.ID != "" && piece.ID == known.id:
+			return known
 		}
-		last = cmp.Or(last, of)
+		last = cmp.Or(last, known)
 	}
 	if last != nil && c.beginsAnother(last, piece) {
 		return nil
@@ -123,16 +123,16 @@ func (c *calls) findOpen(piece CallPiece) *call {
 // nextIndex returns the index for a call without an index from the endpoint: one more than the highest index.
 func (c *calls) nextIndex() lenient.Number {
 	next := lenient.Number(0)
-	for _, of := range c.list {
-		next = max(next, of.index+1)
+	for _, known := range c.list {
+		next = max(next, known.index+1)
 	}
 	return next
 }
 
-// beginsAnother reports whether a piece begins another call, although it has the same index as the last call. Its ID is
-// not that of the last call. Some servers send several calls, each with index 0. These calls have their own IDs, or no
-// IDs and whole arguments, or call different tools. Before the arguments begin, a piece may also be a part of an ID or
-// a name; a part of a name is not the name of a tool.
+// beginsAnother reports whether a piece begins another call, although it has the same index as the last call. The piece
+// has another ID than the last call, or none. Some servers send several calls, each with index 0. These calls have
+// their own IDs, or no IDs and whole arguments, or call different tools. Before the arguments begin, a piece may also
+// be a part of an ID or a name; a part of a name is not the name of a tool.
 func (c *calls) beginsAnother(last *call, piece CallPiece) bool {
 	switch {
 	case piece.Name == "" || last.name == "":
@@ -189,8 +189,8 @@ func (c *call) extend(piece CallPiece) {
 	}
 }
 
-// whole returns the arguments of the call. They are its pieces joined, if that is JSON. But some servers send the
-// arguments so far with every piece, or repeat all arguments at the end, so that the last piece has all of them.
+// whole returns the arguments of the call: the joined pieces, or the last piece alone if only the last piece is JSON.
+// Some servers send the arguments so far with every piece, or repeat all arguments at the end.
 func (c *call) whole() string {
 	all := c.arguments.String()
 	last := all[c.last:]
@@ -204,8 +204,8 @@ func (c *call) whole() string {
 
 // areWhole reports whether the arguments of all calls are whole: objects in JSON, or none if calls may have none.
 func (c *calls) areWhole(mayBeEmpty bool) bool {
-	return !slices.ContainsFunc(c.list, func(of *call) bool {
-		whole := strings.TrimSpace(of.whole())
+	return !slices.ContainsFunc(c.list, func(known *call) bool {
+		whole := strings.TrimSpace(known.whole())
 		if whole == "" {
 			return !mayBeEmpty
 		}
@@ -229,8 +229,8 @@ func (c *joined) repeats(other *joined) bool {
 		(!c.isJSON || len(c.arguments) == len(other.arguments))
 }
 
-// withoutRepeated returns the calls without repetitions, for which a tool would be called twice. Of equal calls, the
-// first one stays.
+// withoutRepeated returns the calls without repetitions, because a repetition would call the tool twice. Of equal
+// calls, the first one stays.
 func withoutRepeated(list []*call) []joined {
 	all, out := make([]joined, 0, len(list)), make([]joined, 0, len(list))
 	for _, c := range list {
@@ -270,13 +270,13 @@ func (c *calls) finish() ([]model.ToolCall, error) {
 	list := withoutRepeated(c.list)
 	out := make([]model.ToolCall, 0, len(list))
 	for i := range list {
-		of := &list[i]
-		if strings.TrimSpace(of.name) == "" {
+		known := &list[i]
+		if strings.TrimSpace(known.name) == "" {
 			return nil, Malformed("the model called a tool without a name")
 		}
-		whole := model.ToolCall{ID: of.id, Name: of.name, Arguments: of.arguments}
-		if of.data != "" {
-			whole.ProviderData = json.RawMessage(of.data)
+		whole := model.ToolCall{ID: known.id, Name: known.name, Arguments: known.arguments}
+		if known.data != "" {
+			whole.ProviderData = json.RawMessage(known.data)
 		}
 		out = append(out, whole)
 	}

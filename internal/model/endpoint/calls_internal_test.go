@@ -88,9 +88,9 @@ func openCalls(n int) map[string][]CallPiece {
 	return map[string][]CallPiece{"an index of its own": indexes, "an ID of its own": ids, "the name again": names}
 }
 
-// TestPiecesAreReadOnce checks that a piece is joined without the arguments that came before it. Otherwise a reply of
-// 1 MiB in small pieces would occupy a processor for minutes. A copy of the arguments so far would be one allocation
-// for each piece.
+// TestPiecesAreReadOnce checks that a piece is added without reading or copying the arguments before it. Otherwise a
+// reply of 1 MiB in small pieces would occupy a processor for minutes. The test counts allocations, because each such
+// copy would need one.
 func TestPiecesAreReadOnce(t *testing.T) {
 	const pieces = 1000
 	for name, all := range openCalls(pieces) {

@@ -21,8 +21,8 @@ type Embedder interface {
 	EmbeddingsPath(model string) string
 	// EmbeddingsBody returns the body of a request for vectors. The same request always gives the same bytes.
 	EmbeddingsBody(req *model.Request) ([]byte, error)
-	// ReadVectors reads an answer for a number of texts. It returns the error that the endpoint has sent instead, in
-	// any form that servers send, or nil. Its own error means that the answer does not follow the protocol.
+	// ReadVectors reads an answer for a number of texts. failure is the error that the endpoint has sent instead, in
+	// any form that servers send, or nil. err means that the answer does not follow the protocol.
 	ReadVectors(answer []byte, texts int) (v Vectors, failure []byte, err error)
 }
 
@@ -157,8 +157,8 @@ func vectorsOf(values []json.RawMessage, texts int) [][]float32 {
 // of 32-bit numbers in base64. elements returns nil for any other value.
 func elements(value json.RawMessage) []float32 {
 	text := strings.TrimSpace(string(value))
-	if bytes, isText := strings.CutPrefix(text, `"`); isText {
-		return decodeBase64(strings.TrimSuffix(bytes, `"`))
+	if encoded, isText := strings.CutPrefix(text, `"`); isText {
+		return decodeBase64(strings.TrimSuffix(encoded, `"`))
 	}
 	for range 2 { // llama-cpp-python: github.com/abetlen/llama-cpp-python/issues/1588
 		inner, begins := strings.CutPrefix(text, "[")

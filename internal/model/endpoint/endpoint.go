@@ -1,6 +1,7 @@
-// Package endpoint sends requests to endpoints of models over HTTP, in the protocol of an adapter. It always uses
-// streams. It bounds the part of an answer that it reads, counts its memory, removes credentials from it, and ends a
-// request whose answer makes no progress. So every adapter protects the manager in the same way.
+// Package endpoint sends requests to endpoints of models over HTTP, in the protocol of an adapter. It always requests
+// replies as streams. It bounds the part of an answer that it reads, reserves memory for the answer, removes
+// credentials from it, and ends a request whose answer makes no progress. So every adapter protects the manager in the
+// same way.
 package endpoint
 
 import (
@@ -53,13 +54,13 @@ type Config struct {
 	// restarts the time, so that up to ten times IdleTimeout may pass between two events.
 	ConnectTimeout, IdleTimeout time.Duration
 	// FirstEventTimeout bounds the time from a request to the first part of its answer: text, reasoning, arguments of a
-	// call or a finish reason. If it is 0, only the request and its context bound that time.
+	// call or a finish reason. If it is 0, only model.Request.FirstEventTimeout and the context bound that time.
 	FirstEventTimeout time.Duration
 	// Policy decides which addresses may be connected to. If Policy is nil, the built-in table applies.
 	Policy *netpolicy.Policy
 	// TLS is from netpolicy.Certificates. If it is nil, the certificate authorities of the system are trusted.
 	TLS *tls.Config
-	// Memory is the account for the memory of long replies. The zero value has no bound.
+	// Memory is the account from which replies reserve memory. The zero value has no bound.
 	Memory bytebudget.Account
 	// MaxStreamBytes replaces the constant MaxStreamBytes if it is not 0.
 	MaxStreamBytes int
@@ -93,17 +94,17 @@ type Protocol interface {
 
 // Decoder reads the events of one answer.
 type Decoder interface {
-	// Decode adds an event, or a whole answer, to the answer. The event is only valid during the call. It returns the
-	// error that the endpoint has put into the event, in any form that servers send, or nil. Its own error means that
-	// the event does not follow the protocol.
-	Decode(event []byte, in *Answer) (failure []byte, err error)
+	// Decode adds an event, or a whole answer, to the answer. The event is only valid during the call. failure is the
+	// error that the endpoint has put into the event, in any form that servers send, or nil. err means that the event
+	// does not follow the protocol.
+	Decode(event []byte, answer *Answer) (failure []byte, err error)
 }
 
 // DataDecoder is a Decoder of an endpoint that may need a part of a reply again in later requests.
 type DataDecoder interface {
 	// ProviderData returns the data of a whole reply with calls, or nil. The data of each call is in CallPiece instead.
 	// The parts of the data must be from Answer.KeepData or Answer.Reasoning.
-	ProviderData(in *Answer) *model.ProviderData
+	ProviderData(answer *Answer) *model.ProviderData
 }
 
 // Provider sends requests to one endpoint. It implements model.Provider.
@@ -261,35 +262,35 @@ func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
 		return model.Reply{}, err
 	}
 	defer body.Close() //nolint:errcheck // because the reply is complete or lost by then
-	in := Answer{facts: x.facts, calls: calls{tools: x.tools}}
+	answer := Answer{facts: x.facts, calls: calls{tools: x.tools}}
 	var flow fairgate.Flow
 	stream := newEvents(body, x.watch, &x.memory)
-	var text *model.Error // the error in the newest event, if that event is a text instead of JSON
+	var textError *model.Error // the error in the newest event, if that event is a text instead of JSON
 	for {
 		flow.Wait(ctx)
-		event, err := stream.next(int(in.kept))
-		if err != nil && text != nil && (!stream.done || in.received == 0 || namesFailure(text)) {
-			return x.result(ctx, &in, text)
+		event, err := stream.next(int(answer.kept))
+		if err != nil && textError != nil && (!stream.done || answer.received == 0 || namesFailure(textError)) {
+			return x.result(ctx, &answer, textError)
 		}
 		if err != nil {
-			return x.result(ctx, &in, x.endOf(ctx, &in, err, stream))
+			return x.result(ctx, &answer, x.endOf(ctx, &answer, err, stream))
 		}
 		if isText(event) {
-			text = x.errorOf(event, 0)
+			textError = x.errorOf(event, 0)
 			continue
 		}
-		text = nil
+		textError = nil
 		done := fairgate.AcquireProcessor(ctx, len(event))
-		err = x.read(event, &in)
+		err = x.read(event, &answer)
 		done()
 		if err != nil {
-			return x.result(ctx, &in, err)
+			return x.result(ctx, &answer, err)
 		}
-		if in.begun() {
+		if answer.hasBegun() {
 			x.partArrived()
 		}
-		if in.complete {
-			return x.result(ctx, &in, io.EOF)
+		if answer.complete {
+			return x.result(ctx, &answer, io.EOF)
 		}
 	}
 }
@@ -324,8 +325,8 @@ func namesFailure(text *model.Error) bool {
 }
 
 // read adds an event to the part of the reply that has arrived, or returns the error in it.
-func (x *exchange) read(event []byte, in *Answer) error {
-	failure, err := x.decoder.Decode(onlyElement(event), in)
+func (x *exchange) read(event []byte, answer *Answer) error {
+	failure, err := x.decoder.Decode(onlyElement(event), answer)
 	if err != nil {
 		unreadable := Malformed("the response does not follow %s%s", x.provider.protocol.Name(), x.contentTypeHint())
 		unreadable.RemoteMessage = x.provider.clean(string(event))
@@ -350,20 +351,20 @@ func onlyElement(event []byte) []byte {
 
 // endOf returns the error that ends a stream, which is io.EOF at its proper end. The text outside the events may be an
 // error of the endpoint, or its whole answer: some endpoints cannot stream.
-func (x *exchange) endOf(ctx context.Context, in *Answer, end error, stream *events) error {
-	in.complete = in.complete || stream.done
+func (x *exchange) endOf(ctx context.Context, answer *Answer, end error, stream *events) error {
+	answer.complete = answer.complete || stream.done
 	other := bytes.TrimPrefix(bytes.TrimSpace(stream.other), []byte("error:")) // llama.cpp before September 2025
 	defer fairgate.AcquireProcessor(ctx, len(other))()
 	var whole json.RawMessage
 	if !errors.Is(end, io.EOF) || json.NewDecoder(bytes.NewReader(other)).Decode(&whole) != nil {
 		isWhole := errors.Is(end, io.EOF) && !stream.cut && len(other) == 0
-		in.complete = in.complete || isWhole && in.endsWhole(hasOwnEnd(x.resp))
+		answer.complete = answer.complete || isWhole && answer.endsWhole(hasOwnEnd(x.resp))
 		return end
 	}
-	before := in.received
-	if err := x.read(whole, in); err != nil {
+	before := answer.received
+	if err := x.read(whole, answer); err != nil {
 		return err
 	}
-	in.complete = in.complete || in.received > before
+	answer.complete = answer.complete || answer.received > before
 	return end
 }

@@ -97,9 +97,9 @@ func proxyFailure(e *netpolicy.ProxyError) *model.Error {
 	return &model.Error{Kind: kind, Unsent: true, Message: e.Error()}
 }
 
-// unbilled is the time after the sending of a request within which a broken connection is assumed to cost nothing,
-// unless a part of the answer has arrived. Later, the endpoint may bill the request: proxies cut connections without
-// traffic after minutes, while the model still works.
+// unbilled is how long after the sending of a request a broken connection is assumed to cost nothing, unless a part of
+// the answer has arrived. Later, the endpoint may bill the request: proxies cut connections without traffic after
+// minutes, while the model still works.
 const unbilled = 5 * time.Second
 
 // withCause returns a failure with its cause. The cause is in the message if Capstan has a text for it, and otherwise
@@ -218,7 +218,7 @@ func isSpent(status int, code, message string) bool {
 }
 
 // isFiltered reports whether the message of an error is that of a content filter. The status and the code are those of
-// an invalid request or of a refused key. For such an error another model would be asked, which would bypass the
+// an invalid request or of a refused key. After such an error, Capstan would ask another model, which would bypass the
 // filter.
 func isFiltered(message string) bool {
 	return containsAny(strings.ToLower(message),
@@ -242,8 +242,8 @@ func refusesInput(message string) bool {
 	)
 }
 
-// refusesKey reports whether the message of an error means that the key is refused. Gemini and xAI send it with status
-// 400.
+// refusesKey reports whether the message of an error means that the key is refused. Gemini and xAI send such a message
+// with status 400.
 func refusesKey(message string) bool {
 	message = strings.ToLower(message)
 	return strings.Contains(message, "api key") && containsAny(message, "not valid", "incorrect", "invalid")

@@ -8,8 +8,8 @@ import (
 	"io"
 )
 
-// done is the data of the event that ends a stream.
-const done = "[DONE]"
+// endMark is the data of the event that ends a stream.
+const endMark = "[DONE]"
 
 // byteOrderMark may be at the beginning of a stream.
 const byteOrderMark = "\ufeff"
@@ -56,7 +56,7 @@ func (e *events) next(kept int) ([]byte, error) {
 			data = e.parts
 		}
 		switch {
-		case string(data) == done: // even without a line break, as some gateways end their streams
+		case string(data) == endMark: // even without a line break, as some gateways end their streams
 			e.done = true
 			return nil, io.EOF
 		case err != nil && (!errors.Is(err, io.EOF) || !json.Valid(data)):
@@ -86,7 +86,7 @@ func (e *events) join(data []byte) []byte {
 	switch {
 	case len(e.parts) == 0 && !isOpen:
 		return data
-	case string(data) == done:
+	case string(data) == endMark:
 		e.done = true
 		return e.parts
 	case e.blank:

@@ -19,8 +19,8 @@ func headers(pairs ...string) http.Header {
 	return h
 }
 
-// left returns the headers of a limit with this remaining number and reset.
-func left(remaining, reset string) http.Header {
+// limitOf returns the headers of a limit with this remaining number and reset.
+func limitOf(remaining, reset string) http.Header {
 	return headers("x-ratelimit-remaining", remaining, "x-ratelimit-reset", reset)
 }
 
@@ -53,9 +53,9 @@ func TestStatedLimits(t *testing.T) {
 			requests(3, 33011500*time.Millisecond),
 		},
 		"openrouter": {
-			"milliseconds since 1970", left("0", "1781190305000"), requests(0, minute),
+			"milliseconds since 1970", limitOf("0", "1781190305000"), requests(0, minute),
 		},
-		"seconds since 1970": {"some gateways send them", left("1", "1781190255"), requests(1, 10*second)},
+		"seconds since 1970": {"some gateways send them", limitOf("1", "1781190255"), requests(1, 10*second)},
 		"anthropic": {
 			"times, and several limits of tokens", headers(
 				"anthropic-ratelimit-requests-remaining", "49", "anthropic-ratelimit-requests-reset", "2026-06-11T15:04:15Z",
@@ -75,23 +75,23 @@ func TestStatedLimits(t *testing.T) {
 		},
 		"no reset":        {"the wait is not known", headers("x-ratelimit-remaining", "0"), model.StatedLimits{}},
 		"no remaining":    {"the number is not known", headers("x-ratelimit-reset", "5"), model.StatedLimits{}},
-		"in the past":     {"the wait is over", left("0", "1781190244"), model.StatedLimits{}},
-		"negative reset":  {"the wait is over", left("0", "-5"), model.StatedLimits{}},
-		"negative number": {"no requests are left", left("-1", "5"), requests(0, 5*second)},
-		"huge number":     {"the number is bounded", left("1e300", "5"), requests(model.MaxTokens, 5*second)},
-		"huge reset":      {"the wait is bounded", left("0", "1e300"), requests(0, 24*time.Hour)},
-		"infinite reset":  {"the wait is bounded", left("0", "Inf"), requests(0, 24*time.Hour)},
-		"not a number":    {"an invalid limit is ignored", left("NaN", "5"), model.StatedLimits{}},
-		"reset no number": {"an invalid limit is ignored", left("0", "NaN"), model.StatedLimits{}},
-		"reset in words":  {"an invalid limit is ignored", left("0", "soon"), model.StatedLimits{}},
+		"in the past":     {"the wait is over", limitOf("0", "1781190244"), model.StatedLimits{}},
+		"negative reset":  {"the wait is over", limitOf("0", "-5"), model.StatedLimits{}},
+		"negative number": {"no requests are left", limitOf("-1", "5"), requests(0, 5*second)},
+		"huge number":     {"the number is bounded", limitOf("1e300", "5"), requests(model.MaxTokens, 5*second)},
+		"huge reset":      {"the wait is bounded", limitOf("0", "1e300"), requests(0, 24*time.Hour)},
+		"infinite reset":  {"the wait is bounded", limitOf("0", "Inf"), requests(0, 24*time.Hour)},
+		"not a number":    {"an invalid limit is ignored", limitOf("NaN", "5"), model.StatedLimits{}},
+		"reset no number": {"an invalid limit is ignored", limitOf("0", "NaN"), model.StatedLimits{}},
+		"reset in words":  {"an invalid limit is ignored", limitOf("0", "soon"), model.StatedLimits{}},
 		"without a date": {
 			"the time by the endpoint's clock is not known",
 			http.Header{"X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {"1781190305"}},
 			model.StatedLimits{},
 		},
-		"a year from now":  {"the wait is bounded", left("0", "2027-06-11T15:04:05Z"), requests(0, 24*time.Hour)},
-		"long duration":    {"the wait is bounded", left("0", "2000000h"), requests(0, 24*time.Hour)},
-		"too long to read": {"an invalid limit is ignored", left("0", "99999999999h"), model.StatedLimits{}},
+		"a year from now":  {"the wait is bounded", limitOf("0", "2027-06-11T15:04:05Z"), requests(0, 24*time.Hour)},
+		"long duration":    {"the wait is bounded", limitOf("0", "2000000h"), requests(0, 24*time.Hour)},
+		"too long to read": {"an invalid limit is ignored", limitOf("0", "99999999999h"), model.StatedLimits{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, statedLimits(tc.h)); diff != "" {

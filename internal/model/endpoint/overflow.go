@@ -42,7 +42,7 @@ var overflowMessages = []string{
 	"input is too long for",              // Bedrock
 	"prompt is too long",                 // Anthropic, Bedrock
 	"exceed context limit",               // Anthropic
-	"request too large for",              // Groq and OpenAI: more tokens than they accept in a minute, which no wait changes
+	"request too large for",              // Groq and OpenAI: more tokens than they accept in a minute, so waiting does not help
 }
 
 // isOverflow reports whether an error means that the prompt is too long. message is the whole message of the error:

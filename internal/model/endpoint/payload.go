@@ -17,8 +17,9 @@ import (
 
 // payload holds the body of a request.
 type payload struct {
-	// body is nil once it is being sent, because an answer may take long and the memory is not needed meanwhile. If a
-	// connection was already closed when the request was sent, again makes the body a second time.
+	// body is nil after apply. The HTTP request then holds the body until it is sent, but not while the endpoint
+	// answers, which may take long. If a connection was already closed when the request was sent, again makes the body
+	// a second time.
 	body  []byte
 	again func() ([]byte, error)
 	// sent is the time at which the body was sent, or nil.
@@ -30,9 +31,9 @@ func (s *payload) apply(out *http.Request) {
 	out.ContentLength = int64(len(s.body))
 	out.GetBody = func() (io.ReadCloser, error) {
 		body, err := s.again()
-		return &content{rest: body, sent: &s.sent}, err
+		return &requestBody{rest: body, sent: &s.sent}, err
 	}
-	out.Body, s.body = &content{rest: s.body, sent: &s.sent}, nil
+	out.Body, s.body = &requestBody{rest: s.body, sent: &s.sent}, nil
 }
 
 // sinceSent returns the time since the body was sent, and whether it was sent.
@@ -40,21 +41,21 @@ func (s *payload) sinceSent() (time.Duration, bool) {
 	if s == nil {
 		return 0, false
 	}
-	at := s.sent.Load()
-	if at == nil {
+	sentAt := s.sent.Load()
+	if sentAt == nil {
 		return 0, false
 	}
-	return time.Since(*at), true
+	return time.Since(*sentAt), true
 }
 
-// content is the body of a request. It drops the body once all of it was read, and notes the time.
-type content struct {
+// requestBody is the body of a request. It drops its bytes once all of them were read, and notes the time.
+type requestBody struct {
 	rest []byte
 	sent *atomic.Pointer[time.Time]
 }
 
 // Read returns the next bytes.
-func (c *content) Read(p []byte) (int, error) {
+func (c *requestBody) Read(p []byte) (int, error) {
 	n := copy(p, c.rest)
 	if c.rest = c.rest[n:]; len(c.rest) == 0 {
 		c.rest = nil
@@ -65,7 +66,7 @@ func (c *content) Read(p []byte) (int, error) {
 }
 
 // Close does nothing. It may be called during Read.
-func (c *content) Close() error { return nil }
+func (c *requestBody) Close() error { return nil }
 
 // encode returns the body that is sent for a request.
 func encode(ctx context.Context, req *model.Request, p Protocol) (*payload, error) {

@@ -32,9 +32,9 @@ type replyMemory struct {
 	behind  time.Duration
 }
 
-// hold reserves the memory for a reply of which this number of bytes is held, including the part that has just arrived.
-// If the reply is long, or memory is short, hold waits for the memory of the longest reply. The idle timeout does not
-// run during this wait. The error for a failed reservation, or for a slow reply, is a *model.Error.
+// hold makes sure that memory is reserved for this number of bytes of the reply, including the part that has just
+// arrived. If the reply is long, or memory is short, hold waits for the memory of the longest reply. The idle timeout
+// does not run during this wait. The error for a failed reservation, or for a slow reply, is a *model.Error.
 func (r *replyMemory) hold(w *watch, part, bytes int) error {
 	if r.long != nil {
 		return r.share(part, bytes)
@@ -67,8 +67,9 @@ func (r *replyMemory) hold(w *watch, part, bytes int) error {
 	return nil
 }
 
-// share gives up the memory of a long reply while others wait for memory. If the reply is still small, share exchanges
-// its memory for that of a small reply as soon as there is some. If the reply arrives too slowly, share fails.
+// share keeps the reservation of a long reply from blocking others while they wait for memory. If the reply is still
+// small, and the memory of a small reply is available, share exchanges the reservation for a small one. Otherwise the
+// reply must keep the pace. If it is too slow, share fails.
 func (r *replyMemory) share(part, bytes int) error {
 	contended := r.account.Contended()
 	if contended && r.small.Cover(int64(bytes)) {
@@ -101,15 +102,15 @@ func (r *replyMemory) release() {
 }
 
 // handOver gives the memory to the receiver of the reply. It returns the function that releases the memory, or nil
-// if there is none.
+// if no memory is reserved.
 func (r *replyMemory) handOver() (release func()) {
-	had := r.small
+	reservation := r.small
 	if r.long != nil {
-		had = r.long
+		reservation = r.long
 	}
-	if had.Bytes() == 0 {
+	if reservation.Bytes() == 0 {
 		return nil
 	}
 	r.small, r.long = nil, nil
-	return had.Release
+	return reservation.Release
 }

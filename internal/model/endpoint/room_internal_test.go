@@ -12,8 +12,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// longReply returns the memory of a reply that holds the memory of a long one, and a function that makes another reply
-// wait for that memory.
+// longReply returns the memory of a reply that has the reservation of a long reply, the watch of the reply, and a
+// function that makes another reply wait for memory.
 func longReply(t *testing.T, b *bytebudget.Budget, bytes int) (r *replyMemory, w *watch, addWaiter func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -74,8 +74,8 @@ func TestLongReplyMustArriveAtAPaceWhileOthersWait(t *testing.T) {
 }
 
 // TestSmallReplyReturnsTheMemoryOfALongOne checks a small reply that holds the memory of a long one, because the memory
-// of small replies was used up. As soon as memory of small replies is free, it gives its memory to a long reply that
-// waits.
+// of small replies was used up. As soon as memory of small replies is free, the small reply must leave its memory to a
+// long reply that waits.
 func TestSmallReplyReturnsTheMemoryOfALongOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bytebudget.New(1<<20, replyRoom*2-1)

@@ -56,8 +56,8 @@ func (s *slowServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 }
 
-// crowd has the requests of many namespaces to one model.
-type crowd struct {
+// requestCounter counts the requests of many namespaces to one model.
+type requestCounter struct {
 	gate *pace.Gate
 	mu   sync.Mutex
 	// waiting is the number of requests of each namespace that were not sent yet, and sent is the number of requests
@@ -65,42 +65,42 @@ type crowd struct {
 	// namespaces while requests of all namespaces waited.
 	waiting, sent map[string]int
 	skew          int
-	// underWay is the number of requests that are under way, and most is its largest value.
-	underWay, most int
-	// open is true if the circuit was open.
-	open bool
-	// start is the time at which all requests were made, and at is the time at which the newest request was sent.
-	start, at time.Time
+	// inFlight is the number of requests that were sent and have no reply yet. maxInFlight is its largest value.
+	inFlight, maxInFlight int
+	// wasOpen is true if the circuit was open.
+	wasOpen bool
+	// start is the time at which all requests were made, and lastSent is the time at which the newest request was sent.
+	start, lastSent time.Time
 }
 
-// crowded sends the requests of a namespace that have passed the gate.
-type crowded struct {
-	*crowd
+// countingProvider sends and counts the requests of a namespace that have passed the gate.
+type countingProvider struct {
+	*requestCounter
 	namespace string
 	inner     model.Provider
 }
 
-// Generate counts the request while it is under way.
-func (c *crowded) Generate(ctx context.Context, r *model.Request) (*model.Reply, error) {
+// Generate counts the request as in flight until its reply has arrived.
+func (c *countingProvider) Generate(ctx context.Context, r *model.Request) (*model.Reply, error) {
 	c.count(c.namespace, 1)
 	defer c.count(c.namespace, -1)
 	return c.inner.Generate(ctx, r)
 }
 
 // count counts the beginning or the end of a request.
-func (c *crowd) count(namespace string, change int) {
+func (c *requestCounter) count(namespace string, change int) {
 	open := len(c.gate.Use().Open) > 0
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.open = c.open || open
-	c.underWay += change
-	c.most = max(c.most, c.underWay)
+	c.wasOpen = c.wasOpen || open
+	c.inFlight += change
+	c.maxInFlight = max(c.maxInFlight, c.inFlight)
 	if change < 0 {
 		return
 	}
 	now := time.Now()
-	if now.After(c.at) { // requests that are sent at the same time have no order
-		c.at, c.skew = now, max(c.skew, c.difference())
+	if now.After(c.lastSent) { // requests that are sent at the same time have no order
+		c.lastSent, c.skew = now, max(c.skew, c.difference())
 	}
 	c.waiting[namespace]--
 	if now.After(c.start) {
@@ -110,7 +110,7 @@ func (c *crowd) count(namespace string, change int) {
 
 // difference returns the largest difference between the numbers of sent requests of two namespaces, or 0 if a namespace
 // has no waiting requests.
-func (c *crowd) difference() int {
+func (c *requestCounter) difference() int {
 	for n := range maps.Values(c.waiting) {
 		if n == 0 {
 			return 0
@@ -134,7 +134,9 @@ func TestSlowModel(t *testing.T) {
 		}})
 		slow.DialWith(conns.dial)
 		begin := time.Now()
-		c := &crowd{gate: pace.New("slow"), waiting: maps.Clone(namespaces), sent: maps.Clone(namespaces), start: begin, at: begin}
+		c := &requestCounter{
+			gate: pace.New("slow"), waiting: maps.Clone(namespaces), sent: maps.Clone(namespaces), start: begin, lastSent: begin,
+		}
 		for namespace := range c.sent {
 			c.sent[namespace] = 0
 		}
@@ -152,7 +154,7 @@ func TestSlowModel(t *testing.T) {
 			if first > 0 { // wait until an answer has begun, so that the model is known to be slow
 				time.Sleep(slowFirst + time.Second)
 			}
-			p := c.gate.Provider(pace.Caller{Namespace: namespace, Agent: agent}, &crowded{c, namespace, slow})
+			p := c.gate.Provider(pace.Caller{Namespace: namespace, Agent: agent}, &countingProvider{c, namespace, slow})
 			_, err := p.Generate(ctx, &model.Request{
 				Model: "m", FirstEventTimeout: first, Messages: []model.Message{{Role: model.RoleUser, Content: "hello"}},
 			})
@@ -198,13 +200,13 @@ func TestSlowModel(t *testing.T) {
 		if ends["answered"] != server.served || server.received != 2000-ends["waited in vain"] {
 			t.Errorf("the server received %d requests and answered %d, but the ends are %v", server.received, server.served, ends)
 		}
-		if c.most != limit {
-			t.Errorf("at most %d requests were under way together, want %d", c.most, limit)
+		if c.maxInFlight != limit {
+			t.Errorf("the largest number of requests in flight was %d, want %d", c.maxInFlight, limit)
 		}
 		if c.skew > 1 {
 			t.Errorf("one namespace sent %d requests more than another one that waited, want at most 1", c.skew)
 		}
-		if c.open {
+		if c.wasOpen {
 			t.Error("the circuit was open, although the model was only slow")
 		}
 		if u := c.gate.Use(); u.Waiting != 0 || u.Refused != 0 || !c.gate.IsUnused(0) {

@@ -264,7 +264,7 @@ func TestStorm(t *testing.T) {
 				all.Wait()
 				endFirst()
 				endSecond()
-				check(t, turns, primary, backup)
+				checkEnds(t, turns, primary, backup)
 				checkNamespaces(t, turns)
 				rates := primary.perSecond()
 				t.Logf("requests per second at the first endpoint:%s", chart(rates))
@@ -289,8 +289,8 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// check checks how the Turns of a storm have ended, and which model has answered.
-func check(t *testing.T, turns []*stormTurn, primary, backup *stormServer) {
+// checkEnds checks how the Turns of a storm have ended, and which model has answered.
+func checkEnds(t *testing.T, turns []*stormTurn, primary, backup *stormServer) {
 	t.Helper()
 	ends, fellBack, byPrimary := map[string]int{}, 0, 0
 	var took []time.Duration
@@ -322,7 +322,7 @@ func check(t *testing.T, turns []*stormTurn, primary, backup *stormServer) {
 			backup.served, fellBack)
 	}
 	if primary.served != byPrimary {
-		t.Errorf("the first endpoint served %d answers, but %d Turns used an answer of it", primary.served, byPrimary)
+		t.Errorf("the first endpoint served %d answers, but %d Turns used one of them", primary.served, byPrimary)
 	}
 }
 

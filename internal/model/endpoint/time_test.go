@@ -67,8 +67,8 @@ const (
 	ping     = `{"type":"ping"}`
 )
 
-// part is an event that a server sends after a pause. It sends the pause and the event this number of times, at least
-// once.
+// part is an event that a server sends after a pause. The server repeats the pause and the event the given number of
+// times. If times is 0, it sends the event once.
 type part struct {
 	pause time.Duration
 	event string

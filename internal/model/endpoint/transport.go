@@ -32,7 +32,7 @@ type exchange struct {
 	wanted string
 	// embeds is true if the answer has vectors.
 	embeds bool
-	// decoder reads the events of the answer. It is nil in other exchanges.
+	// decoder reads the events of a reply. It is nil for a probe and for vectors.
 	decoder Decoder
 	// requestID is the ID of the request for the endpoint's logs, or empty.
 	requestID string
@@ -57,7 +57,7 @@ type exchange struct {
 	facts *model.Facts
 	// payload is the body of the request, or nil.
 	payload *payload
-	// memory is the memory of a long reply.
+	// memory is the memory of the reply.
 	memory replyMemory
 }
 
@@ -111,7 +111,7 @@ func (x *exchange) open(ctx context.Context, method, path string) {
 	netpolicy.AskPlain(out)
 }
 
-// accept returns the body of a response that can be read, with its bounds, or the error of a refused or failed
+// accept returns the body of a successful response, with a bound and the timer, or the error of a refused or failed
 // request. A redirect is an error, because it would carry the headers, and their secrets, to another host.
 func (x *exchange) accept(ctx context.Context) (io.ReadCloser, error) {
 	if x.err != nil && x.watch != nil {
@@ -138,7 +138,7 @@ func (x *exchange) accept(ctx context.Context) (io.ReadCloser, error) {
 	}
 	refused := resp.StatusCode >= http.StatusBadRequest
 	if refused {
-		x.watch.noteEvent() // the body of an error does not take long
+		x.watch.noteEvent() // from now on, the idle timeout applies: the body of an error does not take long
 	}
 	b := &body{ReadCloser: fairgate.Pace(ctx, resp.Body), watch: x.watch, limit: x.bodyLimit(), refusal: refused}
 	if redirects(resp) {
@@ -211,7 +211,8 @@ type watch struct {
 	ctx    context.Context //nolint:containedctx // because it is the request's, and its cause tells why a read failed
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
-	// idle is the longest time between two events, and limit is the time for which the timer was last started.
+	// idle is the longest time between two events. limit is the time without a part of an answer after which the
+	// request ends.
 	idle, limit time.Duration
 	// begun is the time of the request. last is the time of the last event, or zero before the first part of the
 	// answer.
@@ -254,7 +255,7 @@ func (w *watch) noteEvent() {
 	w.restart()
 }
 
-// restart restarts the timer with the same limit.
+// restart restarts the timer with the current limit.
 func (w *watch) restart() { w.timer.Reset(w.limit) }
 
 // notePing restarts the timer within an answer, because the endpoint still works. But pings alone must not keep a

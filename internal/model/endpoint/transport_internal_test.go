@@ -38,7 +38,7 @@ func TestSentBodyIsReleased(t *testing.T) {
 	if err != nil || int64(len(sent)) != out.ContentLength || !strings.Contains(string(sent), "hello hello") {
 		t.Fatalf("%d bytes were sent, and %d announced (error %v)", len(sent), out.ContentLength, err)
 	}
-	if c, ok := out.Body.(*content); !ok || c.rest != nil || s.body != nil {
+	if c, ok := out.Body.(*requestBody); !ok || c.rest != nil || s.body != nil {
 		t.Error("the body is still held after it was sent")
 	}
 	again, err := out.GetBody()

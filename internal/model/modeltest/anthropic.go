@@ -15,7 +15,7 @@ import (
 )
 
 // Anthropic is a server for the Messages protocol of Anthropic. It refuses the same requests as the real server. The
-// rules are from platform.claude.com (API reference, tool use, thinking, prompt caching) and from messages of errors.
+// rules are from platform.claude.com (API reference, tool use, thinking, prompt caching) and from error messages.
 type Anthropic struct {
 	// Key is the only key that the server accepts.
 	Key string
@@ -412,8 +412,8 @@ func (m *AnthropicMessage) check(calls []string, hasTools bool) (own []string, p
 	return own, ""
 }
 
-// signatures are the beginnings of the contents of media types.
-var signatures = map[string]map[string]string{
+// mediaPrefixes are the first bytes of contents, by type of block and media type.
+var mediaPrefixes = map[string]map[string]string{
 	"image":    {"image/png": "\x89PNG\r\n\x1a\n", "image/jpeg": "\xff\xd8\xff", "image/gif": "GIF8", "image/webp": "RIFF"},
 	"document": {"application/pdf": "%PDF-"},
 }
@@ -431,7 +431,7 @@ func (m *AnthropicMessage) sourceProblem(b AnthropicBlock) string {
 		return "source: Field required"
 	case s.Type != "base64":
 		return "source: Input tag '" + s.Type + "' found using 'type' does not match any of the expected tags: 'base64'"
-	case signatures[b.Type][s.MediaType] == "":
+	case mediaPrefixes[b.Type][s.MediaType] == "":
 		return "source.base64.media_type: Input should be 'image/jpeg', 'image/png', 'image/gif', 'image/webp' or 'application/pdf'"
 	case len(s.Data) > maxSource:
 		return fmt.Sprintf("source.base64: image exceeds 5 MB maximum: %d bytes > %d bytes", len(s.Data), maxSource)
@@ -440,7 +440,7 @@ func (m *AnthropicMessage) sourceProblem(b AnthropicBlock) string {
 	switch {
 	case err != nil:
 		return "source.base64.data: Invalid base64 data"
-	case !bytes.HasPrefix(data, []byte(signatures[b.Type][b.Source.MediaType])):
+	case !bytes.HasPrefix(data, []byte(mediaPrefixes[b.Type][b.Source.MediaType])):
 		return "source.base64.data: Image does not match the provided media type " + b.Source.MediaType
 	}
 	return ""

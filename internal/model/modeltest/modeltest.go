@@ -290,7 +290,7 @@ func decoded(t *testing.T, text json.RawMessage) (value any) {
 	return value
 }
 
-// Request returns the request that the answers of the corpus answer. It has one tool.
+// Request returns the request to which the answers of the corpus reply. It has one tool.
 func Request() *model.Request {
 	return &model.Request{
 		Model: "small",

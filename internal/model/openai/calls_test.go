@@ -327,7 +327,7 @@ func TestToolCalls(t *testing.T) {
 			"",
 			one,
 		},
-		"most calls": {"the maximum number of calls", manyParts(endpoint.MaxToolCalls), "", "", manyCalls(endpoint.MaxToolCalls)},
+		"most calls": {"the maximum number of calls", manyCallEvents(endpoint.MaxToolCalls), "", "", manyCalls(endpoint.MaxToolCalls)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			finish := tc.finish
@@ -359,7 +359,8 @@ func manyPieces(n int) []string {
 	return append(all, callPart(0, "last", "count", `"}`))
 }
 
-func manyParts(n int) []string {
+// manyCallEvents returns n events, each with a whole call.
+func manyCallEvents(n int) []string {
 	var all []string
 	for i := range n {
 		all = append(all, callPart(i, fmt.Sprint("id-", i), "count", "{}"))
@@ -367,6 +368,7 @@ func manyParts(n int) []string {
 	return all
 }
 
+// manyCalls returns the calls in the events of manyCallEvents.
 func manyCalls(n int) []model.ToolCall {
 	var all []model.ToolCall
 	for i := range n {
@@ -402,7 +404,7 @@ func TestInvalidToolCalls(t *testing.T) {
 			errorParts{Kind: model.Malformed, Message: "the model called a tool without a name"},
 		},
 		"too many": {
-			"the number of calls is bounded", append(manyParts(endpoint.MaxToolCalls+1), finishEvent("tool_calls")),
+			"the number of calls is bounded", append(manyCallEvents(endpoint.MaxToolCalls+1), finishEvent("tool_calls")),
 			errorParts{Kind: model.ReplyTooLong, Message: "the model called more than 128 tools in one reply"},
 		},
 		"filtered": {
@@ -461,7 +463,7 @@ func TestCutOffToolCallsAreLeftOut(t *testing.T) {
 }
 
 func TestEndlessToolCalls(t *testing.T) {
-	body := events(append(manyParts(5000), finishEvent("tool_calls"), "[DONE]")...)
+	body := events(append(manyCallEvents(5000), finishEvent("tool_calls"), "[DONE]")...)
 	reply, err := generate(t.Context(), provider(t, serve(t, respond(200, body, stream))), withTools("hello"))
 	want := errorParts{Kind: model.ReplyTooLong, Message: `provider "demo": the model called more than 128 tools in one reply`}
 	if diff := cmp.Diff(want, partsOf(check(t, reply, err))); diff != "" {

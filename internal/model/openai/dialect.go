@@ -41,7 +41,7 @@ type Dialect struct {
 	Tiers []string
 	// Thinking is the form of the setting for reasoning.
 	Thinking ThinkingForm
-	// OnlyHighEffort is true if models of the endpoint accept no reasoning effort but high (and none).
+	// OnlyHighEffort is true if models of the endpoint accept only the reasoning efforts high and none.
 	OnlyHighEffort bool
 	// NoSchemas is true if the endpoint refuses the schema of an answer. SchemasExcludeTools is true if the endpoint
 	// accepts the schema, but refuses or ignores tools in the same request.
@@ -53,7 +53,7 @@ type Dialect struct {
 	// Stop says which models accept stop sequences.
 	Stop StopSupport
 	// OpenEnd is true if an answer may end without a finish reason and without [DONE]. All servers with a preset send
-	// one of them; LiteLLM adds it if the service behind it does not: github.com/BerriAI/litellm/issues/40260. If
+	// one of them; LiteLLM adds one if the service behind it sends neither: github.com/BerriAI/litellm/issues/40260. If
 	// OpenEnd is false, an answer without either counts as cut off, even if the HTTP response ends properly:
 	// github.com/ollama/ollama/issues/17118.
 	OpenEnd bool

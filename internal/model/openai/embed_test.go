@@ -119,6 +119,6 @@ func TestAnthropicHasNoEmbeddings(t *testing.T) {
 	_, err := p.Generate(t.Context(), embed("x"))
 	e := model.AsError(err)
 	if err == nil || e.Kind != model.InvalidRequest || !e.Unsent || !strings.Contains(e.Message, "has no embeddings") {
-		t.Errorf("the error is %v, want that the protocol has no embeddings", err)
+		t.Errorf("the error is %v, want an InvalidRequest that was not sent, because the protocol has no embeddings", err)
 	}
 }

@@ -72,7 +72,8 @@ func TestCompressedReplies(t *testing.T) {
 	}
 }
 
-// TestTooManyEvents checks that too many events are cut off, even small ones, because reading each takes time.
+// TestTooManyEvents checks that an answer with too many events is cut off, even if they are small: reading each event
+// takes time.
 func TestTooManyEvents(t *testing.T) {
 	sent := make(chan int, 1)
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -93,6 +94,6 @@ func TestTooManyEvents(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if n := <-sent; n > 8*endpoint.MaxEvents {
-		t.Errorf("%d events were sent before the request ended, want not many more than %d", n, endpoint.MaxEvents)
+		t.Errorf("%d events were sent before the request ended, want at most %d", n, 8*endpoint.MaxEvents)
 	}
 }

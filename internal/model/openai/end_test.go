@@ -141,7 +141,7 @@ func TestUnmarkedEndOfKnownServers(t *testing.T) {
 }
 
 // TestFailureAfterPartsMayBeBilled checks that an answer that has begun may be billed if the endpoint then reports a
-// failure, and that an answer after a timeout of the endpoint always may be billed.
+// failure, and that any answer may be billed if the endpoint reports a timeout.
 func TestFailureAfterPartsMayBeBilled(t *testing.T) {
 	const failed, limited = `{"error":{"message":"It crashed."}}`, `{"error":{"message":"Later.","code":429}}`
 	part := delta(`"content":"ye"`)

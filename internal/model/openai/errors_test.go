@@ -268,7 +268,7 @@ func TestErrorsOfOtherServers(t *testing.T) {
 			"the stream has a date", respond(200, events(limitedUntil(`"1781190305000"`)), stream, date),
 			expectedError(model.RateLimited, limited, time.Minute, "Later."),
 		},
-		"reset in the body of a year": {
+		"reset in the body, a year later": {
 			"the wait has the same bound as in the header", respond(429, limitedUntil(`"1812726305000"`), date),
 			expectedError(model.RateLimited, limited, 24*time.Hour, "Later."),
 		},
@@ -531,7 +531,8 @@ func TestLastTextBeforeTheEnd(t *testing.T) {
 	}
 }
 
-// TestLastLineWithoutLineBreak checks that the last event counts even if its line does not end, unless it is cut off.
+// TestLastLineWithoutLineBreak checks that the last event counts even if no line break follows it, unless the event is
+// cut off.
 func TestLastLineWithoutLineBreak(t *testing.T) {
 	begun := events(delta(`"content":"yes"`)) + "data: "
 	reply, err := generate(t.Context(), provider(t, serve(t, respond(200, begun+finishEvent("stop"), stream))), request("hello"))

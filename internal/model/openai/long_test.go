@@ -54,54 +54,54 @@ func TestLongReplies(t *testing.T) {
 	}
 }
 
-// TestTooLongReplies checks that a reply that is too long is cut off, and that the rest is read for the usage at its
-// end.
+// TestTooLongReplies checks that a reply that is too long is cut off, and that its rest is still read, because the
+// usage comes at the end.
 func TestTooLongReplies(t *testing.T) {
 	const more = 1 << 20
-	most := strings.Repeat("x", endpoint.MaxReplyBytes)
+	longest := strings.Repeat("x", endpoint.MaxReplyBytes)
 	usage := `{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}`
 	used := model.Usage{InputTokens: 9, OutputTokens: 4}
-	text, thought, arguments := delta(`"content":"`+most+`"`), delta(`"reasoning":"`+most+`"`), callPart(0, "a", "count", most)
+	text, thought, arguments := delta(`"content":"`+longest+`"`), delta(`"reasoning":"`+longest+`"`), callPart(0, "a", "count", longest)
 	rest := delta(`"content":"` + strings.Repeat("y", more) + `"`)
 	for name, tc := range map[string]struct {
 		reason string
 		events []string
 		want   model.Reply
 	}{
-		"just so": {
+		"the maximum length": {
 			"the longest reply is kept",
 			[]string{text, finishEvent("stop"), usage, "[DONE]"},
-			model.Reply{Text: most, FinishReason: model.FinishStop, Usage: used},
+			model.Reply{Text: longest, FinishReason: model.FinishStop, Usage: used},
 		},
 		"text": {
 			"the beginning is kept",
 			[]string{text, rest, finishEvent("stop"), usage, "[DONE]"},
-			model.Reply{Text: most, TooLong: true, Usage: used},
+			model.Reply{Text: longest, TooLong: true, Usage: used},
 		},
 		"cut off twice": {
 			"the endpoint cut the reply off too",
 			[]string{text, rest, finishEvent("length"), usage, "[DONE]"},
-			model.Reply{Text: most, TooLong: true, Usage: used},
+			model.Reply{Text: longest, TooLong: true, Usage: used},
 		},
 		"no usage": {
 			"all received bytes count",
 			[]string{text, rest, finishEvent("stop"), "[DONE]"},
-			model.Reply{Text: most, TooLong: true, Received: endpoint.MaxReplyBytes + more},
+			model.Reply{Text: longest, TooLong: true, Received: endpoint.MaxReplyBytes + more},
 		},
 		"no end": {
 			"the stream has no end",
 			[]string{text, rest, rest},
-			model.Reply{Text: most, TooLong: true, Received: endpoint.MaxReplyBytes + 2*more},
+			model.Reply{Text: longest, TooLong: true, Received: endpoint.MaxReplyBytes + 2*more},
 		},
 		"rubbish after the bound": {
 			"invalid data after the bound does not matter",
 			[]string{text, rest, "rubbish"},
-			model.Reply{Text: most, TooLong: true, Received: endpoint.MaxReplyBytes + more},
+			model.Reply{Text: longest, TooLong: true, Received: endpoint.MaxReplyBytes + more},
 		},
 		"reasoning": {
 			"text and reasoning are bounded together",
 			[]string{thought, rest, finishEvent("stop"), usage, "[DONE]"},
-			model.Reply{Reasoning: most, TooLong: true, Usage: used},
+			model.Reply{Reasoning: longest, TooLong: true, Usage: used},
 		},
 		"arguments": {"a call that is cut off is left out", []string{
 			delta(`"content":"I count."`), arguments,
@@ -112,9 +112,9 @@ func TestTooLongReplies(t *testing.T) {
 			finishEvent("stop"), usage, "[DONE]",
 		}, model.Reply{Text: "I count.", TooLong: true, Usage: used}},
 		"characters": {"no character is cut in two", []string{
-			delta(`"content":"` + most[1:] + `"`),
+			delta(`"content":"` + longest[1:] + `"`),
 			delta(`"content":"ü` + `"`), finishEvent("stop"), usage, "[DONE]",
-		}, model.Reply{Text: most[1:], TooLong: true, Usage: used}},
+		}, model.Reply{Text: longest[1:], TooLong: true, Usage: used}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.want.TooLong {

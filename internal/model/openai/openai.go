@@ -91,38 +91,38 @@ func (d *decoder) Decode(event []byte, answer *endpoint.Answer) (failure []byte,
 }
 
 // add adds a chunk to the answer.
-func (d *decoder) add(c *chunk, in *endpoint.Answer) {
+func (d *decoder) add(c *chunk, answer *endpoint.Answer) {
 	if d.dialect.OpenEnd {
-		in.AllowOpenEnd()
+		answer.AllowOpenEnd()
 	}
-	in.SetModel(c.Model.Value)
+	answer.SetModel(c.Model.Value)
 	if usage := c.Usage.Value.tokens(); len(c.Choices) == 0 {
-		in.RaiseSeparateUsage(usage)
+		answer.RaiseSeparateUsage(usage)
 	} else {
-		in.RaiseUsage(usage)
+		answer.RaiseUsage(usage)
 	}
-	in.RaiseUsage(c.Groq.Value.Usage.Value.tokens())
+	answer.RaiseUsage(c.Groq.Value.Usage.Value.tokens())
 	for i := range c.Choices {
 		choice := &c.Choices[i]
 		if choice.Index.Value != 0 {
 			continue
 		}
-		in.RaiseUsage(choice.Usage.Value.tokens())
+		answer.RaiseUsage(choice.Usage.Value.tokens())
 		part := choice.part()
-		in.AddText(part.Content.text)
-		in.AddReasoning(part.reasoning())
-		in.AddRefusal(part.Refusal.Value)
+		answer.AddText(part.Content.text)
+		answer.AddReasoning(part.reasoning())
+		answer.AddRefusal(part.Refusal.Value)
 		for _, piece := range part.calls() {
 			if d.dialect.Returned != ReturnSignatures {
 				piece.Data = ""
 			}
-			in.AddCall(piece)
+			answer.AddCall(piece)
 		}
 		if d.dialect.Returned == ReturnReasoningDetails {
 			for _, piece := range part.ReasoningDetails.Value {
-				d.details.add(piece, in.KeepData)
+				d.details.add(piece, answer.KeepData)
 			}
 		}
-		in.SetFinish(choice.finish())
+		answer.SetFinish(choice.finish())
 	}
 }

@@ -25,8 +25,8 @@ type filePart struct {
 	FileData string `json:"file_data"`
 }
 
-// contentOf returns the content of a message. The text attachments are a part of the message's text, because servers of
-// models without images may refuse parts. Images and files come before the text.
+// contentOf returns the content of a message. The text attachments are a part of the message's text, because a server
+// may refuse parts if its model reads no images. Images and files come before the text.
 func contentOf(m *model.Message, c *endpoint.Contents) any {
 	media := endpoint.NonTextAttachments(m)
 	parts := make([]part, 0, len(media)+1)

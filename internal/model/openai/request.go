@@ -70,7 +70,7 @@ type chatFunction struct {
 	Arguments string `json:"arguments"`
 }
 
-// bodyOf returns the body of a request. It returns the same bytes each time.
+// bodyOf returns the body of a request. The same request always gives the same bytes.
 func bodyOf(req *model.Request, d *Dialect, c *endpoint.Contents) ([]byte, error) {
 	if unsupported := Check(req.Model, &req.Parameters, d); unsupported != nil {
 		return nil, endpoint.Unsendable("%s", unsupported)
@@ -175,7 +175,7 @@ func messagesOf(messages []model.Message, d *Dialect, c *endpoint.Contents) []ch
 
 // placeSystemMessages returns the messages with system messages only where they are allowed. It merges the other system
 // messages into one, after the allowed ones at the front. But if the system messages at the end follow a message of the
-// assistant, they become the user's: many servers continue a last message of the assistant, or refuse it.
+// assistant, they become messages of the user: many servers continue a last message of the assistant, or refuse it.
 func placeSystemMessages(messages []model.Message, where SystemPlace) []model.Message {
 	if where == SystemInPlace {
 		return messages

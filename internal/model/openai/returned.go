@@ -44,13 +44,13 @@ const (
 )
 
 // ProviderData returns the data of a reply with calls that the endpoint needs again, or nil if it needs none.
-func (d *decoder) ProviderData(in *endpoint.Answer) *model.ProviderData {
+func (d *decoder) ProviderData(answer *endpoint.Answer) *model.ProviderData {
 	data := &model.ProviderData{Format: returnedFormats[d.dialect.Returned], Lasting: d.dialect.ReturnInLaterTurns}
 	switch d.dialect.Returned {
 	case ReturnNothing:
 		return nil
 	case ReturnReasoningContent:
-		data.Text = in.Reasoning()
+		data.Text = answer.Reasoning()
 	case ReturnReasoningDetails:
 		data.Blocks = d.details.blocks()
 	case ReturnSignatures:
@@ -63,7 +63,8 @@ func (d *decoder) ProviderData(in *endpoint.Answer) *model.ProviderData {
 }
 
 // addReturned adds the data of an earlier reply with calls to its message, or a replacement if the data is missing.
-// current is true for messages after the last one of the user: only their signatures are checked by the endpoint.
+// current is true for messages after the last message of the user. The endpoint checks the signatures only of these
+// messages.
 func (d *Dialect) addReturned(sent *chatMessage, m *model.Message, current bool) {
 	data := m.ProviderData
 	if data != nil && data.Format != returnedFormats[d.Returned] {

@@ -212,7 +212,7 @@ func TestReturnedDataIsBounded(t *testing.T) {
 	p := provider(t, serve(t, respond(200, body, stream)), withDialect(openai.DialectOf("OpenRouter", "")))
 	reply, err := generate(t.Context(), p, withTools("hello"))
 	if err != nil || len(reply.ProviderData.Blocks) > 4<<10 {
-		t.Errorf("Generate: %d bytes of blocks, %v; want at most 1,024 blocks", reply.ProviderData.Size(), err)
+		t.Errorf("Generate: %d bytes of blocks, %v; want at most 4 KiB, because only 1,024 blocks are kept", reply.ProviderData.Size(), err)
 	}
 }
 

@@ -138,8 +138,8 @@ func TestBytesOutsideEventsReserveMemory(t *testing.T) {
 	}
 }
 
-// TestLongErrorBodyIsReadInPart checks that only the beginning of an error body is read. No memory
-// is reserved for it, and it may never end.
+// TestLongErrorBodyIsReadInPart checks that only the beginning of an error body is read. No memory is reserved for the
+// body, and the body may never end.
 func TestLongErrorBodyIsReadInPart(t *testing.T) {
 	finish := make(chan struct{})
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {

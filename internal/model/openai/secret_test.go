@@ -30,7 +30,7 @@ func TestSecretsStayOutOfErrors(t *testing.T) {
 			body(key[:20] + "\u200b\x00" + key[20:] + " end"), message + "[redacted] end",
 		},
 		"cut by endpoint": {"a part of a key is removed", body("key: " + key[:25]), message + "key: [redacted]"},
-		"cut by us": {
+		"cut by Capstan": {
 			"a key at the length bound is removed", body(strings.Repeat("x", 280) + " " + key),
 			message + strings.Repeat("x", 280) + " [redacted]",
 		},

@@ -109,6 +109,7 @@ func failure(t *testing.T, p *endpoint.Provider) *model.Error {
 	return check(t, reply, err)
 }
 
+// check returns err, which must be a *model.Error without any part of the key.
 func check(t *testing.T, reply model.Reply, err error) *model.Error {
 	t.Helper()
 	e, ok := errors.AsType[*model.Error](err)

@@ -23,8 +23,8 @@ type Question struct {
 	Request func(structured bool) model.Request
 	// Read reads a reply. It returns an error for an unusable reply, which is then requested once more.
 	Read func(*model.Reply) error
-	// MaxOutputTokens is the sufficient length of a reply, in tokens. It limits the reply if the model accepts such a
-	// limit.
+	// MaxOutputTokens is the length that suffices for a reply, in tokens. It limits the reply if the model accepts such
+	// a limit.
 	MaxOutputTokens int64
 	// Purpose is the purpose of the requests.
 	Purpose loop.Purpose
@@ -34,8 +34,8 @@ type Question struct {
 
 // Account keeps account of requests, which are sent one after another.
 type Account interface {
-	// Begin is called before a request is sent. It returns the context for the request, or a failure; the request is
-	// then not sent.
+	// Begin is called before a request is sent. It returns the context for the request, or a failure. If it returns a
+	// failure, the request is not sent.
 	Begin(ctx context.Context, c *loop.Candidate, r *loop.Request) (context.Context, *model.Error)
 	// End is called when a request has ended, after each Begin that returned no failure. Either reply or failure is
 	// nil. reply has no content.

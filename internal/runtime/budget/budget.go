@@ -6,8 +6,8 @@
 //
 //  1. Before the intent is recorded, nothing is reserved, and nothing was sent.
 //  2. After that, the reservation stays open, because the request may have been sent. The beginning of the next run, or
-//     the end of the Turn, charges the same estimate that the usage of the Turn contains. No budget refuses this, so a
-//     Turn that must wait for a budget holds nothing.
+//     the end of the Turn, charges the same estimate that the usage of the Turn contains. No budget refuses this
+//     charge, so a Turn that must wait for a budget has no open reservation.
 //  3. After the end of the request is recorded, the request is settled, and no run repeats it.
 //  4. If the Turn never continues, the reservation is charged when the Turn ends without a run, or when its journal is
 //     retired.
@@ -162,8 +162,8 @@ type Refused struct {
 	Contended bool
 }
 
-// Refusal is the error of an append that reservations would exceed budgets. The store has appended no entry and made no
-// reservation.
+// Refusal is the error of an append whose reservations would exceed budgets. The store has appended no entry and made
+// no reservation.
 type Refusal struct {
 	// Refused has at least one element, in the order of the reservations.
 	Refused []Refused

@@ -111,8 +111,8 @@ func firstIssue(issues *cel.Issues) error {
 	return issues.Err()
 }
 
-// Eval evaluates the expression for these values of its variables. It takes at most MaxTime, even if ctx has ended. Its
-// error is ErrTime, ErrCost or ErrValue.
+// Eval evaluates the expression for these values of its variables. It takes at most MaxTime, and does not stop when ctx
+// ends. Its error is ErrTime, ErrCost or ErrValue.
 func (p *Program) Eval(ctx context.Context, variables map[string]any) (ref.Val, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), MaxTime)
 	defer cancel()

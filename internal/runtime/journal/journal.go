@@ -20,11 +20,12 @@ type Kind string
 
 const (
 	// RunStarted means that a run starts or continues the Turn. It is written together with the first other entries of
-	// the run, so a run that did nothing leaves no trace. If the run before was cut off during a request that is
+	// the run, so a run without other entries leaves no trace. If the previous run was cut off during a request that is
 	// reserved in budgets, RunStarted charges the request, and is written first and alone.
 	RunStarted Kind = "run.started"
 	// RunParked means that a run has ended because its Turn waits for approvals, for the Turns of sub-agents or for a
-	// Budget. Nothing was cut off, and the next run continues. A run that wrote nothing else does not write it.
+	// Budget. Nothing was cut off, and the next run continues. If a run has nothing else to write, it writes RunParked
+	// only if the previous run has not parked the Turn.
 	RunParked Kind = "run.parked"
 	// PreparationInput has the input for the messages. The messages for a fallback are made from it, too.
 	PreparationInput Kind = "preparation.input"
@@ -147,18 +148,18 @@ type Entry struct {
 
 // Journal stores the entries of many Turns and Sessions, each under its UID. It must be safe for concurrent use.
 type Journal interface {
-	// Read returns the entries of a UID in order, beginning after the sequence number after. 0 returns all entries. An
-	// unknown UID has no entries. Read loads entries during the iteration, so it may return entries that are appended
-	// during the iteration. It stops after an error.
+	// Read returns the entries of a UID whose sequence numbers are greater than the argument after, in order. If after
+	// is 0, Read returns all entries. An unknown UID has no entries. Read loads entries during the iteration, so it may
+	// return entries that are appended during the iteration. It stops after an error.
 	Read(ctx context.Context, uid string, after int64) iter.Seq2[Entry, error]
 
 	// Last returns the sequence number of the newest entry of a UID, or 0 for an unknown UID. It reads no entry.
 	Last(ctx context.Context, uid string) (int64, error)
 
-	// Append adds entries at the end together with their artifacts, all or none. When it returns nil, they are durable.
-	// If it returns ErrFenced, ErrSequence or a *budget.Refusal, it has added none. An artifact that the UID already
-	// has is not stored again. The sequence is checked before the ledger, so an append that is repeated because its
-	// outcome was unknown changes the ledger only once.
+	// Append adds entries at the end together with their artifacts, all or none. When Append returns nil, the entries
+	// are durable. If it returns ErrFenced, ErrSequence or a *budget.Refusal, it has added nothing. An artifact that
+	// the UID already has is not stored again. The sequence is checked before the ledger, so an append that is
+	// repeated because its outcome was unknown changes the ledger only once.
 	Append(ctx context.Context, uid string, entries ...Entry) error
 
 	// PayloadBytes returns the total size of the payloads of the entries from first to last inclusive, in bytes. A

@@ -17,9 +17,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
-// Log is the journal of one Turn, opened by the run that writes it. Apply receives each entry in order: first the
-// existing entries, and then those that the run appends. So a run that continues a Turn has the same state as the run
-// that wrote the entries.
+// Log is the journal of one Turn, opened by the run that writes it. Options.Apply receives each entry in order: first
+// the existing entries, and then the entries that the run appends. So a run that continues a Turn has the same state as
+// the run that wrote the entries.
 type Log struct {
 	o     Options
 	uid   string
@@ -53,7 +53,7 @@ type Options struct {
 	// After is the sequence number of the last entry that the run does not read. The journal must have this entry. 0
 	// means that the run reads all entries.
 	After int64
-	// Patience is the maximum time for which a failing append is tried. 0 means no limit.
+	// Patience is the maximum time for which a failing append is tried again. 0 means no limit.
 	Patience time.Duration
 }
 
@@ -171,8 +171,8 @@ func (l *Log) Len() int64 { return l.seq }
 // Next returns the sequence number of the next entry.
 func (l *Log) Next() int64 { return l.seq + int64(len(l.first)) + 1 }
 
-// Append writes records at the end of the journal, all or none. Without records, it writes only those of Options.First,
-// unless they are written. When it returns nil, they are durable.
+// Append writes records at the end of the journal, all or none. The first successful call also writes the records of
+// Options.First. When Append returns nil, the records are durable.
 //
 // While the store fails, Append tries again until ctx ends or Options.Patience is over, because an event that has
 // happened must be recorded. It tries once even if ctx has already ended. ctx must therefore be the lifetime of the
@@ -232,20 +232,20 @@ func (w *write) try(ctx context.Context) error {
 		w.unknown = w.unknown || err != nil
 		return err
 	}
-	held, err := w.endsWithEntries(ctx)
+	present, err := w.endsWithEntries(ctx)
 	switch {
 	case errors.Is(err, ErrLost):
 		return backoff.Permanent(err)
 	case err != nil:
 		return err
-	case held && w.unknown:
+	case present && w.unknown:
 		return nil
 	}
 	return backoff.Permanent(ErrSequence)
 }
 
-// endsWithEntries reports whether the journal ends with the entries. It returns ErrLost if the journal lacks the entry
-// before them.
+// endsWithEntries reports whether the journal ends with w.entries. It returns ErrLost if the journal lacks the entry
+// before w.entries.
 func (w *write) endsWithEntries(ctx context.Context) (bool, error) {
 	l, n := w.log, -1 // n is the number of entries after entry l.seq, or -1 until that entry was read
 	if l.seq == 0 {

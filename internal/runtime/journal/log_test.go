@@ -115,7 +115,7 @@ func TestNewerEpochFencesOff(t *testing.T) {
 	}
 }
 
-func TestRefusedAppendIsNotRemembered(t *testing.T) {
+func TestRefusedAppendIsNotApplied(t *testing.T) {
 	j := &journaltest.Memory{}
 	var received applied
 	one, other := open(t, 1, journal.Options{Journal: j}), open(t, 1, journal.Options{Journal: j, Apply: received.apply})
@@ -130,8 +130,8 @@ func TestRefusedAppendIsNotRemembered(t *testing.T) {
 	}
 }
 
-// begins returns the records of the beginning of a run.
-func begins() []journal.Record { return []journal.Record{{Kind: journal.RunStarted}} }
+// runStarted returns the records that a run writes before its first append.
+func runStarted() []journal.Record { return []journal.Record{{Kind: journal.RunStarted}} }
 
 func TestFirstRecordsGoWithTheFirstAppendOnly(t *testing.T) {
 	j := &flaky{}
@@ -143,7 +143,7 @@ func TestFirstRecordsGoWithTheFirstAppendOnly(t *testing.T) {
 	}
 	var received applied
 	log := open(t, 1, journal.Options{
-		Journal: j, Apply: received.apply, Patience: time.Nanosecond, First: begins,
+		Journal: j, Apply: received.apply, Patience: time.Nanosecond, First: runStarted,
 	})
 	if got := collect(t, j); len(got) != 0 || log.Next() != 2 {
 		t.Errorf("%d entries and Next = %d before the first append, want 0 and 2", len(got), log.Next())
@@ -260,7 +260,7 @@ func TestRecordsThatCannotBeKept(t *testing.T) {
 				t.Errorf("Append: %v, want an error with %q: %s", err, tc.want, tc.reason)
 			}
 			if got := collect(t, j); len(got) != 0 || log.Next() != 1 {
-				t.Errorf("%d entries, and Next = %d; want none", len(got), log.Next())
+				t.Errorf("%d entries, and Next = %d; want 0 and 1", len(got), log.Next())
 			}
 		})
 	}
@@ -287,7 +287,7 @@ func TestOpenOfUnreadableEntries(t *testing.T) {
 		},
 		"Missing": {"the payload is gone", journal.Entry{Artifact: good.SHA256}, nil, journal.ErrNoArtifact, "no such artifact"},
 		"Damaged": {
-			"the payload is not the written one",
+			"the payload differs from the written payload",
 			journal.Entry{Artifact: good.SHA256, Artifacts: []journal.Artifact{damaged}},
 			nil, journal.ErrDamaged,
 			good.SHA256,

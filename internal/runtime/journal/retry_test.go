@@ -22,9 +22,10 @@ type flaky struct {
 	fails func(n int) error
 	// takesEffect is true if an append takes effect although it fails.
 	takesEffect bool
-	// failedReads is the number of reads that fail.
+	// failedReads is the number of reads after the first append that still fail.
 	failedReads int
-	tries       int
+	// tries is the number of appends so far, including those that have failed.
+	tries int
 }
 
 func (f *flaky) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
@@ -95,13 +96,13 @@ func TestAppendStopsAfterItsPatience(t *testing.T) {
 	})
 }
 
-func TestAppendOfARunThatHasEndedIsTriedOnce(t *testing.T) {
+func TestAppendStopsAfterTheEndOfItsRun(t *testing.T) {
 	stopped := errors.New("the process stops")
 	for name, tc := range map[string]struct {
 		reason string
 		after  time.Duration
 	}{
-		"Before":  {"an event is recorded by one attempt, even after the end of the run", 0},
+		"Before":  {"an event is still recorded after the end of the run, if one attempt is enough", 0},
 		"Waiting": {"a stopping process must not hang", 20 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -159,7 +160,7 @@ func TestAppendThatSucceededDespiteAnError(t *testing.T) {
 					return nil
 				}}
 				var received applied
-				log := open(t, 1, journal.Options{Journal: j, Apply: received.apply, First: begins})
+				log := open(t, 1, journal.Options{Journal: j, Apply: received.apply, First: runStarted})
 				for _, kind := range []journal.Kind{journal.ModelReplied, journal.Finalized} {
 					if err := log.Append(t.Context(), journal.Record{Kind: kind, Payload: tc.payload}); err != nil {
 						t.Fatalf("Append: %v: %s", err, tc.reason)

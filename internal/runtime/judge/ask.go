@@ -20,7 +20,7 @@ type Asker struct {
 	Account ask.Account
 }
 
-// maxReplyTokens is the sufficient length of a verdict, in tokens. It includes the reasoning of a model.
+// maxReplyTokens is the length that suffices for a verdict, in tokens. It includes the reasoning of a model.
 const maxReplyTokens = 8192
 
 // Ask makes the judge evaluate an answer. It always returns an evaluation. If the judge fails, the verdict is Failed,

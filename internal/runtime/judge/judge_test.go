@@ -207,7 +207,7 @@ func TestReadReason(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(reason) != verdicts.MaxReasonChars || !strings.HasPrefix(reason, "a b [redacted] [31mxx") {
-		t.Errorf("the reason is %q, want one line of at most %d characters", reason, verdicts.MaxReasonChars)
+		t.Errorf("the reason is %q, want one line of %d characters without the key", reason, verdicts.MaxReasonChars)
 	}
 }
 

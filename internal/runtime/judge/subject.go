@@ -52,7 +52,7 @@ type ToolResult struct {
 	Text string
 }
 
-// Redacted returns a copy with redacted texts. redact returns a text without what no model may receive.
+// Redacted returns a copy with redacted texts. redact removes from a text everything that no model may receive.
 func (s *Subject) Redacted(redact func(text string) string) *Subject {
 	out := *s
 	out.Request, out.Context, out.Answer = redact(s.Request), redact(s.Context), redact(s.Answer)
@@ -84,7 +84,7 @@ func (s *Subject) parts() []string {
 // such line can begin with the tag of a speaker. The system prompts come first. A long conversation is cut to its
 // newest messages.
 func (s *Subject) conversation() string {
-	system := s.systemPrompts()
+	lines := s.systemPrompts()
 	var talk []string
 	used, leftOut := 0, s.LeftOut
 	for _, m := range slices.Backward(s.Messages) {
@@ -99,12 +99,12 @@ func (s *Subject) conversation() string {
 		talk, used = append(talk, text), used+utf8.RuneCountInString(text)
 	}
 	if leftOut > 0 {
-		system = append(system, fmt.Sprintf("(%d older messages are left out)", leftOut))
+		lines = append(lines, fmt.Sprintf("(%d older messages are left out)", leftOut))
 	}
 	for _, text := range slices.Backward(talk) {
-		system = append(system, text)
+		lines = append(lines, text)
 	}
-	return strings.Join(system, "\n")
+	return strings.Join(lines, "\n")
 }
 
 // systemPrompts returns the system prompts. If they are too long together, long prompts are cut, so that each prompt

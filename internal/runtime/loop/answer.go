@@ -36,7 +36,7 @@ func (s *State) AnswerText() string {
 	return last.Reply.Text
 }
 
-// endAfter returns an End if a reply is the last one, and nil otherwise.
+// endAfter returns the End of the loop after a reply, or nil if the reply requests calls that must be made first.
 func (run *runner) endAfter(s *Step) *End {
 	switch {
 	case s.Reply.FinishReason == model.FinishRefusal:
@@ -83,8 +83,8 @@ func (run *runner) checkAnswer(s *Step, end *End) (*End, error) {
 		journal.Record{Kind: journal.OutputRejected, Payload: Rejection{Step: s.Step, Message: rejection(found)}})...)
 }
 
-// notOfferedResults returns the results of the open calls of a last reply. It refuses them as gate 1 does, because no
-// tools were offered.
+// notOfferedResults returns the results of the open calls of a reply to a request that offered no tools. It refuses the
+// calls as gate 1 does.
 func (run *runner) notOfferedResults(s *Step) []journal.Record {
 	var records []journal.Record
 	for _, c := range run.open(s) {
@@ -159,8 +159,8 @@ func (run *runner) nativeOutput(c *Candidate, p *prepare.Prepared) json.RawMessa
 	return run.Output.Source
 }
 
-// outputNotes returns the messages that describe the form of the answer. They contain the schema if the endpoint
-// does not accept one.
+// outputNotes returns the messages that describe the form of the answer. They contain the schema unless the endpoint
+// enforces it.
 func (run *runner) outputNotes(c *Candidate, p *prepare.Prepared) []model.Message {
 	if run.Output == nil {
 		return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// capitalSchema returns a schema. The constant fits satisfies it, and the constant misfit violates it.
+// capitalSchema returns a schema that validAnswer fits and invalidAnswer violates.
 func capitalSchema(t *testing.T) *schema.Schema {
 	t.Helper()
 	s, err := schema.Compile(json.RawMessage(
@@ -29,10 +29,10 @@ func capitalSchema(t *testing.T) *schema.Schema {
 }
 
 const (
-	fits   = `{"capital":"Oslo"}`
-	misfit = `{"people":"many"}`
-	// misfitMessage is the message to the model about misfit.
-	misfitMessage = "Your answer was not accepted. It does not fit the JSON Schema of the answer:\n" +
+	validAnswer   = `{"capital":"Oslo"}`
+	invalidAnswer = `{"people":"many"}`
+	// invalidAnswerMessage is the message to the model about invalidAnswer.
+	invalidAnswerMessage = "Your answer was not accepted. It does not fit the JSON Schema of the answer:\n" +
 		"- must have \"capital\"\n- /people: must be an integer\nAnswer again, with only the corrected JSON and no other text."
 	noJSONMessage = "Your answer was not accepted. It does not fit the JSON Schema of the answer:\n" +
 		"- it must be one JSON value without other text\nAnswer again, with only the corrected JSON and no other text."
@@ -55,58 +55,58 @@ func TestStructuredAnswers(t *testing.T) {
 	}{
 		"fits": {
 			"the first answer fits, so there is no second request",
-			[]answer{says(fits)},
+			[]answer{says(validAnswer)},
 			6,
 			loop.End{Reason: loop.Answered, Message: "the model answered"},
-			1, fits, nil,
+			1, validAnswer, nil,
 			[]bool{true},
 		},
 		"code block": {
 			"a code block is accepted",
-			[]answer{says("```json\n" + fits + "\n```")},
+			[]answer{says("```json\n" + validAnswer + "\n```")},
 			6,
 			loop.End{Reason: loop.Answered, Message: "the model answered"},
-			1, "```json\n" + fits + "\n```", nil,
+			1, "```json\n" + validAnswer + "\n```", nil,
 			[]bool{true},
 		},
 		"after a tool": {
 			"the text of a reply with calls is not the answer",
-			[]answer{look, says(fits)},
+			[]answer{look, says(validAnswer)},
 			6,
 			loop.End{Reason: loop.Answered, Message: "the model answered"},
-			2, fits, nil,
+			2, validAnswer, nil,
 			[]bool{true, true},
 		},
 		"second try": {
 			"the model receives the violations",
-			[]answer{says(misfit), says(fits)},
+			[]answer{says(invalidAnswer), says(validAnswer)},
 			6,
 			loop.End{Reason: loop.Answered, Message: "the model answered"},
-			2, fits,
-			[]string{misfitMessage},
+			2, validAnswer,
+			[]string{invalidAnswerMessage},
 			[]bool{true, true},
 		},
 		"a tool in between": {
 			"the model may call a tool before it answers again",
-			[]answer{says("Oslo."), look, says(fits)},
+			[]answer{says("Oslo."), look, says(validAnswer)},
 			6,
 			loop.End{Reason: loop.Answered, Message: "the model answered"},
-			3, fits,
+			3, validAnswer,
 			[]string{noJSONMessage},
 			[]bool{true, true, true},
 		},
 		"third try": {
 			"two rejections are allowed",
-			[]answer{says("Oslo."), says(misfit), says(fits)},
+			[]answer{says("Oslo."), says(invalidAnswer), says(validAnswer)},
 			6,
 			loop.End{Reason: loop.Answered, Message: "the model answered"},
-			3, fits,
-			[]string{noJSONMessage, misfitMessage},
+			3, validAnswer,
+			[]string{noJSONMessage, invalidAnswerMessage},
 			[]bool{true, true, true},
 		},
 		"never": {
 			"a third rejection ends the Turn, and the last answer is kept",
-			[]answer{says("Oslo."), says(misfit), says("Sorry, Oslo.")},
+			[]answer{says("Oslo."), says(invalidAnswer), says("Sorry, Oslo.")},
 			6,
 			loop.End{
 				Reason: loop.OutputInvalid,
@@ -114,34 +114,34 @@ func TestStructuredAnswers(t *testing.T) {
 					"must be one JSON value without other text",
 			},
 			3, "Sorry, Oslo.",
-			[]string{noJSONMessage, misfitMessage},
+			[]string{noJSONMessage, invalidAnswerMessage},
 			[]bool{true, true, true},
 		},
 		"at the last step": {
 			"a rejection after the last step does not count as out of steps, but no tools are offered",
-			[]answer{says(misfit), says(fits)},
+			[]answer{says(invalidAnswer), says(validAnswer)},
 			1,
 			loop.End{Reason: loop.Answered, Message: "the model answered"},
-			2, fits,
-			[]string{misfitMessage},
+			2, validAnswer,
+			[]string{invalidAnswerMessage},
 			[]bool{true, false},
 		},
 		"beyond the last step": {
 			"the answer after the last step may be rejected too",
-			[]answer{look, says(misfit), says("Oslo."), says(fits)},
+			[]answer{look, says(invalidAnswer), says("Oslo."), says(validAnswer)},
 			1,
 			loop.End{Reason: loop.OutOfSteps, Message: outOfSteps},
-			4, fits,
-			[]string{misfitMessage, noJSONMessage},
+			4, validAnswer,
+			[]string{invalidAnswerMessage, noJSONMessage},
 			[]bool{true, false, false, false},
 		},
 		"calls beyond the last step": {
 			"a model that still calls tools is out of steps",
-			[]answer{says(misfit), asksFor(fits, call("c1", "find", `{}`))},
+			[]answer{says(invalidAnswer), asksFor(validAnswer, call("c1", "find", `{}`))},
 			1,
 			loop.End{Reason: loop.OutOfSteps, Message: outOfSteps},
-			2, fits,
-			[]string{misfitMessage},
+			2, validAnswer,
+			[]string{invalidAnswerMessage},
 			[]bool{true, false},
 		},
 		"cut off": {
@@ -180,18 +180,18 @@ func TestStructuredAnswers(t *testing.T) {
 			}
 			if n := len(tc.rejected); n > 0 {
 				all := s.requests[len(s.requests)-1].Messages
-				var told []string
+				var received []string
 				for i, m := range all {
 					if m.Name == "output_violations" {
-						told = append(told, m.Content)
+						received = append(received, m.Content)
 						if m.Role != model.RoleUser || all[i-1].Role != model.RoleAssistant {
 							t.Errorf("a rejection has the role %s and follows a message of role %s, want user after assistant", m.Role,
 								all[i-1].Role)
 						}
 					}
 				}
-				if diff := cmp.Diff(tc.rejected[:min(n, len(told))], told); diff != "" || len(told) == 0 {
-					t.Errorf("the model was told: -want +got:\n%s", diff)
+				if diff := cmp.Diff(tc.rejected[:min(n, len(received))], received); diff != "" || len(received) == 0 {
+					t.Errorf("the model received these rejections: -want +got:\n%s", diff)
 				}
 			}
 		})
@@ -203,7 +203,7 @@ func TestStructuredAnswers(t *testing.T) {
 func TestTooLongAnswerIsNotRejected(t *testing.T) {
 	long := says(`{"city": "Par`)
 	long.reply.TooLong, long.reply.FinishReason = true, model.FinishLength
-	c, s := candidate("one", 1, long, says(fits))
+	c, s := candidate("one", 1, long, says(validAnswer))
 	in := input(t, c)
 	in.Output = capitalSchema(t)
 	end, err := loop.Run(t.Context(), &in)
@@ -217,7 +217,7 @@ func TestTooLongAnswerIsNotRejected(t *testing.T) {
 func TestModelReceivesTheSchema(t *testing.T) {
 	for _, native := range []bool{false, true} {
 		t.Run(fmt.Sprintf("native %t", native), func(t *testing.T) {
-			c, s := candidate("one", 1, says(misfit), says(fits))
+			c, s := candidate("one", 1, says(invalidAnswer), says(validAnswer))
 			c.StructuredOutput = native
 			in := input(t, c)
 			in.Output = capitalSchema(t)
@@ -261,10 +261,10 @@ func TestSchemaExcludesTools(t *testing.T) {
 		"tools, and it accepts both": {true, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, s := candidate("one", 1, says(fits))
+			c, s := candidate("one", 1, says(validAnswer))
 			in := input(t, c)
 			if tc.hasTools {
-				c, s = candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says(fits))
+				c, s = candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says(validAnswer))
 				find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 				in = withTools(input(t, c), find)
 				in.Limits.MaxSteps = 1
@@ -302,7 +302,7 @@ func TestLongSchemaIsCutOff(t *testing.T) {
 	if note := s.requests[0].Messages[2].Content; !strings.HasPrefix(note,
 		"## JSON Schema of the answer\nIt is too long: the last 8012 characters are omitted. ") ||
 		strings.Count(note, "é") != 32_000-len(`{"title":"`) {
-		t.Errorf("the model was told %.120q ..., want the head of the schema and how much is left out", note)
+		t.Errorf("the message is %.120q ..., want the beginning of the schema and the number of omitted characters", note)
 	}
 }
 
@@ -323,11 +323,11 @@ func TestSchemaStaysInItsFence(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := s.requests[0].Messages
-	told := all[len(all)-2]
-	_, body, opened := strings.Cut(told.Content, "\n<untrusted-text>\n")
+	received := all[len(all)-2]
+	_, body, opened := strings.Cut(received.Content, "\n<untrusted-text>\n")
 	body, closed := strings.CutSuffix(body, "\n</untrusted-text>")
-	if told.Role != model.RoleUser || !opened || !closed || strings.ContainsAny(body, "<>&\u202e") {
-		t.Fatalf("the model was told, as %s: %s\nwant the schema in one fence", told.Role, told.Content)
+	if received.Role != model.RoleUser || !opened || !closed || strings.ContainsAny(body, "<>&\u202e") {
+		t.Fatalf("the message with the role %s is: %s\nwant a user's message with the schema in one fence", received.Role, received.Content)
 	}
 	var got struct{ Description, Title string }
 	if err := json.Unmarshal([]byte(body), &got); err != nil {
@@ -352,10 +352,10 @@ func TestRejectionsAreShort(t *testing.T) {
 	}
 	message := in.State.Rejections[0].Message
 	if lines := strings.Count(message, "\n"); lines > 22 || len(message) > 22*700 || strings.ContainsAny(message, "<>") {
-		t.Errorf("the model was told %d lines of %d bytes: %.300q", lines, len(message), message)
+		t.Errorf("the rejection has %d line breaks and %d bytes, want it short and without < and >: %.300q", lines, len(message), message)
 	}
-	if told := m.requests[1].Messages[5].Content; told != message {
-		t.Errorf("the model was told %q, want the message in the journal", told)
+	if received := m.requests[1].Messages[5].Content; received != message {
+		t.Errorf("the model received %q, want the message in the journal", received)
 	}
 }
 
@@ -372,9 +372,9 @@ func TestRejectionSurvivesARestart(t *testing.T) {
 			j := &journaltest.Memory{}
 			records := []journal.Record{
 				{Kind: journal.ModelRequested, Payload: loop.Request{Step: 1, Provider: "one", Model: "m", Attempt: 1}},
-				{Kind: journal.ModelReplied, Payload: loop.Step{Step: 1, Provider: "one", Model: "m", Reply: says(misfit).reply}},
+				{Kind: journal.ModelReplied, Payload: loop.Step{Step: 1, Provider: "one", Model: "m", Reply: says(invalidAnswer).reply}},
 			}
-			want := misfitMessage
+			want := invalidAnswerMessage
 			if tc.rejected {
 				want = "as it was"
 				records = append(records, journal.Record{Kind: journal.OutputRejected, Payload: loop.Rejection{Step: 1, Message: want}})
@@ -382,7 +382,7 @@ func TestRejectionSurvivesARestart(t *testing.T) {
 			if err := inputOf(t, j, 1).Record(records...); err != nil {
 				t.Fatal(err)
 			}
-			c, s := candidate("one", 1, says(fits))
+			c, s := candidate("one", 1, says(validAnswer))
 			in := inputOf(t, j, 2, c)
 			in.Output = capitalSchema(t)
 			end, err := loop.Run(t.Context(), &in)

@@ -91,7 +91,8 @@ func (run *runner) requestApprovals(ctx context.Context, step int, open []openCa
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if errors.Is(failure, tool.ErrChanged) { // an unreachable server may be back after the decision
+		// If the server is only unreachable, approval is requested anyway: the server may be back after the decision.
+		if errors.Is(failure, tool.ErrChanged) {
 			records = append(appendRepairs(records, got.repairs), run.newResult(step, c, v.tool).refused(failure))
 			continue
 		}

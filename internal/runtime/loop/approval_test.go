@@ -34,7 +34,8 @@ func (o *approver) decide(_ context.Context, a loop.Approval) (*loop.Decision, e
 	return decisionAbout(a, d), nil
 }
 
-// decisionAbout returns a decision that names the whole request, except for the values that d sets itself.
+// decisionAbout returns d with the values of the request that d lacks. Step and CallID stay those of d, even if the
+// request has others.
 func decisionAbout(a loop.Approval, d loop.Decision) *loop.Decision {
 	whole := a.Decided(d.Approved)
 	whole.Expired, whole.By, whole.Reason = d.Expired, d.By, d.Reason
@@ -108,7 +109,7 @@ func TestApproval(t *testing.T) {
 	// The second call is approved, but the calls are made in the model's order.
 	o.decisions["d"] = loop.Decision{Step: 1, CallID: "d", Approved: true, By: "ann"}
 	if in, _, open = run(); len(open) != 1 || open[0] != "b" || len(sent.calls) != 0 {
-		t.Errorf("the third run waits for %q after %d calls, want the first alone", open, len(sent.calls))
+		t.Errorf("the third run waits for %q after %d calls, want it to wait for b alone", open, len(sent.calls))
 	}
 	if d, ok := in.State.Decision(1, "d"); !ok || d.By != "ann" {
 		t.Errorf("the decision %+v is not in the journal", d)
@@ -123,7 +124,7 @@ func TestApproval(t *testing.T) {
 		"tool c: found", "tool d: sent", `tool e: error (unavailable): there is no tool "gone": use one of find, send`,
 	}
 	if diff := cmp.Diff(lines, transcript(s.requests[1])[1:]); diff != "" {
-		t.Errorf("the model was told: -want +got:\n%s", diff)
+		t.Errorf("the model received: -want +got:\n%s", diff)
 	}
 	if len(sent.calls) != 2 || string(sent.calls[0].Arguments) != `{"n":1}` || in.State.OpenApprovals() != nil {
 		t.Errorf("%d calls were made, the first with %s; want both approved calls", len(sent.calls), sent.calls[0].Arguments)
@@ -213,7 +214,7 @@ func TestDecisions(t *testing.T) {
 				return
 			}
 			if err != nil || in.State.CallResults[0].Content != tc.want || len(sent.calls) == 1 != (tc.want == "sent") {
-				t.Errorf("Run: %v after %d calls, the model is told %q; want %q: %s", err, len(sent.calls),
+				t.Errorf("Run: %v after %d calls, the model received %q; want %q: %s", err, len(sent.calls),
 					in.State.CallResults[0].Content, tc.want, tc.reason)
 			}
 			d, _ := in.State.Decision(1, "c1")

@@ -83,8 +83,8 @@ func (run *runner) budgetSpent() string {
 // the model or the Agent requires it.
 const minReply = 1024
 
-// anyModel is an output limit that each model is assumed to accept.
-const anyModel = 4096
+// safeOutputLimit is an output limit that every model is assumed to accept.
+const safeOutputLimit = 4096
 
 // expense is a request that a budget may limit.
 type expense struct {
@@ -114,8 +114,9 @@ func (run *runner) expense(c *Candidate, r *Request) *expense {
 // output limit fits into the window, the reply may use the rest of the window. Otherwise the request keeps its limit,
 // so that the server refuses it and the conversation is shortened.
 //
-// If it is unknown how long a reply may be, only the prompt must fit into the budget. If more than anyModel tokens are
-// left, no limit is set, so the reply may exceed the budget. Otherwise it may exceed the budget by at most minReply.
+// If it is unknown how long a reply may be, only the prompt must fit into the budget. If more than safeOutputLimit
+// tokens are left, no limit is set, so the reply may exceed the budget. Otherwise the reply may exceed the budget by at
+// most minReply.
 func (e *expense) outputLimit() (limit int64, why string) {
 	most := e.most
 	if e.window > 0 {
@@ -132,7 +133,7 @@ func (e *expense) outputLimit() (limit int64, why string) {
 		return left, ""
 	case most < e.most && most >= max(e.most/2, minReply):
 		return most, ""
-	case most > 0 || left > anyModel:
+	case most > 0 || left > safeOutputLimit:
 		return 0, ""
 	default:
 		limit = max(left, minReply)

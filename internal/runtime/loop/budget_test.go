@@ -138,7 +138,7 @@ func TestBudget(t *testing.T) {
 				run := func(epoch int64) (*loop.End, error) {
 					in := withTools(inputOf(t, j, epoch, c), find)
 					in.Limits.MaxTokens, in.Limits.MaxCost = tc.tokens, decimal.RequireFromString(tc.cost)
-					if restart && epoch == 1 { // after the call
+					if restart && epoch == 1 { // interrupt the first run during its call
 						stop := make(chan struct{})
 						find.Caller.(*fakeToolServer).results[0].do = func() { close(stop) }
 						in.Interrupt = stop
@@ -148,10 +148,6 @@ func TestBudget(t *testing.T) {
 				end, err := run(1)
 				if restart {
 					find.Caller.(*fakeToolServer).results[0].do = nil
-					c.Pricing = nil // a reply keeps the price at which it was made
-					if tc.pricing != nil {
-						c.Pricing = tc.pricing
-					}
 					end, err = run(2)
 				}
 				if err != nil || len(s.requests) != tc.asked {
@@ -187,7 +183,7 @@ func TestBudgetCountsALongReply(t *testing.T) {
 	}{
 		"tokens suffice": {"6 for the prompt and 50 for the reply", 50, nil, 56, "0", nil, true, "", 0},
 		"tokens": {
-			"one is missing", 50, nil, 55, "0", nil, false,
+			"one token is missing", 50, nil, 55, "0", nil, false,
 			"the turn used 0 tokens and the next request may use 56 more, about 6 for its prompt and up to 50 for the reply: " +
 				"together they exceed its budget of 55 tokens: raise limits.maxTokens, or lower parameters.maxOutputTokens of the Agent", 0,
 		},
@@ -201,7 +197,7 @@ func TestBudgetCountsALongReply(t *testing.T) {
 		},
 		"cost suffices": {"6 for the prompt and 100 for the reply", 50, nil, 0, "106", expensive, true, "", 0},
 		"cost": {
-			"a part of 1 is missing", 50, nil, 0, "105.9", expensive, false,
+			"0.1 is missing", 50, nil, 0, "105.9", expensive, false,
 			"the turn cost 0 and the next request may cost 106 more with a reply of up to 50 tokens: together they exceed its budget " +
 				"of 105.9: raise limits.maxCost, or lower parameters.maxOutputTokens of the Agent", 0,
 		},
@@ -211,7 +207,7 @@ func TestBudgetCountsALongReply(t *testing.T) {
 				"of 155: raise limits.maxCost, or lower parameters.maxOutputTokens of the Agent", 0,
 		},
 		"unknown price":               {"a cost that is unknown cannot be limited", 50, nil, 0, "0.0000000001", nil, true, "", 0},
-		"a model that can write much": {"it seldom does", 64_000, nil, 1030, "0", nil, true, "", 0},
+		"a model that can write much": {"the reply is seldom so long", 64_000, nil, 1030, "0", nil, true, "", 0},
 		"a model that can write much, and a small budget": {
 			"the rest is too little for a useful reply", 64_000, nil, 1029, "0", nil, false,
 			"the turn used 0 tokens and the next request may use 1030 more, about 6 for its prompt and at least 1024 for the reply: " +
@@ -426,7 +422,8 @@ func TestInterruptedCallIgnoresTheBudget(t *testing.T) {
 	}
 }
 
-// runCutOff makes a run that dies while a request is running.
+// runCutOff makes a run that dies with errCutOff before it records the end of its first request. If the run ends before
+// that, the error is the error of Run or the message of the End.
 func runCutOff(t *testing.T, j journal.Journal, epoch int64, limits loop.Limits, c loop.Candidate) (loop.Input, error) {
 	t.Helper()
 	in := inputOf(t, j, epoch, c)
@@ -461,7 +458,7 @@ func TestCutOffRequestsCount(t *testing.T) {
 			"the turn used 12 tokens and the next request would use about 6 more: together they exceed its budget of 15 tokens",
 		},
 		"cost": {
-			"at the prices of the time",
+			"each request counts the price of 6 tokens",
 			loop.Limits{MaxCost: decimal.NewFromInt(15)},
 			"the turn cost 12 and the next request would cost about 6 more: together they exceed its budget of 15",
 		},
@@ -506,7 +503,7 @@ func TestFinishedRequestCountsOnce(t *testing.T) {
 	end, err := loop.Run(t.Context(), &in)
 	want := "the turn used 13 tokens and the next request would use about 6 more: together they exceed its budget of 14 tokens"
 	if err != nil || end.Message != want || len(second.requests) != 0 {
-		t.Errorf("Run = %+v, %v; want %q: 6 of the request that was cut off and 7 of the one that failed", end, err, want)
+		t.Errorf("Run = %+v, %v; want %q: 6 tokens of the request that was cut off and 7 of the failed request", end, err, want)
 	}
 }
 

@@ -147,7 +147,7 @@ func TestNoCallIsPossible(t *testing.T) {
 				t.Fatalf("Run: %v after %d calls, want the answer and no call", err, len(found.calls))
 			}
 			if got := transcript(s.requests[1])[1]; got != want {
-				t.Errorf("the model was told %q, want %q", got, want)
+				t.Errorf("the model received %q, want %q", got, want)
 			}
 		})
 	}
@@ -164,8 +164,8 @@ func TestToolsAreOffered(t *testing.T) {
 	for i, r := range s.requests {
 		if len(r.Tools) != 1 || r.Tools[0].Name != "find" || r.Tools[0].Description != "Does it." ||
 			string(r.Tools[0].Parameters) != schema {
-			t.Errorf("request %d offers %+v, want the tool with its schema: the same in each, so that the endpoint's cache holds", i+1,
-				r.Tools)
+			t.Errorf("request %d offers %+v, want the tool with its schema, the same in each request so that the endpoint can cache it",
+				i+1, r.Tools)
 		}
 	}
 }
@@ -188,7 +188,7 @@ func TestOutOfSteps(t *testing.T) {
 	lines := transcript(last)
 	if len(s.requests) != 3 || len(last.Tools) != 0 || len(lines) != 5 ||
 		!strings.HasPrefix(lines[4], "system: You have no steps left and cannot call any more tools.") {
-		t.Errorf("%d requests, the last of which offers %v and ends %q; want a third one without tools that says so",
+		t.Errorf("%d requests, the last of which offers %v and ends %q; want 3, the last without tools and with the note about the steps",
 			len(s.requests), last.Tools, lines)
 	}
 	// The endpoint gave both calls the same ID, so the second gets another ID.
@@ -196,13 +196,12 @@ func TestOutOfSteps(t *testing.T) {
 		t.Errorf("calls by key: -want +got:\n%s", diff)
 	}
 	if step := in.State.LastStep(); !step.Last || step.Step != 3 {
-		t.Errorf("the last step is %+v, want it marked", step)
+		t.Errorf("the last step is %+v, want step 3 with Last", step)
 	}
 }
 
-// TestCallsInTheLastReply has a model that ignores the step limit. Its calls are not made, and
-// they are left out of the messages: no endpoint would accept calls without results from the next Turn of the
-// conversation.
+// TestCallsInTheLastReply has a model that ignores the step limit. Its last calls are not made, and they are left out
+// of the messages: in the next Turn of the conversation, endpoints would refuse calls without results.
 func TestCallsInTheLastReply(t *testing.T) {
 	c, _ := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), asksFor("I would look again.", call("c2", "find", `{}`)))
 	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
@@ -327,7 +326,7 @@ func TestNoCallAfterTheEnd(t *testing.T) {
 				return record(records...)
 			}
 			if end, err := loop.Run(ctx, &in); !errors.Is(err, cause) || len(sent.calls) != 0 {
-				t.Errorf("Run = %+v, %v after %d calls; want %v and none", end, err, len(sent.calls), cause)
+				t.Errorf("Run = %+v, %v after %d calls; want %v and no call", end, err, len(sent.calls), cause)
 			}
 			var got []string
 			for _, f := range in.State.CallResults {
@@ -360,7 +359,7 @@ func TestNoRepetitionAfterTheEnd(t *testing.T) {
 				return record(records...)
 			}
 			if end, err := loop.Run(ctx, &in); !errors.Is(err, cause) || len(made.calls) != 1 {
-				t.Errorf("Run = %+v, %v after %d calls; want %v and one", end, err, len(made.calls), cause)
+				t.Errorf("Run = %+v, %v after %d calls; want %v and one call", end, err, len(made.calls), cause)
 			}
 			if f := in.State.CallResults; len(f) != 1 || f[0].Outcome != loop.Refused || f[0].MayHaveActed != want {
 				t.Errorf("results %+v, want one with MayHaveActed %t", f, want)
@@ -423,10 +422,10 @@ func TestRunIsAbandonedAfterItsCheck(t *testing.T) {
 				return err
 			}
 			if end, err := loop.Run(ctx, &in); !errors.Is(err, lost) || len(sent.calls) != 1 {
-				t.Errorf("Run = %+v, %v after %d calls; want %v and one", end, err, len(sent.calls), lost)
+				t.Errorf("Run = %+v, %v after %d calls; want %v and one call", end, err, len(sent.calls), lost)
 			}
 			if f := in.State.CallResults; len(f) != 1 || f[0].Outcome != tc.want {
-				t.Errorf("results %+v, want one that has %s: %s", f, tc.want, tc.reason)
+				t.Errorf("results %+v, want one with the outcome %s: %s", f, tc.want, tc.reason)
 			}
 		})
 	}

@@ -118,7 +118,8 @@ type kill struct {
 	lost *loop.Request
 }
 
-// run runs the Turn, and kills it at an append unless that is negative. written is true if the append takes place.
+// run runs the Turn. It kills the run at the append with this index, or at no append if the index is negative. If
+// written is true, the records of that append still reach the journal.
 func (k *killedChain) run(t *testing.T, epoch int64, at int, written bool) (kill, error) {
 	one, two := k.candidate("one", &k.one, 1000), k.candidate("two", &k.two, 2000)
 	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
@@ -218,13 +219,13 @@ func TestKindOfAChainThatFails(t *testing.T) {
 		want   model.ErrorKind
 	}{
 		"a smaller fallback": {
-			"the first model may have accepted it",
+			"the first model might accept the prompt",
 			[]model.ErrorKind{model.QuotaExceeded, model.ContextLength},
 			model.QuotaExceeded,
 		},
 		"all too long":      {"the prompt is too long", []model.ErrorKind{model.ContextLength, model.ContextLength}, model.ContextLength},
-		"a filter at last":  {"the filter ended the chain", []model.ErrorKind{model.Auth, model.ContentFiltered}, model.ContentFiltered},
-		"a larger fallback": {"the last model may have accepted it", []model.ErrorKind{model.ContextLength, model.Auth}, model.Auth},
+		"a filter last":     {"the filter ended the chain", []model.ErrorKind{model.Auth, model.ContentFiltered}, model.ContentFiltered},
+		"a larger fallback": {"the last model might accept the prompt", []model.ErrorKind{model.ContextLength, model.Auth}, model.Auth},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var chain []loop.Candidate

@@ -16,9 +16,9 @@ const (
 	// keptExchanges is the number of newest exchanges that stay whole: this number from earlier Turns and the same
 	// number of steps of this Turn.
 	keptExchanges = 2
-	// worthwhile is a divisor: the messages that a compaction replaces must use at least 1/worthwhile of the room for
-	// the prompt, because a summary of less text costs more than it saves.
-	worthwhile = 20
+	// replacedShareDivisor is a divisor: the messages that a compaction replaces must use at least
+	// 1/replacedShareDivisor of the room for the prompt, because a summary of less text costs more than it saves.
+	replacedShareDivisor = 20
 	// maxSummaryChars bounds a summary.
 	maxSummaryChars = 16_000
 	// summaryCut is the end of a summary that was cut off at a length limit.
@@ -75,9 +75,9 @@ func (run *runner) compact(ctx context.Context, c *Candidate, p *prepare.Prepare
 		return false, nil // the reply is unusable
 	}
 	summary := strings.TrimSpace(unused.Reply.Text)
-	if kept, out := untrusted.Cap(summary, maxSummaryChars-len(summaryCut)); out > len(summaryCut) ||
+	if head, leftOut := untrusted.Cap(summary, maxSummaryChars-len(summaryCut)); leftOut > len(summaryCut) ||
 		unused.Reply.FinishReason == model.FinishLength {
-		summary = kept + summaryCut
+		summary = head + summaryCut
 	}
 	return true, run.Record(journal.Record{Kind: journal.Compacted, Payload: Compaction{
 		From: from, KeptHistory: kept, Summary: summary, Forced: forced, Tokens: q.tokens,
@@ -94,7 +94,7 @@ func (run *runner) wantsSummary(c *Candidate, q *modelRequest, older []model.Mes
 		return true
 	}
 	return c.reaches(q.tokens, run.Context.CompactPercent) && s.otherReply(q.step, ForCompaction) == nil &&
-		countMessages(older) >= c.room()/worthwhile
+		countMessages(older) >= c.room()/replacedShareDivisor
 }
 
 // askOptional sends a candidate a request that the Turn can do without, and reports whether there is a reply. If the

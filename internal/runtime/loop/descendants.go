@@ -27,7 +27,7 @@ func (s *State) Descendants() int {
 	return n
 }
 
-// isSubAgent reports whether the tool is a sub-agent, so that a call of it is a Turn.
+// isSubAgent reports whether the tool is a sub-agent, so that each call of the tool creates a Turn.
 func isSubAgent(t *tool.Tool) bool { return t != nil && t.Source.Agent != "" }
 
 // descendantsFor returns the number of Turns that a call may create after it passed all gates. A repeated call

@@ -173,6 +173,6 @@ func TestCallWithoutATurn(t *testing.T) {
 	want := "tool c: error (denied): the turn has used all of its 7 Turns of sub-agents (limits.maxDescendants): " +
 		"do the task without a sub-agent, or answer from the information you have"
 	if got := last[len(last)-1]; got != want {
-		t.Errorf("the model was told %q, want %q", got, want)
+		t.Errorf("the model received %q, want %q", got, want)
 	}
 }

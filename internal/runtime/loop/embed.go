@@ -13,16 +13,16 @@ import (
 
 // Embed returns the vectors of at most model.MaxEmbedTexts texts, in their order, for the preparation of a Turn. It
 // reserves, records and charges the request like any other request of the Turn. It sends the request at most once, does
-// not wait for budgets, and waits for the reply at most for the duration within. in must have the fields that a loop
-// needs to record requests.
+// not wait for budgets, and gives up if there is no reply within the timeout. The Input must have the fields that a
+// loop needs to record requests.
 //
 // A *model.Error means that there are no vectors, and that the Turn should continue without them. After any other
 // error, the run must stop.
 func Embed(
-	ctx context.Context, in *Input, c *Candidate, texts []string, dimensions int, within time.Duration,
+	ctx context.Context, in *Input, c *Candidate, texts []string, dimensions int, timeout time.Duration,
 ) ([][]float32, error) {
 	run := &runner{Input: in}
-	bounded, cancel := context.WithTimeout(ctx, within)
+	bounded, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	request := model.Request{Model: c.Model, Embed: &model.Embed{Texts: texts, Dimensions: dimensions}, Facts: new(model.Facts)}
 	tokens := countPrompt(request)
@@ -32,14 +32,14 @@ func Embed(
 	}
 	if c.Unusable { // nothing is sent, so nothing is recorded
 		_, err := Generate(bounded, c.Provider, &request)
-		return nil, asTimeout(ctx, bounded, model.AsError(err), within)
+		return nil, asTimeout(ctx, bounded, model.AsError(err), timeout)
 	}
 	if _, why := run.expense(c, r).outputLimit(); why != "" {
 		return nil, &model.Error{Kind: model.OverBudget, Message: why, Unsent: true}
 	}
 	ticket, failure := EnterOutside(bounded, c, r)
 	if failure != nil {
-		return nil, asTimeout(ctx, bounded, failure, within)
+		return nil, asTimeout(ctx, bounded, failure, timeout)
 	}
 	defer ticket.Leave()
 	rules, change, err := run.reservations(c, r)
@@ -59,7 +59,7 @@ func Embed(
 	reply, err := Generate(run.forRequest(bounded, r), ticket, &request)
 	took := time.Since(begin).Milliseconds()
 	if err != nil {
-		failure = asTimeout(ctx, bounded, model.AsError(err).Redacted(run.redacted), within)
+		failure = asTimeout(ctx, bounded, model.AsError(err).Redacted(run.redacted), timeout)
 		if err := run.recordFailure(ctx, c, r, failure, failure, took); err != nil {
 			return nil, err
 		}
@@ -69,14 +69,14 @@ func Embed(
 }
 
 // asTimeout turns a failure into a time-out if the time of the request is over, but the time of its Turn is not.
-func asTimeout(ctx, bounded context.Context, failure *model.Error, within time.Duration) *model.Error {
+func asTimeout(ctx, bounded context.Context, failure *model.Error, timeout time.Duration) *model.Error {
 	if ctx.Err() != nil || bounded.Err() == nil || failure.Kind != model.Cancelled {
 		return failure
 	}
-	timeout := *failure
-	timeout.Kind = model.Timeout
-	timeout.Message = fmt.Sprintf("the endpoint did not return vectors within %s", within.Round(time.Millisecond))
-	return &timeout
+	timedOut := *failure
+	timedOut.Kind = model.Timeout
+	timedOut.Message = fmt.Sprintf("the endpoint did not return vectors within %s", timeout.Round(time.Millisecond))
+	return &timedOut
 }
 
 // EmbeddedBefore reports whether an earlier run has sent a request for vectors. The journal does not keep the vectors.

@@ -10,7 +10,7 @@ import (
 // enter waits until a request may be sent to a candidate, and returns the ticket for the request. The request is not in
 // the journal yet, so a run that stops during the wait has sent nothing. If the gate refuses the request, for example
 // because the wait would be too long, the ticket is a refusedTicket. Before the wait, enter releases the memory of the
-// newest reply, because the request of another Turn, for which this one waits, may need that memory.
+// newest reply, because the requests that occupy the gate may need that memory to finish.
 func (run *runner) enter(ctx context.Context, c *Candidate, q *modelRequest) (model.Ticket, error) {
 	gate, ok := c.Provider.(model.Gate)
 	if !ok {
@@ -35,7 +35,7 @@ func (run *runner) enter(ctx context.Context, c *Candidate, q *modelRequest) (mo
 	return refusedTicket{model.AsError(err)}, nil
 }
 
-// GateError is joined to the cause of a context that ended while a request waited for its turn.
+// GateError is joined to the cause of a context that ended while a request waited at the gate.
 type GateError struct {
 	// Provider is the name of the provider.
 	Provider string
@@ -47,7 +47,7 @@ func (e *GateError) Error() string {
 }
 
 // waitOf returns the bounds for the wait of a request at the gate. If another candidate or a step must follow the
-// request, it may use only half of the remaining time.
+// request, the wait may take at most half of the time until the Turn's deadline.
 func (run *runner) waitOf(ctx context.Context, c *Candidate, q *modelRequest) model.Wait {
 	return model.Wait{
 		Model: c.Model, Tokens: q.tokens, Fallback: run.hasFallback(c, q.purpose, model.Overloaded), MaxPause: run.fallbackTime(),

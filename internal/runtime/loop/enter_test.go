@@ -45,7 +45,7 @@ func TestWaitAtTheGate(t *testing.T) {
 		gate   bool // the error names the gate
 	}{
 		"its turn comes": {
-			"the other one has ended", func(_ chan struct{}, p *pace.Permit) { p.Done(pace.Outcome{}) }, nil, 1, false,
+			"the other request has ended", func(_ chan struct{}, p *pace.Permit) { p.Done(pace.Outcome{}) }, nil, 1, false,
 		},
 		"interrupted": {
 			"the run has sent nothing", func(stop chan struct{}, _ *pace.Permit) { close(stop) }, loop.ErrInterrupted, 0, false,
@@ -118,7 +118,7 @@ func TestRefusalAtTheGate(t *testing.T) {
 				defer cancel()
 				begin := time.Now()
 				if _, err := loop.Run(ctx, &in); err != nil || in.State.AnswerText() != "Two." {
-					t.Errorf("Run: %v, and the answer is %q, want that of the other model: %s", err, in.State.AnswerText(), tc.reason)
+					t.Errorf("Run: %v, and the answer is %q, want the answer of the other model: %s", err, in.State.AnswerText(), tc.reason)
 				}
 				if took := time.Since(begin); took != tc.after || len(first.asked) != 0 {
 					t.Errorf("%d requests after %s, want none and %s: %s", len(first.asked), took, tc.after, tc.reason)
@@ -143,7 +143,7 @@ func TestInterruptedInTheSecondWait(t *testing.T) {
 		in.Interrupt = stop
 		in.Record = func(records ...journal.Record) error {
 			if records[0].Kind == journal.ModelRequested {
-				go func() { // it takes the place of the request in the gate
+				go func() { // another request enters the gate once the ticket has expired
 					permit := occupy(t, gate)
 					close(stop)
 					<-done
@@ -154,7 +154,7 @@ func TestInterruptedInTheSecondWait(t *testing.T) {
 			return record(records...)
 		}
 		if _, err := loop.Run(t.Context(), &in); !errors.Is(err, loop.ErrInterrupted) || len(s.asked) != 0 {
-			t.Errorf("Run: %v after %d requests, want that it was interrupted before the first one", err, len(s.asked))
+			t.Errorf("Run: %v after %d requests, want an interrupt before the first request", err, len(s.asked))
 		}
 		if failed := in.State.FailedRequests; len(failed) != 1 || !failed[0].Unsent || failed[0].GaveUp != "" {
 			t.Errorf("the journal has %+v, want one request that was not sent", failed)
@@ -162,7 +162,7 @@ func TestInterruptedInTheSecondWait(t *testing.T) {
 		close(done)
 		in = inputOf(t, j, 2, c)
 		if _, err := loop.Run(t.Context(), &in); err != nil || in.State.AnswerText() != "Fine." {
-			t.Errorf("Run: %v, and the answer is %q, want that of the next run", err, in.State.AnswerText())
+			t.Errorf("Run: %v, and the answer is %q, want the answer of the next run", err, in.State.AnswerText())
 		}
 	})
 }
@@ -175,13 +175,14 @@ func TestTicketIsGivenBack(t *testing.T) {
 		in.Limits.MaxTokens = 1
 		end, err := loop.Run(t.Context(), &in)
 		if err != nil || end.Reason != loop.OverBudget || len(s.asked) != 0 {
-			t.Errorf("Run: %v, %v after %d requests, want OverBudget without one", end, err, len(s.asked))
+			t.Errorf("Run: %v, %v after %d requests, want OverBudget and no request", end, err, len(s.asked))
 		}
 		occupy(t, gate).Done(pace.Outcome{})
 	})
 }
 
-// TestPanicLeavesTheGate checks that a panic of the journal leaves the gate, so that other Turns do not wait forever.
+// TestPanicLeavesTheGate checks that a request leaves the gate if the journal panics, so that other Turns do not wait
+// forever.
 func TestPanicLeavesTheGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _, gate := gatedCandidate("one", pace.Limits{MaxConcurrent: 1}, says("Fine."))
@@ -212,7 +213,7 @@ func (g watchedGate) Enter(ctx context.Context, w model.Wait) (model.Ticket, err
 }
 
 // TestNoReplyIsKeptAtTheGate checks that the memory of a reply is released before the next request waits at the gate,
-// also if no record was written between them.
+// even if nothing was recorded after the reply.
 func TestNoReplyIsKeptAtTheGate(t *testing.T) {
 	var history []model.Message
 	for range 4 {
@@ -242,7 +243,7 @@ func TestNoReplyIsKeptAtTheGate(t *testing.T) {
 			c.ContextWindow = 1000
 			c.Provider = watchedGate{c.Provider.(model.Gate), func() {
 				if kept {
-					t.Error("a request waits at the gate, and the memory of the last reply is kept")
+					t.Error("a request enters the gate, but the memory of the last reply is still reserved")
 				}
 			}}
 			in := input(t, c)
@@ -269,7 +270,7 @@ func TestRetryAfterAtTheGate(t *testing.T) {
 		answer, problem string
 	}{
 		"a minute":        {"the endpoint knows best", time.Minute, time.Hour, false, 2, time.Minute, "One.", ""},
-		"an hour":         {"one request asks again", time.Hour, time.Hour, false, 2, 5 * time.Minute, "One.", ""},
+		"an hour":         {"after 5 minutes, one request tries again", time.Hour, time.Hour, false, 2, 5 * time.Minute, "One.", ""},
 		"another model":   {"it answers in that time", time.Minute, time.Hour, true, 1, 0, "Two.", ""},
 		"too little time": {"the wait would be useless", time.Hour, 5 * time.Minute, false, 1, 0, "", late},
 	} {

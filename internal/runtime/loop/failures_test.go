@@ -69,7 +69,7 @@ func TestToolFailures(t *testing.T) {
 			loop.CallResult{Outcome: loop.Failed, Class: tool.Unavailable},
 		},
 		"failed, does harm": {
-			"an error with a class is certain", tool.Destructive,
+			"an error with a class says how the call ended", tool.Destructive,
 			result{err: &tool.Error{Class: tool.Failed, Message: "it broke"}},
 			"error (failed): it broke",
 			loop.CallResult{Outcome: loop.Failed, Class: tool.Failed},
@@ -155,7 +155,7 @@ func TestToolTimeout(t *testing.T) {
 			t.Fatalf("Run: %v after %s, want the tool's own limit of 3s", err, time.Since(begin))
 		}
 		if want := "error (timeout): the tool gave no result within 3s"; in.State.CallResults[0].Content != want {
-			t.Errorf("the model was told %q, want %q", in.State.CallResults[0].Content, want)
+			t.Errorf("the model received %q, want %q", in.State.CallResults[0].Content, want)
 		}
 	})
 }
@@ -184,10 +184,10 @@ func TestToolPanic(t *testing.T) {
 			}
 			f := in.State.CallResults[0]
 			if f.Outcome != tc.outcome || f.Class != tc.class || !strings.Contains(f.Stack, "TestToolPanic") {
-				t.Errorf("the journal has %+v, want %s and where the tool failed: %s", f, tc.outcome, tc.reason)
+				t.Errorf("the journal has %+v, want %s and the stack of the panic: %s", f, tc.outcome, tc.reason)
 			}
-			if told := transcript(s.requests[1])[1]; told != "tool c1: "+tc.want {
-				t.Errorf("the model was told %q, want %q", told, tc.want)
+			if received := transcript(s.requests[1])[1]; received != "tool c1: "+tc.want {
+				t.Errorf("the model received %q, want %q", received, tc.want)
 			}
 			if unknown := in.State.UnknownOutcomes() == 1; unknown != (tc.outcome == loop.Unknown) {
 				t.Errorf("an unknown outcome is counted: %t: %s", unknown, tc.reason)

@@ -27,9 +27,9 @@ func (s *State) applyFixed(e journal.Entry) error {
 	return nil
 }
 
-// RunFixed makes the calls of FixedCalls that are in the state, one after another in their order. They pass the same
-// gates as calls that a model requests. If a call does not succeed, the calls after it are refused. RunFixed returns
-// the errors of Run that are not about models.
+// RunFixed makes the FixedCalls in the state, one after another in their order. They pass the same gates as calls that
+// a model requests. If a call does not succeed, the calls after it are refused. RunFixed returns the errors of Run that
+// are not about models.
 func RunFixed(ctx context.Context, in *Input) (*End, error) {
 	own := *in
 	own.Policy.Sequential, own.Policy.Unvalidated = true, false

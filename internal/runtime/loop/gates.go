@@ -43,7 +43,7 @@ type view struct {
 	// alreadyBegun is true for a call that an earlier run made before it was cut off or parked. Such a call is already
 	// counted.
 	alreadyBegun bool
-	// arguments are the arguments to use: those of the model until a gate returns others.
+	// arguments are the arguments that validArguments returned. They are nil before that gate.
 	arguments json.RawMessage
 }
 
@@ -69,8 +69,8 @@ type verdict struct {
 	message string
 	// known is the result of an earlier identical call. It answers this call.
 	known *CallResult
-	// arguments are the arguments that the gate allowed, and repairs its repairs of them. Both are nil if the gate did
-	// not check the arguments.
+	// arguments are the arguments that the gate allowed, and repairs the repairs that the gate made. Both are nil if
+	// the gate did not check the arguments.
 	arguments json.RawMessage
 	repairs   []Repair
 }

@@ -201,11 +201,11 @@ func TestEachGate(t *testing.T) {
 				withState(t, other, Decision{Step: 1, CallID: "a", Approved: true}), allowed, "", "",
 			},
 			"open": {"an open request does not block", withState(t, other), allowed, "", ""},
-			"asked for itself": {
+			"own request": {
 				"a call with its own request is not blocked",
 				withState(t, other, asked, Decision{Step: 1, CallID: "a"}), allowed, "", "",
 			},
-			"denied another's": {
+			"another tool denied": {
 				"the denial of another tool's call does not count",
 				withState(t, Approval{Step: 1, CallID: "a", Name: "other"}, Decision{Step: 1, CallID: "a"}), allowed, "", "",
 			},
@@ -433,7 +433,7 @@ func TestEachGate(t *testing.T) {
 				"the request of an older version did not show the tool",
 				approval(with(asked, older), Decision{Step: 2, CallID: "c", Approved: true}), waiting, "", "",
 			},
-			"older version, under way": {"a call that has begun is repeated with its old approval", func(v *view) {
+			"older version, begun": {"a call that has begun is repeated with its old approval", func(v *view) {
 				approval(with(asked, older), Decision{Step: 2, CallID: "c", Approved: true})(v)
 				v.alreadyBegun = true
 			}, allowed, "", ""},
@@ -517,10 +517,10 @@ func TestGatesDoNotModifyTheirView(t *testing.T) {
 		v.call.Arguments, v.tool.RequiresApproval = `{"n":"1","x":2}`, true
 		v.state = stateFrom(t, earlierCall("a", "send", tool.Destructive, Succeeded, "")...)
 	})
-	was := fmt.Sprintf("%+v %+v %+v", v.call, *v.tool, *v.state)
+	before := fmt.Sprintf("%+v %+v %+v", v.call, *v.tool, *v.state)
 	first, second := checkGates(v), checkGates(v)
-	if now := fmt.Sprintf("%+v %+v %+v", v.call, *v.tool, *v.state); now != was {
-		t.Errorf("the call, the tool and the state are %s, want them as they were: %s", now, was)
+	if after := fmt.Sprintf("%+v %+v %+v", v.call, *v.tool, *v.state); after != before {
+		t.Errorf("the call, the tool and the state are %s, want them unchanged: %s", after, before)
 	}
 	if diff := cmp.Diff(first, second, cmp.AllowUnexported(verdict{})); diff != "" || len(first.repairs) != 1 {
 		t.Errorf("checked twice, %d repairs: -first +second:\n%s", len(first.repairs), diff)
@@ -614,7 +614,7 @@ func TestRepairsOfArguments(t *testing.T) {
 			for _, r := range got.repairs {
 				repairs = append(repairs, fmt.Sprintf("%d: %s", r.Attempt, strings.Join(r.Changes, ", ")))
 				if r.Before != text || r.Step != 2 || r.CallID != "c" || r.Name != "send" {
-					t.Errorf("repair %+v, want one of %s", r, text)
+					t.Errorf("repair %+v, want a repair of %s", r, text)
 				}
 				text = string(r.After)
 			}

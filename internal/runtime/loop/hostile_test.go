@@ -17,8 +17,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// hostileOutputs returns hostile outputs of tools by name. In outputs of attackers who know the nonce of the Turn, the
-// files contain @NONCE@ in its place.
+// hostileOutputs returns hostile outputs of tools by name. Some attackers know the nonce of the Turn: their files
+// contain @NONCE@ in its place, and @nonce@ in place of its lower-case form.
 func hostileOutputs(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("testdata/hostile/*.txt")
@@ -51,22 +51,22 @@ func TestHostileOutputs(t *testing.T) {
 				if diff := cmp.Diff(shapes(harmless), shapes(hostile)); diff != "" {
 					t.Errorf("the requests have another structure: -harmless +hostile:\n%s", diff)
 				}
-				told := hostile.requests[1].Messages[3].Content
-				checkModelText(t, told)
+				received := hostile.requests[1].Messages[3].Content
+				checkModelText(t, received)
 				switch kind {
 				case "result":
-					checkFenced(t, told)
+					checkFenced(t, received)
 				case "error":
-					fenced, ok := strings.CutPrefix(told, "error (failed): the tool failed\n")
+					fenced, ok := strings.CutPrefix(received, "error (failed): the tool failed\n")
 					if !ok && output != "" {
-						t.Errorf("an error is told as %.200q, want Capstan's line and the fence", told)
+						t.Errorf("the model received an error as %.200q, want Capstan's line and the fence", received)
 					}
 					if ok {
 						checkFenced(t, fenced)
 					}
 				case "message":
-					if strings.Contains(told, "\n") || !strings.HasPrefix(told, "error (failed): ") {
-						t.Errorf("a message is told as %.200q, want one line", told)
+					if strings.Contains(received, "\n") || !strings.HasPrefix(received, "error (failed): ") {
+						t.Errorf("the model received a message as %.200q, want one line", received)
 					}
 				}
 			})
@@ -81,7 +81,8 @@ type hostileRun struct {
 	sent     int
 }
 
-// runWith runs a Turn with three calls: one returns r, one requires approval and is denied, and one is refused.
+// runWith runs a Turn with two replies that request calls. Of the three calls in the first reply, one returns r, one
+// requires approval and is denied, and one is refused. The call in the second reply is harmless.
 func runWith(t *testing.T, r result) hostileRun {
 	t.Helper()
 	o := &approver{now: noon, decisions: map[string]loop.Decision{"c2": {Step: 1, CallID: "c2", By: "ann"}}}
@@ -145,36 +146,36 @@ func shapes(r hostileRun) shape {
 }
 
 // checkModelText fails the test if a text for the model contains anything but harmless text.
-func checkModelText(t *testing.T, told string) {
+func checkModelText(t *testing.T, received string) {
 	t.Helper()
-	if n := utf8.RuneCountInString(told); n > maxMessage || !utf8.ValidString(told) {
-		t.Errorf("the model is told %d characters (UTF-8: %t), want %d at most", n, utf8.ValidString(told), maxMessage)
+	if n := utf8.RuneCountInString(received); n > maxMessage || !utf8.ValidString(received) {
+		t.Errorf("the model received %d characters (UTF-8: %t), want at most %d", n, utf8.ValidString(received), maxMessage)
 	}
-	for _, r := range told {
+	for _, r := range received {
 		if r != '\n' && r != '\t' && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) {
-			t.Errorf("the model is told U+%04X, want only visible characters", r)
+			t.Errorf("the model received U+%04X, want only visible characters", r)
 			break
 		}
 	}
-	lower := strings.ToLower(told)
+	lower := strings.ToLower(received)
 	for _, marker := range []string{
 		"<|", "<｜", "[inst]", "[/inst]", "[tool_calls]", "<<sys>>", "<start_of_turn>", "<end_of_turn>", "</s>",
 		"<system>", "<untrusted-text>", "</untrusted-text>", "</prompt-data>", "<tool_call>", "</tool_output", "</tооl",
 	} {
 		if strings.Contains(lower, marker) {
-			t.Errorf("the model is told %q, want it neutralized", marker)
+			t.Errorf("the model received %q, want it neutralized", marker)
 		}
 	}
 }
 
 // checkFenced fails the test if an output is not within exactly one fence of the Turn.
-func checkFenced(t *testing.T, told string) {
+func checkFenced(t *testing.T, received string) {
 	t.Helper()
 	opening, closing := "<tool-output "+nonce+"> "+untrusted.ToolNotice, "\n</tool-output "+nonce+">"
-	if !strings.HasPrefix(told, opening) || !strings.HasSuffix(told, closing) {
-		t.Errorf("the output is told as %.200q, want it in its fence", told)
+	if !strings.HasPrefix(received, opening) || !strings.HasSuffix(received, closing) {
+		t.Errorf("the model received the output as %.200q, want it in its fence", received)
 	}
-	lower := strings.ToLower(told)
+	lower := strings.ToLower(received)
 	if strings.Count(lower, "<tool-output") != 1 || strings.Count(lower, "</tool-output") != 1 ||
 		strings.Count(lower, strings.ToLower(nonce)) != 2 {
 		t.Errorf("there are %d openings, %d closings and %d nonces, want one fence", strings.Count(lower, "<tool-output"),

@@ -29,8 +29,8 @@ func killAt(in *loop.Input, kind journal.Kind, n int) {
 	}
 }
 
-// TestRepeatedCallAfterAKill kills a run while the first of several equal calls is running. The next run
-// makes none of the other calls, whatever their form and position, and even if they are approved.
+// TestRepeatedCallAfterAKill kills a run while the first of several equal calls is running. The next run makes none of
+// the equal calls, whatever their form and position, and even if they are approved.
 func TestRepeatedCallAfterAKill(t *testing.T) {
 	const same = "the call was not made, because the outcome of an identical call in this turn is unknown: check " +
 		"whether that call took effect, or tell the user"
@@ -179,8 +179,8 @@ func TestRepeatedCallOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// TestRepeatedCallsCountOnce kills a run between calls that it makes one after another. The next run
-// makes several at the same time. A repeated call counts only once against the limits.
+// TestRepeatedCallsCountOnce kills a run during its calls, and makes another run. Each of the two runs makes its calls
+// one after another or at the same time. A repeated call counts only once against the limits.
 func TestRepeatedCallsCountOnce(t *testing.T) {
 	asked := []model.ToolCall{
 		call("a", "find", `{"n":1}`), call("b", "find", `{"n":2}`), call("c", "find", `{"n":3}`),
@@ -190,7 +190,7 @@ func TestRepeatedCallsCountOnce(t *testing.T) {
 		reason             string
 		finished           int // calls that end before the first run dies
 		maxCalls, ofTool   int
-		before, after      bool // whether calls are made one by one
+		before, after      bool // whether the first and the second run make calls one by one
 		succeeded, refused int
 	}{
 		"all":                     {"the limit allows four calls", 0, 4, 0, true, false, 4, 0},

@@ -22,7 +22,7 @@ type toolCounter struct {
 	done map[string]int // by tool and idempotency key
 }
 
-// newTool returns a tool. end computes the result of a call from the number of times that it was made.
+// newTool returns a tool. end returns the error of a call, or nil, if the call is made for the n-th time.
 func (s *toolCounter) newTool(name string, effect tool.Effect, end func(n int) error) tool.Tool {
 	t, _ := toolOf(name, effect)
 	t.Trusted = false
@@ -38,7 +38,7 @@ func (s *toolCounter) newTool(name string, effect tool.Effect, end func(n int) e
 	return t
 }
 
-// succeeds is the result of a call that always succeeds.
+// succeeds returns no error, so that a call succeeds each time.
 func succeeds(int) error { return nil }
 
 // TestKilledAmidCalls kills a run at each append of a Turn with waves, repairs, a retry, two approvals, a
@@ -53,7 +53,8 @@ func TestKilledAmidCalls(t *testing.T) {
 		asksFor("", call("h", "find", `{"n":2}`), call("j", "find", `{"n":2}`), call("i", "wipe", `{}`), call("k", "save", `{}`)),
 	}
 	o := &approver{now: noon, decisions: map[string]loop.Decision{"g": {Step: 1, CallID: "g", By: "ann"}}}
-	// turn runs a Turn until it is no longer parked. The first call is approved after the second run.
+	// turn continues a Turn after each park and each kill until it ends. It approves call e when a run after the first
+	// one is parked.
 	turn := func(j journal.Journal, s *toolCounter,
 		kill func(in loop.Input, epoch int64) func(...journal.Record) error,
 	) (loop.Input, *loop.End) {
@@ -132,7 +133,7 @@ func TestKilledAmidCalls(t *testing.T) {
 			unknowns += unknown
 			if unknown == 0 {
 				if diff := cmp.Diff(callResults(want.State), callResults(got.State)); diff != "" {
-					t.Errorf("%s: the model was told: -want +got:\n%s", where, diff)
+					t.Errorf("%s: the model received: -want +got:\n%s", where, diff)
 				}
 			}
 			if len(got.State.Approvals) != 2 || got.State.ToolCalls() != want.State.ToolCalls() {

@@ -19,12 +19,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// runAfter calls do once a record of a kind is in the journal.
-func runAfter(record func(...journal.Record) error, kind journal.Kind, do func()) func(...journal.Record) error {
+// runAfter returns a Record function that runs an action each time after it has written a record of a kind.
+func runAfter(record func(...journal.Record) error, kind journal.Kind, action func()) func(...journal.Record) error {
 	return func(records ...journal.Record) error {
 		err := record(records...)
 		if err == nil && records[0].Kind == kind {
-			do()
+			action()
 		}
 		return err
 	}
@@ -70,7 +70,7 @@ func (m *statelessModel) Generate(_ context.Context, r *model.Request) (*model.R
 	case !rejected:
 		reply.Text = "All found."
 	default:
-		reply.Text = fits
+		reply.Text = validAnswer
 	}
 	return &reply, nil
 }

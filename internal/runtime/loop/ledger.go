@@ -76,8 +76,8 @@ func (run *runner) begin(ctx context.Context, c *Candidate, r *Request, waited *
 	return false, nil, run.awaitOthers(ctx, waited, nil)
 }
 
-// contention is the state of the waits of one request for requests of other Turns.
-type contention struct{ next, total time.Duration }
+// contention describes the waits of one request for requests of other Turns: the last wait, and all waits together.
+type contention struct{ last, total time.Duration }
 
 // awaitOthers waits before the next attempt to reserve. After contentionPatience it parks the Turn, so that the Turn
 // holds no slot. wait is nil if the reservation failed only because other Turns spent at the same time.
@@ -85,9 +85,9 @@ func (run *runner) awaitOthers(ctx context.Context, waited *contention, wait *Bu
 	if wait != nil && waited.total >= contentionPatience {
 		return &Parked{Budget: wait}
 	}
-	waited.next = min(max(2*waited.next, contentionFirst), contentionMost)
-	waited.total += waited.next
-	return run.pause(ctx, waited.next)
+	waited.last = min(max(2*waited.last, contentionFirst), contentionMost)
+	waited.total += waited.last
+	return run.pause(ctx, waited.last)
 }
 
 // reservations returns the budgets of the Turn, and the change of the ledger for a request. The change is nil if there
@@ -165,7 +165,7 @@ func amountOf(u model.Usage, cost *model.Cost) budget.Amount {
 	return a
 }
 
-// settle returns the change of the ledger for a request that has ended. It returns nil if nothing was reserved for it.
+// settle returns the change of the ledger for a request that has ended, or nil if nothing was reserved for the request.
 func settle(r *Request, u model.Usage, cost *model.Cost) *budget.Change {
 	if !r.Reserved {
 		return nil
@@ -173,8 +173,8 @@ func settle(r *Request, u model.Usage, cost *model.Cost) *budget.Change {
 	return &budget.Change{Outcome: new(amountOf(u, cost))}
 }
 
-// settleFailure returns the change of the ledger for a request that has failed. A request that was not sent does not
-// count the Turn. It returns nil if nothing was reserved for it.
+// settleFailure returns the change of the ledger for a request that has failed. If the request was not sent, the
+// budgets do not count the Turn because of it. settleFailure returns nil if nothing was reserved for the request.
 func settleFailure(r *Request, f *FailedRequest) *budget.Change {
 	change := settle(r, f.Usage, f.Cost)
 	if change != nil {

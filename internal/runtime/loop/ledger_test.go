@@ -150,7 +150,7 @@ func TestWaitAfterEmbedding(t *testing.T) {
 			_, err := loop.Run(t.Context(), &in)
 			waits, parked := errors.AsType[*loop.Parked](err)
 			if !parked || waits.Budget == nil || waits.Budget.Started != started {
-				t.Errorf("after a request with purpose %q: %+v, %v; want a wait, and that started is %t", purpose, waits, err, started)
+				t.Errorf("after a request with purpose %q: %+v, %v; want a wait with Started %t", purpose, waits, err, started)
 			}
 		})
 	}
@@ -212,7 +212,7 @@ func TestContendedBudget(t *testing.T) {
 					t.Errorf("parked for %+v after %s, want a short wait without a slot", waits.Budget, time.Since(began))
 				}
 				if tc.reason == loop.Answered && (len(s.asked) != 1 || in.State.Requests[0].Attempt != 1) {
-					t.Errorf("requests: %+v, want one first attempt", in.State.Requests)
+					t.Errorf("requests: %+v, want one request with attempt 1", in.State.Requests)
 				}
 			})
 		})

@@ -146,7 +146,7 @@ type Input struct {
 	CountReply func() error
 	// Hold reserves memory for everything that Record has written, and for more bytes that it is about to write. It is
 	// called before calls are made, and after each result, and must not wait. An error of Hold ends the run once the
-	// calls that are under way have their results. If Hold is nil, there is no limit.
+	// running calls have their results. If Hold is nil, there is no limit.
 	Hold func(more int64) error
 	// NextSeq returns the sequence number that the next journal entry will have.
 	NextSeq func() int64
@@ -312,9 +312,10 @@ func (run *runner) handleReply(ctx context.Context, c *Candidate, last *Step) (*
 	return run.checkPolicies(ctx, c, last, end)
 }
 
-// step asks the models of the chain for one reply, starting at index at. It returns the index of the model that
-// answered, which is also asked first in the next step. Before a request, older messages are compacted if the prompt is
-// close to the context window. If the endpoint says that the prompt is too long, they are compacted once more.
+// step asks the models of the chain for one reply, first the model with this index. It returns the index of the model
+// that answered, which is also asked first in the next step. Before a request, older messages are compacted if the
+// prompt is close to the context window. If the endpoint says that the prompt is too long, they are compacted once
+// more.
 func (run *runner) step(ctx context.Context, at, number int) (int, *End, error) {
 	err := run.failureBefore(number, &run.Chain[at])
 	for {

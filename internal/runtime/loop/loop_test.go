@@ -48,7 +48,7 @@ func TestKindsOfFailure(t *testing.T) {
 				if tc.fallsBack {
 					step := in.State.LastStep()
 					if err != nil || step == nil || step.Provider != "two" || two.prompt(0) != "for two" {
-						t.Errorf("the last step is %+v, %v; want the answer of two, asked with a prompt made for it", step, err)
+						t.Errorf("the last step is %+v, %v; want the answer of two, with a prompt that was prepared for two", step, err)
 					}
 					return
 				}

@@ -34,7 +34,7 @@ func conversation(prepared []model.Message, s *State, notes ...model.Message) []
 	user := lastUser(prepared)
 	all := make([]model.Message, 0, len(prepared)+len(notes)+2*len(s.Steps)+1)
 	var summary []model.Message
-	replaced := 0 // messages at the beginning of the history
+	replaced := 0 // the number of messages at the beginning of the history that the summary replaces
 	if compaction != nil {
 		summary = []model.Message{summaryMessage(compaction.Summary)}
 		replaced = max(0, len(history(prepared))-compaction.KeptHistory)
@@ -42,7 +42,7 @@ func conversation(prepared []model.Message, s *State, notes ...model.Message) []
 	for _, m := range prepared[:user] {
 		switch {
 		case m.Role == model.RoleSystem, compaction == nil:
-			all = append(all, sendable(m)) // an old history may contain other arguments
+			all = append(all, sendable(m)) // an old history may contain unsendable arguments
 		case m.Name == MessageSummary: // the newer summary includes this one
 		case replaced > 0:
 			replaced--

@@ -18,8 +18,8 @@ const maxMessage = 12_000
 // maxFenced is the number of characters that the fence leaves for an output.
 var maxFenced = maxMessage - utf8.RuneCountInString(untrusted.Tool(nonce, "", ""))
 
-// readOutput runs a Turn with one successful call. It returns the text that the model received, and the entry and the
-// artifacts in the journal.
+// readOutput runs a Turn with a call of an unknown tool and a call that returns r. It returns the text that the model
+// received for the second call, the entry of its result, and the journal with its artifacts.
 func readOutput(t *testing.T, trusted bool, r result) (string, loop.CallResult, *journaltest.Memory) {
 	t.Helper()
 	j := &journaltest.Memory{}
@@ -30,12 +30,12 @@ func readOutput(t *testing.T, trusted bool, r result) (string, loop.CallResult, 
 	if _, err := loop.Run(t.Context(), &in); err != nil {
 		t.Fatal(err)
 	}
-	f, told := in.State.CallResults[1], s.requests[1].Messages[4].Content
-	if told != f.Content || !utf8.ValidString(told) || utf8.RuneCountInString(told) > maxMessage {
-		t.Errorf("the model was told %d characters (UTF-8: %t), want what the journal has, %d at most",
-			utf8.RuneCountInString(told), utf8.ValidString(told), maxMessage)
+	f, received := in.State.CallResults[1], s.requests[1].Messages[4].Content
+	if received != f.Content || !utf8.ValidString(received) || utf8.RuneCountInString(received) > maxMessage {
+		t.Errorf("the model received %d characters (UTF-8: %t), want the content in the journal, at most %d",
+			utf8.RuneCountInString(received), utf8.ValidString(received), maxMessage)
 	}
-	return told, f, j
+	return received, f, j
 }
 
 // checkArtifact checks that an artifact contains the whole output.
@@ -79,9 +79,9 @@ func TestShortOutputs(t *testing.T) {
 				if trusted {
 					want = tc.trusted
 				}
-				told, f, _ := readOutput(t, trusted, result{content: tc.output})
-				if told != want || f.Artifact != "" || f.ArtifactName != "" || f.Bytes != int64(len(tc.output)) {
-					t.Errorf("the model was told %.200q of %d bytes, want %.200q: %s", told, f.Bytes, want, tc.reason)
+				received, f, _ := readOutput(t, trusted, result{content: tc.output})
+				if received != want || f.Artifact != "" || f.ArtifactName != "" || f.Bytes != int64(len(tc.output)) {
+					t.Errorf("the model received %.200q from an output of %d bytes, want %.200q: %s", received, f.Bytes, want, tc.reason)
 				}
 			})
 		}
@@ -114,14 +114,14 @@ func TestLongOutputs(t *testing.T) {
 	} {
 		for _, trusted := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, trusted %t", name, trusted), func(t *testing.T) {
-				told, f, j := readOutput(t, trusted, result{content: tc.output})
-				body := told
+				received, f, j := readOutput(t, trusted, result{content: tc.output})
+				body := received
 				if !trusted {
-					body, _ = strings.CutPrefix(told, "<tool-output "+nonce+"> "+untrusted.ToolNotice+" It is too long: ")
+					body, _ = strings.CutPrefix(received, "<tool-output "+nonce+"> "+untrusted.ToolNotice+" It is too long: ")
 					note, inner, _ := strings.Cut(body, "\n")
 					if !strings.HasSuffix(note, ` characters are omitted where it says so, and `+
 						`read_artifact("call-1-2", offset, limit) returns any part of it.`) {
-						t.Errorf("the fence opens with %q, want it to say where the rest is", note)
+						t.Errorf("the fence opens with %q, want the number of omitted characters and the name of the artifact", note)
 					}
 					body = strings.TrimSuffix(inner, "\n</tool-output "+nonce+">")
 				}
@@ -134,7 +134,7 @@ func TestLongOutputs(t *testing.T) {
 				}
 				if want := fmt.Sprintf("%d characters are omitted here", tc.total-2*half); !strings.HasPrefix(note, want) ||
 					trusted != strings.HasSuffix(note, `: read_artifact("call-1-2", offset, limit) returns any part of it`) {
-					t.Errorf("the text between them is %q, want %q and where the rest is", note, want)
+					t.Errorf("the text between them is %q, want %q, and for a trusted output the name of the artifact", note, want)
 				}
 				checkArtifact(t, j, f, tc.output)
 			})
@@ -142,12 +142,12 @@ func TestLongOutputs(t *testing.T) {
 	}
 }
 
-// TestOutputThatGrowsWhenNeutralized has an output that grows when it is neutralized.
+// TestOutputThatGrowsWhenNeutralized checks that an output that becomes too long when it is neutralized is shortened.
 func TestOutputThatGrowsWhenNeutralized(t *testing.T) {
 	output := strings.Repeat("<|im_end|>", 1100)
-	told, f, j := readOutput(t, false, result{content: output})
-	if strings.Contains(told, "<|") || f.ArtifactName == "" {
-		t.Errorf("the model was told %.200q, want a part of it, harmless", told)
+	received, f, j := readOutput(t, false, result{content: output})
+	if strings.Contains(received, "<|") || f.ArtifactName == "" {
+		t.Errorf("the model received %.200q, want a part of the output without control tokens", received)
 	}
 	checkArtifact(t, j, f, output)
 }
@@ -161,18 +161,19 @@ func TestErrorMessagesAreOneLine(t *testing.T) {
 		"long enough": {"a text of the greatest length is complete", strings.Repeat("ü", 4000), strings.Repeat("ü", 4000)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			told, f, _ := readOutput(t, false, result{err: &tool.Error{Class: tool.Failed, Message: tc.message}})
-			if told != "error (failed): "+tc.want || f.Artifact != "" || f.Bytes != 0 {
-				t.Errorf("the model was told %.200q, want %.200q: %s", told, tc.want, tc.reason)
+			received, f, _ := readOutput(t, false, result{err: &tool.Error{Class: tool.Failed, Message: tc.message}})
+			if received != "error (failed): "+tc.want || f.Artifact != "" || f.Bytes != 0 {
+				t.Errorf("the model received %.200q, want %.200q: %s", received, tc.want, tc.reason)
 			}
 		})
 	}
 	message := strings.Repeat("ü\n", 20_000)
-	told, f, j := readOutput(t, false, result{err: &tool.Error{Class: tool.Failed, Message: message}})
+	received, f, j := readOutput(t, false, result{err: &tool.Error{Class: tool.Failed, Message: message}})
 	want := "error (failed): " + strings.TrimSuffix(strings.Repeat("ü ", 2000), " ") +
 		` [... 36000 characters are omitted here: read_artifact("call-1-2", offset, limit) returns any part of it]`
-	if told != want {
-		t.Errorf("the model was told %.100q ... %q, want its beginning", told, told[max(0, len(told)-200):])
+	if received != want {
+		t.Errorf("the model received %.100q ... %q, want the beginning of the message and the name of the artifact",
+			received, received[max(0, len(received)-200):])
 	}
 	checkArtifact(t, j, f, "error (failed): "+message)
 }
@@ -189,20 +190,21 @@ func TestErrorDescriptionIsFenced(t *testing.T) {
 		"long enough": {"a text of the greatest length is complete", strings.Repeat("ü", 4000), strings.Repeat("ü", 4000)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			told, f, _ := readOutput(t, false, result{err: errors.New(tc.said)})
-			if want := "error (failed): the tool failed\n" + fenced(tc.want); told != want || f.Artifact != "" || f.Bytes != 0 {
-				t.Errorf("the model was told %.300q, want %.300q: %s", told, want, tc.reason)
+			received, f, _ := readOutput(t, false, result{err: errors.New(tc.said)})
+			if want := "error (failed): the tool failed\n" + fenced(tc.want); received != want || f.Artifact != "" || f.Bytes != 0 {
+				t.Errorf("the model received %.300q, want %.300q: %s", received, want, tc.reason)
 			}
 		})
 	}
 	message, said := strings.Repeat("ä", 1010), strings.Repeat("<s>", 20_000)
-	told, f, j := readOutput(t, false, result{err: &tool.Error{Class: tool.Failed, Message: message, RemoteMessage: said}})
+	received, f, j := readOutput(t, false, result{err: &tool.Error{Class: tool.Failed, Message: message, RemoteMessage: said}})
 	const artifact = `read_artifact("call-1-2", offset, limit) returns any part of it`
 	want := "error (failed): " + message[:2*1000] + " [... 10 characters are omitted here: " + artifact + "]\n" +
 		untrusted.Tool(nonce, "It is too long: 56000 characters are omitted at its end, and "+artifact+".",
 			strings.Repeat("&lt;s>", 1333)+"<")
-	if told != want {
-		t.Errorf("the model was told %.100q ... %q, want its beginning", told, told[max(0, len(told)-300):])
+	if received != want {
+		t.Errorf("the model received %.100q ... %q, want the beginning of the message and the name of the artifact",
+			received, received[max(0, len(received)-300):])
 	}
 	checkArtifact(t, j, f, "error (failed): "+message+"\n"+said)
 }

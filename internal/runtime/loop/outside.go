@@ -9,14 +9,15 @@ import (
 
 // Outside returns the entry of a request that is sent outside of a Turn, and sets the model, the parameters and the
 // output limit of the request. most is the number of tokens that suffices for the reply. It becomes the output limit
-// unless the model's own limit is lower. If the model's own limit is unknown, most becomes the output limit only up to
-// anyModel.
+// unless the model's own limit is lower. If the model's own limit is unknown and most is above safeOutputLimit, the
+// request gets no output limit. If such a reply does not fit into the context window, the rest of the window becomes
+// the output limit instead.
 func Outside(c *Candidate, r *model.Request, purpose Purpose, most int64) *Request {
 	r.Model, r.Parameters = c.Model, c.Parameters
 	entry := &Request{Purpose: purpose, Provider: c.ProviderName, Model: c.Model, Attempt: 1, EstimatedTokens: countPrompt(*r)}
 	entry.EstimatedCost = c.Pricing.Cost(model.Usage{InputTokens: entry.EstimatedTokens})
 	own := c.outputLimit()
-	if own == 0 && most <= anyModel || most < own {
+	if own == 0 && most <= safeOutputLimit || most < own {
 		entry.OutputLimit = most
 	}
 	if c.ContextWindow > 0 {

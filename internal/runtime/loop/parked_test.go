@@ -68,10 +68,10 @@ func TestPendingResult(t *testing.T) {
 		keys = append(keys, c.IdempotencyKey)
 	}
 	if diff := cmp.Diff([]string{"uid/1/b", "uid/1/b", "uid/1/b"}, keys); diff != "" {
-		t.Errorf("the child was called by: -want +got:\n%s", diff)
+		t.Errorf("idempotency keys of the calls of the child: -want +got:\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"tool a: found", "tool b: done", "tool c: found"}, transcript(s.requests[1])[1:]); diff != "" {
-		t.Errorf("the model was told: -want +got:\n%s", diff)
+		t.Errorf("the model received: -want +got:\n%s", diff)
 	}
 }
 

@@ -15,18 +15,18 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// slowModel is a model that needs this time for the first part of an answer. own is the bound of its provider, or 0. It
-// records how long each request waited.
+// slowModel is a model whose answers begin after the latency. If ownTimeout is not 0, its provider gives up after that
+// time. slowModel records how long each request waited.
 type slowModel struct {
-	needs, own time.Duration
-	waited     []time.Duration
+	latency, ownTimeout time.Duration
+	waited              []time.Duration
 }
 
 func (s *slowModel) Generate(ctx context.Context, req *model.Request) (*model.Reply, error) {
 	begin := time.Now()
 	defer func() { s.waited = append(s.waited, time.Since(begin)) }()
-	limit := s.needs
-	for _, bound := range []time.Duration{s.own, req.FirstEventTimeout} {
+	limit := s.latency
+	for _, bound := range []time.Duration{s.ownTimeout, req.FirstEventTimeout} {
 		if bound > 0 {
 			limit = min(limit, bound)
 		}
@@ -36,14 +36,14 @@ func (s *slowModel) Generate(ctx context.Context, req *model.Request) (*model.Re
 	case <-ctx.Done():
 		return nil, &model.Error{Kind: model.Cancelled, Message: "the request was cancelled"}
 	}
-	if limit < s.needs {
+	if limit < s.latency {
 		return nil, &model.Error{Kind: model.Timeout, MayBeBilled: true, Message: "it is slow"}
 	}
 	return new(says("Slow.").reply), nil
 }
 
-func slowCandidate(name string, needs, own time.Duration) (loop.Candidate, *slowModel) {
-	s := &slowModel{needs: needs, own: own}
+func slowCandidate(name string, latency, ownTimeout time.Duration) (loop.Candidate, *slowModel) {
+	s := &slowModel{latency: latency, ownTimeout: ownTimeout}
 	return loop.Candidate{
 		ProviderName: name, Model: "m", Provider: s,
 		Retry: loop.Retry{MaxAttempts: 4, InitialBackoff: time.Second, MaxBackoff: time.Second},
@@ -54,13 +54,13 @@ func slowCandidate(name string, needs, own time.Duration) (loop.Candidate, *slow
 func TestSlowModel(t *testing.T) {
 	const second, minute = time.Second, time.Minute
 	for name, tc := range map[string]struct {
-		reason     string
-		needs, own time.Duration
-		fallback   bool // there is another model
-		unusable   bool // nothing can be sent to it
-		waited     []time.Duration
-		answer     string
-		err        string
+		reason              string
+		latency, ownTimeout time.Duration
+		fallback            bool // there is another model
+		unusable            bool // nothing can be sent to it
+		waited              []time.Duration
+		answer              string
+		err                 string
 	}{
 		"slow, and no other model": {
 			"a slow model is not a dead model", 4 * minute, 0, false, false, []time.Duration{4 * minute}, "Slow.", "",
@@ -69,7 +69,7 @@ func TestSlowModel(t *testing.T) {
 			"no time is kept for a model that cannot be asked", 4 * minute, 0, true, true, []time.Duration{4 * minute}, "Slow.", "",
 		},
 		"slow, and another model": {
-			"its answer is in time for the other model", 2 * minute, 0, true, false, []time.Duration{2 * minute}, "Slow.", "",
+			"the answer arrives before the other model must be asked", 2 * minute, 0, true, false, []time.Duration{2 * minute}, "Slow.", "",
 		},
 		"dead, and no other model": {
 			"the deadline ends the Turn", time.Hour, 0, false, false, []time.Duration{5 * minute}, "", "context deadline exceeded",
@@ -77,12 +77,12 @@ func TestSlowModel(t *testing.T) {
 		"dead, and another model": {
 			"half of the time is left for the other model", time.Hour, 0, true, false, []time.Duration{150 * second}, "Fast.", "",
 		},
-		"its own bound, and no other model": {
+		"own timeout, and no other model": {
 			"a request that may be billed is repeated once", time.Hour, 10 * second, false, false,
 			[]time.Duration{10 * second, 10 * second},
 			"", "it is slow (2 attempts)",
 		},
-		"its own bound, and another model": {
+		"own timeout, and another model": {
 			"after the repetition, the other model answers", time.Hour, 10 * second, true, false,
 			[]time.Duration{10 * second, 10 * second},
 			"Fast.", "",
@@ -90,7 +90,7 @@ func TestSlowModel(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				slow, s := slowCandidate("slow", tc.needs, tc.own)
+				slow, s := slowCandidate("slow", tc.latency, tc.ownTimeout)
 				chain := []loop.Candidate{slow}
 				if tc.fallback {
 					fast, _ := candidate("fast", 1, says("Fast."))
@@ -129,7 +129,7 @@ func TestBilledTimeoutsCountOverRuns(t *testing.T) {
 		in := inputOf(t, j, 3, c)
 		_, err := loop.Run(t.Context(), &in)
 		if failure, ok := errors.AsType[*loop.Error](err); !ok || failure.Kind != model.Timeout || len(s.waited) != 2 {
-			t.Errorf("%d requests, %v; want a time-out after 2, one for each of the first two runs", len(s.waited), err)
+			t.Errorf("%d requests, %v; want a time-out after 2 requests, one in each of the first two runs", len(s.waited), err)
 		}
 	})
 }
@@ -159,7 +159,7 @@ func TestCancelledRequestsAreNotTimeouts(t *testing.T) {
 	})
 }
 
-// runAfterError fails once a record of a kind is in the journal.
+// runAfterError returns a Record function that fails each time after it has written a record of a kind.
 func runAfterError(record func(...journal.Record) error, kind journal.Kind, failure error) func(...journal.Record) error {
 	return func(records ...journal.Record) error {
 		if err := record(records...); err != nil || records[0].Kind != kind {
@@ -204,7 +204,7 @@ func testSlowSummary(t *testing.T, cut bool) {
 		in := compacting(2)
 		_, err := loop.Run(ctx, &in)
 		if got := fmt.Sprint(s.waited); got != "[1m30s 1m30s]" {
-			t.Errorf("waited %s, %v; want half of the time for the summary, once", got, err)
+			t.Errorf("waited %s, %v; want half of the time for one request for a summary, and the rest for the step", got, err)
 		}
 	})
 }

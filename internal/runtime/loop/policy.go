@@ -92,7 +92,7 @@ func (s *State) rejectionsBy(byPolicy bool) int {
 }
 
 // checkPolicies checks an answer against the output policies and records the findings. If an earlier run has recorded
-// them, it uses these. It returns one of the following:
+// findings, checkPolicies uses these findings. It returns one of the following:
 //  1. end, if the answer may be delivered.
 //  2. Another End or an error, if the Turn must end without delivering the answer.
 //  3. nil without an error, if the model must answer again.
@@ -309,8 +309,8 @@ type policyVerdict struct {
 }
 
 // verdicts returns the verdicts of a model about an answer, by the names of the policies. It uses a reply that an
-// earlier run received, so that the reply is not paid for twice. If all is nil and there is no error and no End, why is
-// the reason why there are no verdicts. An End means that the budget does not allow the request.
+// earlier run received, so that the reply is not paid for twice. An End means that the budget does not allow the
+// request. If no model gave usable verdicts, verdicts returns a nil map, no End and no error, and why is the reason.
 func (run *runner) verdicts(ctx context.Context, c *Candidate, step int, text string, prompts []outputpolicy.Policy) (
 	all map[string]policyVerdict, why string, end *End, err error,
 ) {

@@ -318,10 +318,10 @@ func TestPolicyKilled(t *testing.T) {
 	policies := []outputpolicy.Policy{noPrices(outputpolicy.Retry), {
 		Name: "polite", Prompt: "The answer must be polite.", OnViolation: outputpolicy.Retry, MaxRetries: 3,
 	}}
-	const requests = 6
+	const requests = 6 // 5 requests, and one more because the kill may lose a reply
 	for kill := 1; ; kill++ {
 		j := &journaltest.Memory{}
-		replies, asked := map[string]bool{}, 0
+		asked := 0
 		provider := modelFunc(func(_ context.Context, r *model.Request) (*model.Reply, error) {
 			asked++
 			text, last := "", r.Messages[len(r.Messages)-1]
@@ -332,9 +332,6 @@ func TestPolicyKilled(t *testing.T) {
 				text = verdict(false).reply.Text
 			default:
 				text = []string{"The price is 3.", "Hey.", "Good day."}[rejected]
-			}
-			if key := fmt.Sprint(r.Messages); replies[key] {
-				t.Errorf("kill %d: a request whose reply is in the journal was sent again", kill)
 			}
 			return &model.Reply{Text: text, FinishReason: model.FinishStop, Usage: model.Usage{InputTokens: 1}}, nil
 		})
@@ -360,7 +357,7 @@ func TestPolicyKilled(t *testing.T) {
 			len(in.State.Rejections) != 2 {
 			t.Fatalf("kill %d: Run = %+v, %v with %q and %+v", kill, end, err, in.State.AnswerText(), in.State.Checks)
 		}
-		if asked > requests { // one request at most has no reply in the journal
+		if asked > requests {
 			t.Errorf("kill %d: %d requests, want at most %d", kill, asked, requests)
 		}
 		if appends < kill {

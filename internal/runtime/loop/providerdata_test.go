@@ -21,7 +21,7 @@ func withData(id, text string) answer {
 	return a
 }
 
-// dataOf returns the data in the messages of a request: the texts, and whether the calls have data.
+// dataOf returns one line for each call in a request: its ID, the text in the data of its message, and its own data.
 func dataOf(r model.Request) (all []string) {
 	for _, m := range r.Messages {
 		for _, c := range m.ToolCalls {
@@ -61,8 +61,8 @@ func TestProviderDataGoesToItsProviderOnly(t *testing.T) {
 	}
 }
 
-// TestProviderDataGoesToItsEndpointOnly checks that data does not go to another endpoint that a provider of the same
-// name has when the Turn continues.
+// TestProviderDataGoesToItsEndpointOnly checks that data goes only to the endpoint that made it. When the Turn
+// continues, a provider with the same name may have another endpoint.
 func TestProviderDataGoesToItsEndpointOnly(t *testing.T) {
 	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 	lost := errors.New("the store is lost")

@@ -56,7 +56,7 @@ func TestSummaryHasItsOwnAttempts(t *testing.T) {
 				t.Errorf("request %d is journalled as %+v, want purpose %q and attempt %d", i+1, got, want.Purpose, want.Attempt)
 			}
 			if i < 3 && in.State.FailedRequests[i].Purpose != want.Purpose {
-				t.Errorf("its failure as %+v, want purpose %q", in.State.FailedRequests[i], want.Purpose)
+				t.Errorf("the failure of request %d is journalled as %+v, want purpose %q", i+1, in.State.FailedRequests[i], want.Purpose)
 			}
 		}
 	})

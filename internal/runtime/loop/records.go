@@ -59,7 +59,7 @@ type Approval struct {
 	Expires   time.Time `json:"expires"`
 }
 
-// Decided returns a decision about exactly this request. The caller must set By.
+// Decided returns a decision about exactly this request. The caller must set By, or Expired for a request that expired.
 func (a *Approval) Decided(approved bool) *Decision {
 	return &Decision{
 		Request: a.Request, Step: a.Step, CallID: a.CallID, Name: a.Name, ToolServerUID: a.ToolServerUID, SchemaHash: a.SchemaHash,
@@ -123,7 +123,7 @@ type Compaction struct {
 	// KeptHistory is the number of messages that stay whole at the end of the history before the user's message.
 	// Earlier messages are replaced. It is 0 in entries of older versions, which kept no history.
 	KeptHistory int `json:"keptHistory,omitempty"`
-	// Summary replaces these messages.
+	// Summary is the text that replaces the messages of earlier steps and the earlier history.
 	Summary string `json:"summary"`
 	// Forced is true if the endpoint said that the prompt was too long.
 	Forced bool `json:"forced,omitempty"`

@@ -100,21 +100,21 @@ func TestReflection(t *testing.T) {
 		},
 		"structured": {
 			"the new answer fits the schema",
-			[]answer{says(fits), says(`{"capital":"Bergen"}`)},
+			[]answer{says(validAnswer), says(`{"capital":"Bergen"}`)},
 			func(in *loop.Input) { in.Output = capitalSchema(t) }, answered, 2,
 			&loop.Reflection{Step: 1, Replaced: true, Text: `{"capital":"Bergen"}`}, `{"capital":"Bergen"}`,
 		},
 		"structured, misfit": {
 			"the draft stays if the new answer does not fit",
-			[]answer{says(fits), says(misfit)},
+			[]answer{says(validAnswer), says(invalidAnswer)},
 			func(in *loop.Input) { in.Output = capitalSchema(t) }, answered, 2,
-			&loop.Reflection{Step: 1, Text: fits}, fits,
+			&loop.Reflection{Step: 1, Text: validAnswer}, validAnswer,
 		},
 		"structured, second try": {
 			"only an answer that fits is checked",
-			[]answer{says(misfit), says(fits), says("Fine.")},
+			[]answer{says(invalidAnswer), says(validAnswer), says("Fine.")},
 			func(in *loop.Input) { in.Output = capitalSchema(t) }, answered, 3,
-			&loop.Reflection{Step: 2, Text: fits}, fits,
+			&loop.Reflection{Step: 2, Text: validAnswer}, validAnswer,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestReflection(t *testing.T) {
 // TestReflectionRequest checks that the request contains the whole conversation with the draft at its end,
 // and offers no tools.
 func TestReflectionRequest(t *testing.T) {
-	c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says(fits), says(fits))
+	c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says(validAnswer), says(validAnswer))
 	c.StructuredOutput = true
 	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 	in := withTools(input(t, c), find)
@@ -160,16 +160,16 @@ func TestReflectionRequest(t *testing.T) {
 		t.Errorf("the request offers %d tools and the schema %s: -want +got:\n%s", len(r.Tools), r.Output, diff)
 	}
 	if want, note := "Your last message is a draft ", r.Messages[6].Content; !strings.HasPrefix(note, want) {
-		t.Errorf("the note is %.80q, want it to begin with %q: scripted models recognize it by that", note, want)
+		t.Errorf("the note is %.80q, want it to begin with %q: scripted models recognize the request by this text", note, want)
 	}
-	if draft := r.Messages[5].Content; draft != fits {
-		t.Errorf("the draft is %q, want %q", draft, fits)
+	if draft := r.Messages[5].Content; draft != validAnswer {
+		t.Errorf("the draft is %q, want %q", draft, validAnswer)
 	}
 	if got := in.State.Requests[2]; got.Purpose != loop.ForReflection || got.Step != 2 || got.Attempt != 1 {
-		t.Errorf("it is journalled as %+v, want its purpose and the step that is checked", got)
+		t.Errorf("the request is journalled as %+v, want its purpose and the step that is checked", got)
 	}
 	if a := in.State.OtherReplies; len(a) != 1 || a[0].Purpose != loop.ForReflection || a[0].Last || len(in.State.Steps) != 2 {
-		t.Errorf("other replies %+v after %d steps, want one, and no further step", a, len(in.State.Steps))
+		t.Errorf("other replies %+v after %d steps, want one reply, and no further step", a, len(in.State.Steps))
 	}
 }
 

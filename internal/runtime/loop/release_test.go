@@ -140,7 +140,7 @@ func TestCallOfAChangedToolIsRefused(t *testing.T) {
 		check  func(checks int) error
 		asked  int
 		made   int
-		told   string
+		want   string
 	}{
 		"never": {"an unchanged tool is called", func(int) error { return nil }, 1, 1, "sent"},
 		"before the request": {
@@ -173,11 +173,11 @@ func TestCallOfAChangedToolIsRefused(t *testing.T) {
 			if _, err := loop.Run(t.Context(), &in); err != nil {
 				t.Fatal(err)
 			}
-			told := in.State.CallResults[0].Content
+			received := in.State.CallResults[0].Content
 			if len(in.State.Approvals) != tc.asked || len(sent.calls) != tc.made || len(in.State.Intents) != tc.made ||
-				!strings.HasPrefix(told, tc.told) {
-				t.Errorf("asked %d times, %d calls, %d intents, the model is told %q: %s", len(in.State.Approvals),
-					len(sent.calls), len(in.State.Intents), told, tc.reason)
+				!strings.HasPrefix(received, tc.want) {
+				t.Errorf("asked %d times, %d calls, %d intents, the model received %q: %s", len(in.State.Approvals),
+					len(sent.calls), len(in.State.Intents), received, tc.reason)
 			}
 		})
 	}

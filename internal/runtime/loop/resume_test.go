@@ -40,13 +40,13 @@ func TestInterruptedCall(t *testing.T) {
 	const unknown = "error (outcome_unknown): the outcome of this call is unknown: the run was interrupted during the call" +
 		unknownSuffix
 	for name, tc := range map[string]struct {
-		reason      string
-		effect, now tool.Effect // recorded effect and current effect
-		limit       int
-		gone        bool
-		want        string
-		keys        []string
-		unknown     int
+		reason          string
+		effect, current tool.Effect // recorded effect and current effect
+		limit           int
+		gone            bool
+		want            string
+		keys            []string
+		unknown         int
 	}{
 		"read-only": {
 			"the call is repeated with the same key", tool.ReadOnly, tool.ReadOnly, 25, false, "found",
@@ -67,7 +67,7 @@ func TestInterruptedCall(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, s := candidate("one", 1, says("Done."))
-			find, found := toolOf("find", tc.now, result{content: "found"})
+			find, found := toolOf("find", tc.current, result{content: "found"})
 			in := withTools(inputOf(t, interruptedJournal(t, tc.effect), 2, c), find)
 			if tc.gone {
 				in.Tools = nil
@@ -75,10 +75,10 @@ func TestInterruptedCall(t *testing.T) {
 			in.Limits.MaxToolCalls = tc.limit
 			end, err := loop.Run(t.Context(), &in)
 			if err != nil || end.Reason != loop.Answered || len(s.requests) != 1 {
-				t.Fatalf("Run = %+v, %v after %d requests; want the answer to one", end, err, len(s.requests))
+				t.Fatalf("Run = %+v, %v after %d requests; want the answer after one request", end, err, len(s.requests))
 			}
 			if diff := cmp.Diff([]string{`assistant:  [c1 find {"n":1}]`, "tool c1: " + tc.want}, transcript(s.requests[0])); diff != "" {
-				t.Errorf("the model was told: %s: -want +got:\n%s", tc.reason, diff)
+				t.Errorf("the model received: %s: -want +got:\n%s", tc.reason, diff)
 			}
 			if diff := cmp.Diff(tc.keys, found.keys()); diff != "" {
 				t.Errorf("calls: %s: -want +got:\n%s", tc.reason, diff)
@@ -149,10 +149,10 @@ func TestFallbackInTheSecondStep(t *testing.T) {
 	}
 	want := []string{"assistant: I look. [c1 find {}]", "tool c1: found"}
 	if diff := cmp.Diff(want, transcript(second.requests[0])); diff != "" {
-		t.Errorf("the second model was told: -want +got:\n%s", diff)
+		t.Errorf("the first request to the second model: -want +got:\n%s", diff)
 	}
 	if diff := cmp.Diff(append(want, "assistant:  [c2 find {}]", "tool c2: found"), transcript(second.requests[1])); diff != "" {
-		t.Errorf("and then: -want +got:\n%s", diff)
+		t.Errorf("the second request to the second model: -want +got:\n%s", diff)
 	}
 }
 

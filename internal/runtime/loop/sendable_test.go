@@ -60,13 +60,13 @@ func TestUnsendableArguments(t *testing.T) {
 	}
 }
 
-// TestChangedArgumentsInRequests checks arguments that are not sent as the model wrote them. The request
-// contains the arguments of the call that was made, or the same arguments in a form that all parsers read.
+// TestChangedArgumentsInRequests checks in which form the next request contains the arguments of a call. Arguments that
+// not every parser can read are replaced by the repaired arguments, or by an equal form that every parser can read.
 func TestChangedArgumentsInRequests(t *testing.T) {
 	for name, tc := range map[string]struct{ reason, arguments, want string }{
 		"a text that holds the object": {"the request contains the repaired object", `"{\"n\":1}"`, `{"n":1}`},
 		"half a surrogate":             {"half a surrogate pair becomes U+FFFD", `{"s":"\ud83d","n":1}`, "{\"n\":1,\"s\":\"\uFFFD\"}"},
-		"a pair of them":               {"a surrogate pair is one character", `{"s":"\ud83d\ude00"}`, `{"s":"😀"}`},
+		"a surrogate pair":             {"a surrogate pair is one character", `{"s":"\ud83d\ude00"}`, `{"s":"😀"}`},
 		"any other object":             {"any other object stays unchanged", ` {"n" : 1}`, ` {"n" : 1}`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -96,14 +96,15 @@ func TestCallWithoutOfferedTools(t *testing.T) {
 		`tool c1: error (unavailable): there is no tool "find": no tools are available, so answer without tools`,
 	}
 	if diff := cmp.Diff(want, transcript(s.requests[1])); diff != "" {
-		t.Errorf("the model was told: -want +got:\n%s", diff)
+		t.Errorf("the model received: -want +got:\n%s", diff)
 	}
 }
 
 // TestRejectedLastReplyWithCalls checks that the calls of a rejected last reply have results in the next
 // request.
 func TestRejectedLastReplyWithCalls(t *testing.T) {
-	c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), asksFor("I would look again.", call("c2", "find", `{}`)), says(fits))
+	c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), asksFor("I would look again.", call("c2", "find", `{}`)),
+		says(validAnswer))
 	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 	in := withTools(input(t, c), find)
 	in.Limits.MaxSteps, in.Output = 1, capitalSchema(t)
@@ -112,6 +113,6 @@ func TestRejectedLastReplyWithCalls(t *testing.T) {
 		t.Fatalf("Run = %+v, %v after %d requests; want the end after the third", end, err, len(s.requests))
 	}
 	if last := s.requests[2]; !answersEachCall(last.Messages) || in.State.Outcomes()[loop.Refused] != 1 {
-		t.Errorf("the model was told %v, want an answer to each call", transcript(last))
+		t.Errorf("the model received %v, want an answer to each call", transcript(last))
 	}
 }

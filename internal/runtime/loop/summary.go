@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// bytesPerRoom converts tokens of room into bytes of text. Nearly all texts have more bytes per token, so a
+	// minBytesPerToken converts tokens of room into bytes of text. Nearly all texts have more bytes per token, so a
 	// text of this size surely fits.
-	bytesPerRoom = 2
+	minBytesPerToken = 2
 	// maxTranscript bounds the text of one request for a summary, in bytes.
 	maxTranscript = 1 << 20
 	// minPart is the smallest part of a message that is shown, in bytes. If there are too many messages for that,
@@ -40,7 +40,7 @@ func (run *runner) summaryRequest(c *Candidate, q *modelRequest, earlier string,
 		room = q.tokens
 	}
 	// A quarter stays free for the summary and for errors of the estimate.
-	most := min(max(room-room/4, 0)*bytesPerRoom, maxTranscript)
+	most := min(max(room-room/4, 0)*minBytesPerToken, maxTranscript)
 	r := model.Request{Messages: []model.Message{
 		{Role: model.RoleSystem, Name: "compaction", Content: summaryInstruction},
 		{

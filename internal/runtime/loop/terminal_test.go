@@ -73,7 +73,7 @@ func TestCallBegunBeforeTheEnd(t *testing.T) {
 	end, err := loop.Run(t.Context(), &in)
 	if err != nil || end.Reason != loop.ToolEnded || len(saved.calls) != 0 || len(found.calls) != 1 ||
 		in.State.Outcomes()[loop.Refused] != 1 {
-		t.Errorf("Run = %+v, %v with %q; want the call that was begun made again, and the other refused", end, err, callEnds(in))
+		t.Errorf("Run = %+v, %v with %q; want the begun call made again, and the other call refused", end, err, callEnds(in))
 	}
 }
 
@@ -88,7 +88,7 @@ func TestOverBudgetWithAnInterruptedCall(t *testing.T) {
 	in.Limits.MaxTokens = 100
 	end, err := loop.Run(t.Context(), &in)
 	if err != nil || end.Reason != loop.OverBudget || len(found.calls) != 1 || found.calls[0].CallID != "a" || len(s.requests) != 0 {
-		t.Errorf("Run = %+v, %v after %d calls; want the end after the one that was begun", end, err, len(found.calls))
+		t.Errorf("Run = %+v, %v after %d calls; want the end after the call that had begun", end, err, len(found.calls))
 	}
 }
 
@@ -116,7 +116,7 @@ func TestTerminalResultFitsTheSchema(t *testing.T) {
 // TestMisfitTerminalResultIsSentBack checks that the model receives the violations after the result, and then
 // answers itself or calls another tool. Results and answers share the limit of rejections.
 func TestMisfitTerminalResultIsSentBack(t *testing.T) {
-	const told = "The call was made, but its result was not accepted as the answer. It does not fit the JSON " +
+	const rejection = "The call was made, but its result was not accepted as the answer. It does not fit the JSON " +
 		"Schema of the answer:\n- must have \"capital\"\n" +
 		"Do not repeat the call to get its result in another form. Answer with only the corrected JSON and no other text."
 	save := func(id, n string) answer { return asksFor("", call(id, "save", `{"n":`+n+`}`)) }
@@ -131,15 +131,15 @@ func TestMisfitTerminalResultIsSentBack(t *testing.T) {
 	}{
 		"answers itself": {
 			"the model answers itself",
-			[]answer{save("a", "1"), says(fits)},
+			[]answer{save("a", "1"), says(validAnswer)},
 			[]result{{content: "{}"}},
-			6, loop.Answered, fits, 2,
+			6, loop.Answered, validAnswer, 2,
 		},
 		"another call": {
 			"a second call returns a result that fits",
 			[]answer{save("a", "1"), save("b", "2")},
-			[]result{{content: "{}"}, {content: fits}},
-			6, loop.ToolEnded, fits, 2,
+			[]result{{content: "{}"}, {content: validAnswer}},
+			6, loop.ToolEnded, validAnswer, 2,
 		},
 		"never": {
 			"two rejections are allowed",
@@ -155,12 +155,12 @@ func TestMisfitTerminalResultIsSentBack(t *testing.T) {
 		},
 		"in the last step": {
 			"a rejection after the last step does not count as out of steps",
-			[]answer{save("a", "1"), says(fits)},
+			[]answer{save("a", "1"), says(validAnswer)},
 			[]result{{content: "{}"}},
-			1, loop.Answered, fits, 2,
+			1, loop.Answered, validAnswer, 2,
 		},
 		"the second fits": {"the second of two results in one reply fits", []answer{asksFor("", call("a", "save", `{"n":1}`),
-			call("b", "save", `{"n":2}`))}, []result{{content: "{}"}, {content: fits}}, 6, loop.ToolEnded, fits, 1},
+			call("b", "save", `{"n":2}`))}, []result{{content: "{}"}, {content: validAnswer}}, 6, loop.ToolEnded, validAnswer, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, s := candidate("one", 1, tc.answers...)
@@ -184,8 +184,8 @@ func TestMisfitTerminalResultIsSentBack(t *testing.T) {
 			}
 			if len(s.requests) == 2 && name != "the second fits" {
 				last := s.requests[1].Messages
-				if m := last[len(last)-1]; m.Role != model.RoleTool || m.Content != "{}\n"+told || !answersEachCall(last) {
-					t.Errorf("the model was told %q, want the result and what is wrong with it", m.Content)
+				if m := last[len(last)-1]; m.Role != model.RoleTool || m.Content != "{}\n"+rejection || !answersEachCall(last) {
+					t.Errorf("the model received %q, want the result and its violations", m.Content)
 				}
 			}
 		})
@@ -209,8 +209,8 @@ func TestModelRefuses(t *testing.T) {
 	}
 }
 
-// TestRejectedReplyWithoutText checks that the model learns of the rejection. Without it, the same request would
-// give the same reply.
+// TestRejectedReplyWithoutText checks that the model receives the rejection of a reply without text. Without the
+// rejection, the next request would be the same and would get the same reply.
 func TestRejectedReplyWithoutText(t *testing.T) {
 	form, err := schema.Compile([]byte(`{"type":"object"}`))
 	if err != nil {
@@ -223,9 +223,9 @@ func TestRejectedReplyWithoutText(t *testing.T) {
 	if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason == loop.OutputInvalid || len(s.requests) != 3 {
 		t.Fatalf("Run = %+v, %v after %d requests; want the third to answer", end, err, len(s.requests))
 	}
-	told := strings.Join(transcript(s.requests[2]), "\n")
-	if !strings.Contains(told, "user: Your answer was not accepted") || !strings.Contains(told, "tool b: error (unavailable)") {
-		t.Errorf("the model was told %s\nwant the violations, and an answer to each call", told)
+	received := strings.Join(transcript(s.requests[2]), "\n")
+	if !strings.Contains(received, "user: Your answer was not accepted") || !strings.Contains(received, "tool b: error (unavailable)") {
+		t.Errorf("the model received %s\nwant the violations, and an answer to each call", received)
 	}
 }
 
@@ -283,7 +283,7 @@ func TestRepairNote(t *testing.T) {
 			for _, f := range in.State.CallResults {
 				got = append(got, f.Content)
 				if len(f.Content) > maxMessage || tc.want == nil && !strings.HasPrefix(f.Content, line) {
-					t.Errorf("the model was told %.200q of %d characters, want the changes within %d", f.Content,
+					t.Errorf("the model received %.200q with %d bytes, want the note about the repair and at most %d bytes", f.Content,
 						len(f.Content), maxMessage)
 				}
 			}

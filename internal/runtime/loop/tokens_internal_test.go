@@ -61,7 +61,7 @@ func TestTokenCacheIsBounded(t *testing.T) {
 		c.chunks[i] = 1
 	}
 	if c.count("one more") != 2 || len(c.chunks) != 1 {
-		t.Errorf("%d counts are cached, want an empty cache again after %d", len(c.chunks), maxCounts)
+		t.Errorf("%d counts are cached, want 1, because a cache with %d counts starts empty again", len(c.chunks), maxCounts)
 	}
 }
 

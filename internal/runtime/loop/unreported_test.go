@@ -13,7 +13,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// brokenRequest returns a request that fails after this number of bytes of a reply. usage may be zero.
+// brokenRequest returns the failure of a request after this number of bytes of a reply. usage may be zero.
 func brokenRequest(received int64, usage model.Usage) answer {
 	return answer{err: &model.Error{Kind: model.Network, Message: "it broke", Received: received, Usage: usage}}
 }

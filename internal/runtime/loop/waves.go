@@ -75,7 +75,7 @@ func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 			}
 		}
 		if outOfMemory = run.hold(0); outOfMemory != nil || run.interrupted() {
-			wave = nil // only read-only waves have more calls than are running: the next run makes the rest
+			wave = nil // the next run makes the calls that have not begun: they are all read-only
 		}
 	}
 	if outOfMemory != nil {
@@ -166,7 +166,7 @@ func (run *runner) recordEnd(ctx context.Context, d finishedCall) (followUp, err
 			unknownPrefix+"its result arrives later, and the call cannot be repeated to get it"+unknownSuffix))
 	case d.err == nil:
 		whole := d.result.Content
-		d.result.Content, b.redact = run.redacted(whole), nil // once, because matches are counted
+		d.result.Content, b.redact = run.redacted(whole), nil // redacted only once, because Redact counts its matches
 		b.Undo = compensation.Fill(ctx, d.tool, d.intent.Arguments, whole, d.result.Content)
 		return followUp{}, run.Record(b.succeeded(d.result))
 	case !over && run.shouldRetry(ctx, d):

@@ -127,7 +127,7 @@ func TestWaves(t *testing.T) {
 					`tool f: error (unavailable): there is no tool "gone": use one of slow, quick, write`, "tool g: of g",
 				}
 				if diff := cmp.Diff(want, transcript(s.requests[1])[1:]); diff != "" {
-					t.Errorf("the model was told, in its own order: -want +got:\n%s", diff)
+					t.Errorf("the model received the results, in the order of its calls: -want +got:\n%s", diff)
 				}
 			})
 		})
@@ -336,7 +336,7 @@ func TestRetryOnTimeout(t *testing.T) {
 						tc.calls, tc.outcome, tc.reason)
 				}
 				if keys := found.keys(); len(slices.Compact(keys)) != 1 {
-					t.Errorf("keys %q, want one", keys)
+					t.Errorf("idempotency keys %q, want the same key for each call", keys)
 				}
 			})
 		})
@@ -414,7 +414,7 @@ func testCallInput(t *testing.T, effect tool.Effect, repeatable bool) {
 			},
 		}
 		if diff := cmp.Diff(want, found.calls); diff != "" {
-			t.Errorf("the tool was told: -want +got:\n%s", diff)
+			t.Errorf("the tool received: -want +got:\n%s", diff)
 		}
 		if f := in.State.CallResults[1]; f.Spent == nil || f.Spent.Turn != "child" {
 			t.Errorf("the journal has %+v, want the usage of the sub-agent", f)

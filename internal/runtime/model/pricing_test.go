@@ -81,7 +81,7 @@ func TestCostOfAUsage(t *testing.T) {
 	}
 }
 
-// TestExpectedCost checks which prices a request is expected to have before it is sent.
+// TestExpectedCost checks the expected cost of a request that is not sent yet.
 func TestExpectedCost(t *testing.T) {
 	high, low := decimal.NewFromInt(4), decimal.NewFromInt(1)
 	for name, tc := range map[string]struct {

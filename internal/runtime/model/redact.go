@@ -1,7 +1,7 @@
 package model
 
 // Redact removes credentials from all texts of the endpoint in a reply. redact returns a text without credentials.
-// It must run on the whole reply, because a stream may cut a credential into pieces. A call whose ID contains a
+// Redact must run on the whole reply, because a stream may cut a credential into pieces. A call whose ID contains a
 // credential gets another ID.
 func (r *Reply) Redact(redact func(text string) string) {
 	r.Text, r.Reasoning = redact(r.Text), redact(r.Reasoning)

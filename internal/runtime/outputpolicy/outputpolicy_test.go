@@ -114,7 +114,7 @@ func TestHolds(t *testing.T) {
 		"false":         {"the expression is false", `!output.text.contains("refund")`, answer, isFalse},
 		"case":          {"patterns may ignore case", `output.text.matches("(?i)REFUND")`, answer, ""},
 		"data":          {"numbers of JSON are decimals", `output.data.total <= 40 && output.data.items[0].price > 39`, answer, ""},
-		"optional data": {"has tests for a field", `has(output.data.total) && !has(output.data.other)`, answer, ""},
+		"optional data": {"the macro has() tests whether a field exists", `has(output.data.total) && !has(output.data.other)`, answer, ""},
 		"usage":         {"both kinds of tokens count", `output.usage.totalTokens == 120 && output.usage.cost < 0.3`, answer, ""},
 		"citations": {
 			"the answer has one local source", `size(output.citations.local) == 1 && "kb:refunds" in output.citations.local`,

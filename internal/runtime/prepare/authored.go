@@ -123,7 +123,8 @@ func checkForModels(all []ModelTexts, scope template.Scope) error {
 	return nil
 }
 
-// fieldOf returns the field of a text. from names the source of the text if the object only refers to it.
+// fieldOf returns the field of a text, as error messages name it. If the object only refers to the text, from is the
+// name of the text's source. Otherwise from is empty.
 func fieldOf(field, from string) string {
 	if from != "" {
 		return field + "From, " + from

@@ -15,7 +15,8 @@ func deepCopy(in Input) (Input, int) {
 	return in, replaced
 }
 
-// deepCopyValue does this in place for a value and everything that it refers to.
+// deepCopyValue makes such a copy in place: it replaces everything that a value refers to by a copy. It returns the
+// number of replaced bytes.
 func deepCopyValue(v reflect.Value) (replaced int) {
 	switch v.Kind() { //nolint:exhaustive // because all other kinds hold neither texts nor references
 	case reflect.String:

@@ -34,7 +34,7 @@ func TestTextsForModels(t *testing.T) {
 		"provider":       {"texts without an override stay", "router", "gpt-5", []string{tools, own, profile}},
 		"first entry":    {"only the first entry that matches applies", "router", "qwen3:8b", []string{behavior, qwen, profile}},
 		"all others":     {"an override may be empty", "main", "gpt-5", []string{profile}},
-		"colon in names": {"the provider is compared together with the model", "main", "router:x", []string{tools, own, profile}},
+		"colon in names": {"the pattern router:* also matches this model name", "main", "router:x", []string{tools, own, profile}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := input(func(in *prepare.Input) {

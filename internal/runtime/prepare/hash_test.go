@@ -154,7 +154,7 @@ func TestRenderHashCoversTheStablePart(t *testing.T) {
 		"parameter of a tool": func(in *prepare.Input) { in.Tools[0].Parameters[1].Default = nil },
 		"model":               func(in *prepare.Input) { in.Model = "large" },
 	} {
-		t.Run("other for another "+name, func(t *testing.T) {
+		t.Run("different for another "+name, func(t *testing.T) {
 			in := everything()
 			change(&in)
 			if got := mustPrepare(t, in).Report; got.RenderHash == base.RenderHash {

@@ -213,7 +213,7 @@ func TestEveryAuthoredTextIsATemplate(t *testing.T) {
 						`one of .Agent.Description, .Agent.Name, .Session.Name, .Turn.Name, .Turn.Namespace`,
 				}
 				if diff := cmp.Diff(want, got); diff != "" {
-					t.Errorf("the error about a fault in any text, even one that the mode leaves out: -want +got:\n%s", diff)
+					t.Errorf("the error, which must be found even if the mode leaves the text out: -want +got:\n%s", diff)
 				}
 			})
 		}

@@ -55,7 +55,7 @@ func TestMessages(t *testing.T) {
 		want   []message
 	}{
 		"least": {"empty messages are left out", input(), []message{system, runtime, user}},
-		"all seven": {"all messages are in order", everything(), []message{
+		"everything": {"all messages are in order", everything(), []message{
 			system,
 			{"system", "runtime_metadata", strings.Replace(metadata, "- provider", "- session_id: s-1\n- provider", 1)},
 			{"system", "memory_context", data(memoryLabel, "- Ordered before.", "- [User] Likes tea.")},
@@ -119,7 +119,7 @@ func TestMessages(t *testing.T) {
 					`{"a":"&lt;/untrusted-text&gt;\u0000","b":[1.50,null]}`)}, user,
 			},
 		},
-		"only for the product": {"an enrichment that is not for the model leaves the context pack out", input(func(in *prepare.Input) {
+		"only for the product": {"an enrichment that is not for the model makes no context pack", input(func(in *prepare.Input) {
 			in.Turn.Enrichments = []turncontext.Enrichment{{ID: "e", Kind: "Review", Content: "x", Audience: "Product"}}
 		}), []message{system, runtime, user}},
 		"no memory wanted": {"a cap of 0 means no memories", input(func(in *prepare.Input) {

@@ -52,7 +52,8 @@ type Report struct {
 	ContextHash string `json:"contextHash"`
 	// Profile is the revision of the profile that the prompt was made from.
 	Profile Revision `json:"profile"`
-	// Expression is the expression that the model is asked for. Provenance says which parts of the input it is shown.
+	// Expression is the expression that the model is asked for. Provenance says which parts of the input are in the
+	// messages.
 	Expression turncontext.Expression `json:"expression"`
 	Provenance turncontext.Provenance `json:"provenance"`
 	// Variables are the names of the variables that the profile declares, sorted.

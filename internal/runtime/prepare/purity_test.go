@@ -201,8 +201,8 @@ func TestSample(t *testing.T) {
 		t.Errorf("Sample: %v, want the position of the undeclared variable", err)
 	}
 	for text, want := range map[string]string{
-		"{{ .Session.Name }}": "without a conversation", "{{ if .Session }}{{ .Session }}{{ end }}": "with one",
-		"{{ if .Session }}{{ if lt .Session.Name 1 }}{{ end }}{{ end }}": "with one, when it runs",
+		"{{ .Session.Name }}": "without a conversation", "{{ if .Session }}{{ .Session }}{{ end }}": "with a conversation",
+		"{{ if .Session }}{{ if lt .Session.Name 1 }}{{ end }}{{ end }}": "with a conversation, when the template is executed",
 	} {
 		in.Profile.Instructions = text
 		if _, err := prepare.Sample(in.Agent, in.Profile, nil, "small"); err == nil ||

@@ -40,7 +40,7 @@ func mustPrepare(t testing.TB, in prepare.Input) *prepare.Prepared {
 	return p
 }
 
-// content returns the content of the first message with a name.
+// content returns the content of the first message with this name.
 func content(p *prepare.Prepared, name string) string {
 	for _, m := range p.Messages {
 		if m.Name == name {

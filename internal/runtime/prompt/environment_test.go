@@ -50,7 +50,7 @@ func TestEnvironment(t *testing.T) {
 			"Wednesday, June 10, 2026 (2026-06-10)|22:00 PDT|Tuesday, June 9, 2026 (2026-06-09)|Thursday, June 11, 2026 (2026-06-11)",
 		},
 		"half hours": {
-			"zones of half hours", "Asia/Kolkata", "2026-03-07T19:00:00Z",
+			"an offset may have half an hour", "Asia/Kolkata", "2026-03-07T19:00:00Z",
 			"Sunday, March 8, 2026 (2026-03-08)|00:30 IST|Saturday, March 7, 2026 (2026-03-07)|Monday, March 9, 2026 (2026-03-09)",
 		},
 		"quarters": {

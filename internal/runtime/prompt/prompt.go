@@ -1,5 +1,5 @@
-// Package prompt makes the system prompt. It consists of tagged sections in two parts. The stable part is the same
-// for every Turn of an agent and its profile, so providers can cache it. The rest is the dynamic part.
+// Package prompt makes the system prompt. The prompt consists of tagged sections in two parts. The stable part is the
+// same for every Turn of an agent and its profile, so providers can cache it. The rest is the dynamic part.
 //
 // The table in sections.go defines the order of the sections. Below the table, there is one function for each
 // section.
@@ -196,8 +196,8 @@ func (r *rendering) end() {
 	}
 }
 
-// authored joins texts unchanged. If they contain fences and the prompt has not explained fences yet, it puts the
-// explanation before them.
+// authored joins texts, without the line breaks around them. If they contain fences and the prompt has not explained
+// fences yet, authored puts the explanation before them.
 func (r *rendering) authored(texts ...template.Text) string {
 	var parts []string
 	fenced := false

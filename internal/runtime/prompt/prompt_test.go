@@ -82,7 +82,7 @@ const environment = `<environment>
 - Tomorrow: Friday, June 12, 2026 (2026-06-12)
 </environment>`
 
-const leastAgent = `<agent>
+const smallestPrompt = `<agent>
 - Name: helper
 - Model: small
 </agent>
@@ -109,10 +109,10 @@ No tools are available in this turn. Answer from the information you have, and d
 
 ` + environment
 
-func TestMinimalAgent(t *testing.T) {
+func TestSmallestInput(t *testing.T) {
 	got := mustRender(t, input())
-	if diff := cmp.Diff(leastAgent, got.Text); diff != "" {
-		t.Errorf("text of the least agent: -want +got:\n%s", diff)
+	if diff := cmp.Diff(smallestPrompt, got.Text); diff != "" {
+		t.Errorf("prompt of the smallest input: -want +got:\n%s", diff)
 	}
 	want := prompt.Report{
 		Mode: prompt.Full, Chars: 1178, StableChars: 978, DynamicChars: 200,

@@ -253,7 +253,7 @@ func TestCacheBoundary(t *testing.T) {
 			[]string{"<environment>", "<agent>", "<tools_available>"},
 		},
 		"first rendered": {
-			"sections that are left out before it do not matter",
+			"a section that is left out before the boundary does not matter",
 			input(only("subject", "agent", "environment", "tools")),
 			[]string{"<agent>"},
 			[]string{"<environment>", "<tools_available>"},

@@ -17,7 +17,7 @@ const (
 //
 // Capstan implements this itself because the available libraries are unmaintained or are whole search engines.
 func BM25(texts [][]string, query []string) []float64 {
-	counts := make([]map[string]float64, len(texts)) // of each word in each text
+	counts := make([]map[string]float64, len(texts)) // for each text, the number of occurrences of each word
 	lengths := make([]float64, len(texts))
 	within := map[string]float64{} // the number of texts that contain a word
 	var total float64

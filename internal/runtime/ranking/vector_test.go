@@ -47,7 +47,7 @@ func TestSimilarity(t *testing.T) {
 }
 
 func TestBlend(t *testing.T) {
-	m := func(all ...float64) (out []*float64) { // 9 stands for none
+	m := func(all ...float64) (out []*float64) { // 9 stands for an unknown similarity
 		for _, one := range all {
 			if one == 9 {
 				out = append(out, nil)

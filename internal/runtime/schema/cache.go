@@ -73,7 +73,7 @@ func (c *cache) grow(key [sha256.Size]byte, e *entry, size int) {
 	c.shrink(key)
 }
 
-// shrink drops entries until the cache is within its bounds. It never drops the entry keep.
+// shrink drops entries until the cache is within its bounds. It never drops the entry with the key keep.
 func (c *cache) shrink(keep [sha256.Size]byte) {
 	for k, e := range c.entries { // in random order, because the next use of an entry cannot be predicted
 		if len(c.entries) <= maxCached && c.bytes <= maxCachedBytes {

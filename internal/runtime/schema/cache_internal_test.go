@@ -12,7 +12,7 @@ func TestTheCacheIsBounded(t *testing.T) {
 		reason  string
 		length  int
 		schemas int
-		most    int
+		want    int
 	}{
 		"small": {"the number of schemas is limited", 10, maxCached + 10, maxCached},
 		"large": {"the size of the schemas is limited", 1 << 19, maxCached + 10, maxCachedBytes >> 19},
@@ -38,8 +38,8 @@ func TestTheCacheIsBounded(t *testing.T) {
 			for _, e := range c.entries {
 				held += e.bytes
 			}
-			if len(c.entries) != tc.most || c.bytes != held || held > maxCachedBytes {
-				t.Errorf("%d schemas of %d bytes, counted as %d; want %d: %s", len(c.entries), held, c.bytes, tc.most, tc.reason)
+			if len(c.entries) != tc.want || c.bytes != held || held > maxCachedBytes {
+				t.Errorf("%d schemas of %d bytes, counted as %d; want %d: %s", len(c.entries), held, c.bytes, tc.want, tc.reason)
 			}
 		})
 	}

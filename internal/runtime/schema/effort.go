@@ -17,8 +17,8 @@ var errEffort = errors.New("is too large or nested too deep to be held against a
 
 // affordable reports whether a value can be validated in a bounded time. If a schema refers back to itself in several
 // ways for the same property, each level of a value multiplies the work. If the references are for different
-// properties, the work depends on the value. So affordable counts the work before the validation. Counting takes only a
-// small part of the time.
+// properties, the work depends on the value. This function therefore counts the work before the validation, which takes
+// much longer than the counting.
 func affordable(s *jsonschema.Schema, value any) bool {
 	e := effort{left: maxEffort}
 	e.value(s, value)

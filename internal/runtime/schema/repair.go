@@ -75,7 +75,7 @@ func bounded(changes []string) []string {
 type repair struct {
 	instance, document any
 	changes            []string
-	// keep keeps unknown properties, and prevents additions to objects that have unknown properties.
+	// keep is true if unknown properties are kept, and nothing is added to objects that have unknown properties.
 	keep bool
 }
 

@@ -66,7 +66,7 @@ func TestRepair(t *testing.T) {
 			[]string{`removed "y", "z"`},
 		},
 		"deep": {
-			"repairs apply within lists and behind references", `{"n":1,"unit":"g","list":[{"k":1},{"c":"2"}]}`,
+			"repairs apply to the items of lists and to referenced schemas", `{"n":1,"unit":"g","list":[{"k":1},{"c":"2"}]}`,
 			`{"list":[{"k":1},{"c":2,"k":{"a":[1]}}],"n":1,"unit":"g"}`,
 			[]string{"/list/1/c: converted the text to the number 2", `/list/1: added the default of "k"`},
 		},

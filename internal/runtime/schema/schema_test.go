@@ -448,7 +448,7 @@ func TestNestedValuesAreCheckedInABoundedTime(t *testing.T) {
 	}
 }
 
-func TestCachedIsSafeForConcurrentUseAndBounded(t *testing.T) {
+func TestCachedIsSafeForConcurrentUse(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {

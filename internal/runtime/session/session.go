@@ -136,8 +136,8 @@ func (c *Conversation) Summary() string {
 	return ""
 }
 
-// Kept returns the sequence number of the first entry to keep if at least the last messages of this part must be kept,
-// where messages is their number. If messages is 0, it returns the sequence number after this part.
+// Kept returns the sequence number of the first entry to keep, so that at least the given number of the newest messages
+// of this part is kept. If messages is 0, Kept returns the sequence number after this part.
 func (c *Conversation) Kept(messages int) int64 {
 	i := len(c.Counts)
 	for ; messages > 0 && i > 0; i-- {

@@ -48,7 +48,7 @@ var journals = map[string]func(t *testing.T) journal.Journal{
 	},
 }
 
-// answered returns a Turn with every kind of content that a message can have.
+// answered returns an answered Turn with messages of the user, the assistant and tools.
 func answered(uid string) session.Turn {
 	return session.Turn{
 		UID: uid, Name: "turn-" + uid, ContextTokens: 30,
@@ -318,7 +318,8 @@ func TestConcurrentAdd(t *testing.T) {
 
 var errBroken = errors.New("the disk is full")
 
-// failing is a journal whose next appends fail, after the entries were written if written is true.
+// failing is a journal whose next appends fail; left is their number. If written is true, a failing append writes its
+// entries nevertheless.
 type failing struct {
 	*journaltest.Memory
 	left    int

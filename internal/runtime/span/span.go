@@ -54,7 +54,7 @@ const (
 	spanDigits  = 16
 	// headerLength is the length of a header of version 00, and the minimum of later versions.
 	headerLength = 2 + 1 + traceDigits + 1 + spanDigits + 1 + 2
-	// maxHeader is the longest header of a later version that is read.
+	// maxHeader is the maximum length of a header of a later version.
 	maxHeader = 128
 )
 

@@ -59,7 +59,7 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// TestHeaderOf checks that a request carries the span of its context, and none without a span.
+// TestHeaderOf checks the header of a request with a span, and that a request without a span has no header.
 func TestHeaderOf(t *testing.T) {
 	c := span.Context{TraceID: span.TraceIDOf("a"), SpanID: span.IDOf("a", ""), Sampled: true}
 	if got := span.HeaderOf(span.With(t.Context(), c)); got != c.String() {

@@ -50,7 +50,8 @@ type Task struct {
 	// Claim is the number of the claim. It grows with each claim, and calls with an older number are refused. It is 0
 	// before the first claim.
 	Claim int64
-	// Attempts is the number of attempts that have begun, without attempts that were postponed with CutOff false.
+	// Attempts is the number of attempts that have begun. An attempt that ended with a Delay without CutOff does not
+	// count.
 	Attempts int
 	// Result is the result. It is nil until the work is done.
 	Result *Result
@@ -103,8 +104,8 @@ func Keys(uids ...string) []string {
 
 // Search selects the task to claim.
 type Search struct {
-	// After is the namespace of the task that was claimed last; namespaces take turns. Tasks of the namespaces in
-	// Except are not claimed.
+	// After is the namespace of the task that was claimed last, so that the next task is from another namespace if
+	// possible. Tasks of the namespaces in Except are not claimed.
 	After  string
 	Except []string
 	// Now is the current time. Until is the time at which the claim expires.

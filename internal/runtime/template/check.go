@@ -21,7 +21,7 @@ type checker struct {
 	field, text string
 	scope       Scope
 	untrusted   bool
-	condition   bool // while the condition of an {{ if }} is checked
+	condition   bool // true while the condition of an {{ if }} is checked
 	err         *invalid.Error
 }
 

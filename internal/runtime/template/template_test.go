@@ -252,7 +252,7 @@ func TestInvalidTemplates(t *testing.T) {
 			"only the first fault is reported", "{{ .a }}{{ .b }}{{ range . }}{{ end }}",
 			":1:4: variable \"a\" is not declared: add it to the profile's spec.variables, or use one of " + names,
 		},
-		"else of range": {"break has no loop to leave", "{{ break }}", ":1:1: template error: {{break}} outside {{range}}"},
+		"break": {"break has no loop to leave", "{{ break }}", ":1:1: template error: {{break}} outside {{range}}"},
 		"three braces": {
 			"a third brace is not part of an action", "{{{ .tone }}}",
 			":1:2: template error: unexpected \"{\" in command",

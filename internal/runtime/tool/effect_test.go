@@ -18,7 +18,7 @@ func TestHintsMayOnlyMakeAnEffectStricter(t *testing.T) {
 				for _, declared := range effects {
 					got := tool.ResolveEffect(declared, h)
 					if got != tool.Stricter(got, declared) {
-						t.Errorf("declared %q with %s: %s, want nothing less strict", declared, hintsText(h), got)
+						t.Errorf("declared %q with %s: %s, want nothing less strict than the declaration", declared, hintsText(h), got)
 					}
 					if got != tool.Destructive && got != declared {
 						t.Errorf("declared %q with %s: %s, want the declaration or Destructive", declared, hintsText(h), got)

@@ -7,7 +7,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 )
 
-// rank returns a score for each tool: how well its words match a query and, if similar can compare them, its meaning.
+// rank returns a score for each tool: how well its words match a query. If similar returns similarities, the score also
+// says how well the meaning of the tool matches.
 func rank(tools []Tool, query string, similar func(texts []string) []*float64) []float64 {
 	texts, split := make([]string, len(tools)), make([][]string, len(tools))
 	for i, t := range tools {
@@ -24,7 +25,7 @@ func rank(tools []Tool, query string, similar func(texts []string) []*float64) [
 	return scores
 }
 
-// textOf returns all words that a model receives about a tool.
+// textOf returns the text about a tool that rank compares with a query: its names and descriptions.
 func textOf(t Tool) string {
 	var b strings.Builder
 	for _, part := range []string{t.Name, t.Description, t.UseWhen} {

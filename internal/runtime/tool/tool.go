@@ -21,7 +21,7 @@ type Effect string
 const (
 	// ReadOnly calls change nothing.
 	ReadOnly Effect = "ReadOnly"
-	// Idempotent calls change no more when they are repeated.
+	// Idempotent calls change nothing more when they are repeated.
 	Idempotent Effect = "Idempotent"
 	// Destructive calls must not be repeated. A tool of unknown effect is Destructive.
 	Destructive Effect = "Destructive"
@@ -172,7 +172,8 @@ type Call struct {
 	// IdempotencyKey identifies the call permanently: a repeated call has the same key. Servers may use it to
 	// detect repeats.
 	IdempotencyKey string
-	// Step is the step of the call, from 1. CallID is the ID that the model gave it.
+	// Step is the step of the call, from 1. It is 0 for a call before the first step. CallID is the ID of the call,
+	// which is unique in the Turn.
 	Step   int
 	CallID string
 	// Attempt is the attempt number, from 1. It is above 1 if the call may have been made before.

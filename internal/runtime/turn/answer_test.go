@@ -102,7 +102,7 @@ func TestOlderBuildsCanReadShortAnswers(t *testing.T) {
 	}
 }
 
-// lossy is a journal that has lost one artifact, or cannot read it now.
+// lossy is a journal that returns err in place of each artifact.
 type lossy struct {
 	journal.Journal
 	err error
@@ -123,7 +123,8 @@ func TestAnswerThatCannotBeReadIsAnError(t *testing.T) {
 		"store unavailable": {"the run must try again instead of ending the turn without its answer", unavailable, unavailable, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// Quotes grow in JSON, so the answer is large. The reply that contains it is not an artifact.
+			// Each "<" takes six bytes of JSON, so the answer becomes an artifact. The entry of the reply is just
+			// small enough.
 			c, _ := candidate("p0", 1, says(strings.Repeat("<", 9_000)))
 			j := &journaltest.Memory{}
 			mustRun(t, j, input(c))

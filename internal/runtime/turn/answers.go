@@ -28,7 +28,7 @@ const (
 //
 // A call is answered if the recorded Turn made the same call: the same tool with the same arguments, in any order of
 // fields. If the recorded Turn made the call several times, the results are returned in their order, and further calls
-// receive the last one again. Any other call fails, and the error tells the model that the call was not made.
+// receive the last result again. Any other call fails, and the error tells the model that the call was not made.
 type Answers struct {
 	recording *Recording
 
@@ -44,7 +44,7 @@ type AnswerSummary struct {
 	Recorded int `json:"recorded"`
 	// NotMade is the number of calls without a recorded result. They were not made.
 	NotMade int `json:"notMade"`
-	// Unanswered are the first of these calls, at most 20.
+	// Unanswered are the first calls without a recorded result, at most 20.
 	Unanswered []UnansweredCall `json:"unanswered,omitempty"`
 }
 
@@ -133,7 +133,7 @@ func callSignature(name string, arguments json.RawMessage) string {
 	return name + "\x00" + string(data)
 }
 
-// result returns the recorded result of a call, as the tool returned it.
+// result returns the recorded result or error of a call, as the tool returned it.
 func (c *RecordedCall) result(ctx context.Context, recording *Recording) (tool.Result, error) {
 	if c.finished.Outcome == loop.Failed {
 		return tool.Result{}, c.failure(recording.nonce)

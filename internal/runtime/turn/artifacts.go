@@ -53,7 +53,7 @@ func (a *artifacts) add(f loop.CallResult) {
 	}
 }
 
-// find returns an artifact of this Turn, or an error that lists the artifacts to ask for.
+// find returns an artifact of this Turn, or an error that lists the newest artifacts.
 func (a *artifacts) find(name string) (artifact, *tool.Error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

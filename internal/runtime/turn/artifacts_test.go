@@ -33,7 +33,7 @@ func TestReadArtifact(t *testing.T) {
 			name + "12499 to 12501 of 25000; continue at offset 12501.\néü",
 		},
 		"end": {
-			"a page ends with the artifact", `{"name":"call-1-1","offset":24998}`, false,
+			"the last page ends where the artifact ends", `{"name":"call-1-1","offset":24998}`, false,
 			name + "24998 to 25000 of 25000; this is the end.\nüü",
 		},
 		"limit above the maximum": {
@@ -90,7 +90,7 @@ func TestReadArtifact(t *testing.T) {
 				}
 				c, s = candidate("p0", 1, says("Done."))
 				in.Chain, in.Epoch, in.Preparation = []loop.Candidate{c}, 2, mustNotPrepare(t)
-				mustRun(t, copyWith(t, j, n+1), in)
+				mustRun(t, copyWithArtifacts(t, j, n+1), in)
 				if got := s.requests[0].Messages; got[len(got)-1].Content != want {
 					t.Errorf("after a restart the model received %.200q, want %.200q", got[len(got)-1].Content, want)
 				}
@@ -99,8 +99,8 @@ func TestReadArtifact(t *testing.T) {
 	}
 }
 
-// copyWith copies the first n entries of a journal, together with the artifacts of their outputs.
-func copyWith(t *testing.T, from journal.Journal, n int) journal.Journal {
+// copyWithArtifacts copies the first n entries of a journal, together with the artifacts of their outputs.
+func copyWithArtifacts(t *testing.T, from journal.Journal, n int) journal.Journal {
 	t.Helper()
 	to := &journaltest.Memory{}
 	for _, e := range entries(t, from, "uid")[:n] {
@@ -149,12 +149,12 @@ func TestAllOfAnArtifactCanBeRead(t *testing.T) {
 		read.WriteString(strings.TrimSuffix(body, "\n</tool-output "+nonce+">"))
 	}
 	if read.String() != hostile {
-		t.Errorf("%d bytes were read, want the %d of the output", read.Len(), len(hostile))
+		t.Errorf("%d bytes were read, want the %d bytes of the output", read.Len(), len(hostile))
 	}
 }
 
-// TestReadArtifactReservesMemory checks that an artifact is read only once there is memory for it, and that this memory
-// is released. Eight calls of each Turn may read an artifact of 32 MiB at the same time.
+// TestReadArtifactReservesMemory checks that an artifact is read only after memory for it was reserved, and that this
+// memory is released. Eight calls of each Turn may read an artifact of 32 MiB at the same time.
 func TestReadArtifactReservesMemory(t *testing.T) {
 	for name, tc := range map[string]struct {
 		refusal error
@@ -207,7 +207,8 @@ func TestArtifactOfAnotherTurnIsUnknown(t *testing.T) {
 	}
 }
 
-// TestArtifactsAreReadWhileTheyAreMade makes and reads artifacts in one wave. The race detector checks it.
+// TestArtifactsAreReadWhileTheyAreMade makes and reads artifacts in one wave, so that the race detector sees
+// unsynchronized access.
 func TestArtifactsAreReadWhileTheyAreMade(t *testing.T) {
 	reply := calls("", call("c1", "dump"), model.ToolCall{ID: "c2", Name: "read_artifact", Arguments: `{"name":"call-1-1"}`},
 		model.ToolCall{ID: "c3", Name: "dump", Arguments: `{"n":3}`},

@@ -44,7 +44,7 @@ func limitedTo(uid string, epoch, tokens int64, provider model.Provider) *turn.I
 	return &in
 }
 
-// killInRequest runs a Turn in a process that is killed while its first request is under way.
+// killInRequest runs a Turn in a process that is killed during its first request.
 func killInRequest(t *testing.T, j journal.Journal, uid string, tokens int64) {
 	t.Helper()
 	life, kill := context.WithCancelCause(t.Context())
@@ -86,6 +86,7 @@ func TestRefusalAfterAKill(t *testing.T) {
 	j := &journaltest.Memory{}
 	killInRequest(t, j, "uid", limit)
 	before := accountOf(t, j)
+	// Another Turn uses 4500 tokens, so the rest of the limit is too small for the next request.
 	for i, c := range []budget.Change{
 		{Reserve: []budget.Reservation{{Hold: budget.Hold{Key: before.Key, Currency: "USD"}}}}, {Outcome: &budget.Amount{Tokens: 4500}},
 	} {
@@ -105,7 +106,7 @@ func TestRefusalAfterAKill(t *testing.T) {
 			t.Errorf("after epoch %d: %+v; want the estimate of %d tokens and nothing reserved", epoch, a, estimate)
 		}
 		if n := len(kinds(t, j)); length > 0 && n != length {
-			t.Errorf("the journal has %d entries after epoch %d, and had %d before: another refusal is not news", n, epoch, length)
+			t.Errorf("the journal has %d entries after epoch %d, and had %d before; want no entry for a repeated refusal", n, epoch, length)
 		}
 		length = len(kinds(t, j))
 	}
@@ -118,8 +119,8 @@ func TestRefusalAfterAKill(t *testing.T) {
 	}
 }
 
-// TestCutOffRequestsDoNotBlockEachOther kills the processes of all Turns of a Budget that is too small for the
-// reservations of all of them and one more prompt.
+// TestCutOffRequestsDoNotBlockEachOther kills the processes of all Turns of a Budget during their first requests. The
+// reservations of these requests use up the limit of the Budget, so a Turn must release its own reservation first.
 func TestCutOffRequestsDoNotBlockEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const turns = 3

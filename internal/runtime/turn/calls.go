@@ -158,7 +158,7 @@ func (t *tally) addResult(f loop.CallResult) {
 func (t *tally) addDecision(payload json.RawMessage) {
 	var d loop.Decision
 	if json.Unmarshal(payload, &d) != nil {
-		return // the loop has already read this payload
+		return // this cannot happen, because the loop has already read the same payload
 	}
 	if i, listed := t.index[callKey{d.Step, d.CallID}]; listed && t.calls[i].DecidedBy == "" {
 		t.calls[i].DecidedBy = d.By

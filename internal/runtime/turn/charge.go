@@ -63,7 +63,7 @@ func (r *run) recordedSession() *Session {
 // EndDeletedTurn writes the end of a sub-agent's Turn whose object is gone into the journal, unless the journal has an
 // end. A run that has not noticed the deletion can then spend nothing more. EndDeletedTurn returns the usage of the
 // Turn and of its own sub-agents, or a *loop.Parked error while the Turn of such a sub-agent has not ended. It returns
-// nil for a journal without entries.
+// nil if the journal has no entries or belongs to a Session.
 func (e *Engine) EndDeletedTurn(ctx context.Context, uid string, children SubAgentUsageFunc) (*tool.Spent, error) {
 	r, err := e.openGone(ctx, uid, children)
 	if err != nil || r == nil {
@@ -89,8 +89,7 @@ func (e *Engine) EndDeletedTurn(ctx context.Context, uid string, children SubAge
 	return out, nil
 }
 
-// ObjectEnd is the end of a Turn as its object has it. The journal does not have it, because no executor has written
-// it.
+// ObjectEnd is the end of a Turn according to its object. No executor has written this end into the journal.
 type ObjectEnd struct {
 	// Stop and Message describe the end for the result. Reason is the reason in the record.
 	Stop            Stop
@@ -136,7 +135,7 @@ func (e *Engine) EndFromObject(ctx context.Context, in *Input, end ObjectEnd, ch
 	if err != nil {
 		return false, err
 	}
-	if r.log.Len() == 0 { // the entries keep a paused run from starting
+	if r.log.Len() == 0 { // these entries prevent a paused run from starting the Turn
 		return false, r.endWith(result, nil, nil, journal.Record{Kind: journal.RunStarted, Payload: r.started()})
 	}
 	if err := r.chargeObjectEnd(result); err != nil {
@@ -174,7 +173,8 @@ func (e *Engine) openGone(ctx context.Context, uid string, children SubAgentUsag
 	return e.openEnded(ctx, in, last.Epoch, children)
 }
 
-// openEnded opens a journal whose last entry has this epoch, for a run that only ends it.
+// openEnded opens the journal of a Turn for a run that only writes the end of the Turn. epoch is the newest epoch of
+// the Turn so far.
 func (e *Engine) openEnded(ctx context.Context, in *Input, epoch int64, children SubAgentUsageFunc) (r *run, err error) {
 	// The next epoch fences a run that has not noticed the end: its next append fails.
 	in.Epoch = epoch + 1
@@ -184,11 +184,11 @@ func (e *Engine) openEnded(ctx context.Context, in *Input, epoch int64, children
 		return children(ctx, DeletedTurn{UID: in.UID, Namespace: in.Namespace, Name: in.Name}, call, child)
 	}
 	o := r.options()
-	o.First = nil // because this run must not count as one
+	o.First = nil // because this run must not count as a run of the Turn
 	if r.log, err = journal.Open(ctx, in.UID, in.Epoch, o); err != nil {
 		return nil, err
 	}
-	r.resumes = max(0, r.replayed.resumes()-1) // because nothing continues the last run
+	r.resumes = max(0, r.replayed.resumes()-1) // because this run does not resume the Turn
 	return r, nil
 }
 
@@ -240,9 +240,9 @@ func (e *Engine) setIdentity(ctx context.Context, in *Input, first journal.Entry
 }
 
 // Charge ends the Turn in its journal as cancelled, unless the Turn has ended. It adds the Turn to the history of its
-// Session, unless the history has it, and returns its place there. It returns nil if s is not the Turn's Session or if
-// its history cannot be read. It returns journal.ErrSequence or journal.ErrFenced if another process writes the journal
-// at the same time: the caller must then read the journal again.
+// Session, unless the history already has the Turn, and returns the place of the Turn in the history. It returns nil if
+// s is not the Turn's Session or if the history cannot be read. It returns journal.ErrSequence or journal.ErrFenced if
+// another process writes the journal at the same time: the caller must then read the journal again.
 func (a *ChargeableTurn) Charge(s Session) (*SessionPosition, error) {
 	r := a.run
 	r.in.Session = &s
@@ -258,9 +258,10 @@ func (a *ChargeableTurn) Charge(s Session) (*SessionPosition, error) {
 	return result.Session, nil
 }
 
-// ChargeKnown adds a Turn whose own journal cannot be used to the history of its Session, unless the history has
-// it, and returns its place there. counted is true if the known totals of the Session include the Turn. ChargeKnown
-// returns journal.ErrDamaged or journal.ErrNewer for a history that this build cannot read.
+// ChargeKnown adds a Turn whose own journal cannot be used to the history of its Session, unless the history already
+// has the Turn. It returns the place of the Turn in the history. counted is true if the known totals of the Session
+// include the Turn. ChargeKnown returns journal.ErrDamaged or journal.ErrNewer for a history that this build cannot
+// read.
 func (e *Engine) ChargeKnown(ctx context.Context, s Session, t session.Turn, counted bool) (*SessionPosition, error) {
 	since := session.ExternalState{Known: s.Known}
 	if counted {

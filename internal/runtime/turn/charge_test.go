@@ -36,7 +36,7 @@ func noChildren(context.Context, turn.DeletedTurn, loop.Intent, string) (tool.Re
 	return tool.Result{}, errors.New("the Turn has no sub-agents")
 }
 
-// charge charges the Turn a to its Session.
+// charge charges the Turn with the UID "a" to its Session.
 func charge(t *testing.T, j journal.Journal) *turn.SessionPosition {
 	t.Helper()
 	a, err := engine(j).OpenDeletedTurn(t.Context(), "a", noChildren)
@@ -73,7 +73,8 @@ func TestRunOfADeletedTurnStops(t *testing.T) {
 				t.Errorf("history %+v, want the Turn without messages", h.Turns)
 			}
 			if diff := cmp.Diff(place, charge(t, j)); diff != "" || len(history(t, j).Turns) != 1 {
-				t.Errorf("charged again to %d Turns: -want +got:\n%s", len(history(t, j).Turns), diff)
+				t.Errorf("after a second charge, the history has %d Turns, and the place differs: -want +got:\n%s",
+					len(history(t, j).Turns), diff)
 			}
 		})
 	}
@@ -123,8 +124,8 @@ func TestJournalsWithoutACharge(t *testing.T) {
 	}
 }
 
-// TestADeletedTurnReportsACallOfUnknownOutcome checks that such a call is reported, because it may have had its
-// effect.
+// TestADeletedTurnReportsACallOfUnknownOutcome checks that a call is reported if its outcome is unknown, because the
+// call may have taken effect.
 func TestADeletedTurnReportsACallOfUnknownOutcome(t *testing.T) {
 	j := &journaltest.Memory{}
 	var kill context.CancelCauseFunc

@@ -19,7 +19,7 @@ import (
 )
 
 // TestTurnEndsAfterItsSubAgent checks that a Turn that is cancelled or late waits for the end of its sub-agent. The
-// usage of the sub-agent counts in its record and in its Session.
+// result of the Turn and the totals of its Session must include the usage of the sub-agent.
 func TestTurnEndsAfterItsSubAgent(t *testing.T) {
 	spent := &tool.Spent{
 		Turn: "child", Usage: model.Usage{InputTokens: 500, OutputTokens: 20},

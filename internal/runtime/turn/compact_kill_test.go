@@ -35,8 +35,8 @@ func (b *biller) Generate(ctx context.Context, r *model.Request) (*model.Reply, 
 	chars, looked := 0, 0
 	for _, m := range r.Messages {
 		chars += len(m.Content)
-		looked += strings.Count(m.Content, "I look.") // including the replies that a summary has replaced
-		looked += strings.Count(m.Content, "It looked once.") * 2
+		looked += strings.Count(m.Content, "I look.")
+		looked += strings.Count(m.Content, "It looked once.") * 2 // a summary counts as two replies
 	}
 	usage := model.Usage{InputTokens: int64(chars / 6), OutputTokens: 5}
 	b.billed += usage.InputTokens
@@ -60,7 +60,8 @@ func (b *biller) Generate(ctx context.Context, r *model.Request) (*model.Reply, 
 
 // summarized runs a Turn with a summary in two processes. The first process is killed at an append or within a request,
 // and the second continues the Turn. summarized returns the number of input tokens that the Turn reports, and the
-// number of appends of the first process.
+// number of appends of the first process. at is the number of the append that kills the first process, or -1. If after
+// is true, this append takes effect.
 func summarized(t *testing.T, j journal.Journal, b *biller, at int, after bool) (reported int64, appends int) {
 	t.Helper()
 	in := input(loop.Candidate{ProviderName: "p0", Model: "m", Provider: b, Retry: loop.Retry{MaxAttempts: 1}, ContextWindow: 2000})

@@ -256,7 +256,8 @@ func TestHangingContextPackTimesOut(t *testing.T) {
 	}
 }
 
-// TestEndOfARunDuringAContextPack checks that the next run continues with or repeats the call, or that the Turn ends.
+// TestEndOfARunDuringAContextPack checks that the next run continues after the call or repeats the call, or that the
+// Turn ends.
 func TestEndOfARunDuringAContextPack(t *testing.T) {
 	stopping := errors.New("the executor stops")
 	for name, tc := range map[string]struct {
@@ -275,8 +276,8 @@ func TestEndOfARunDuringAContextPack(t *testing.T) {
 		"cancelled": {
 			"a cancelled Turn ends immediately", tool.ReadOnly, (*controls).cancel, turn.StopCancelled, nil, 1, loop.Failed,
 		},
-		"interrupted, then not": {
-			"an interrupted run waits for the current call, and begins no further one", tool.ReadOnly,
+		"interrupted": {
+			"an interrupted run waits for the current call, and begins no further call", tool.ReadOnly,
 			(*controls).interrupt, turn.StopCompleted, loop.ErrInterrupted, 1, loop.Succeeded,
 		},
 	} {

@@ -30,11 +30,11 @@ type ending struct {
 	made   []string // the keys of the calls, without the one call of Capstan's own tools
 	// change changes the input of each process. If it is nil, the input stays the same.
 	change func(*process, *turn.Input)
-	// asked returns the step of a request, and reply the reply of the models. If they are nil, the functions of world
-	// are used.
+	// asked returns the step and the purpose of a request, and reply returns the reply of the models. If they are nil,
+	// the functions of world are used.
 	asked func([]model.Message) (int, loop.Purpose)
 	reply func(step int, purpose loop.Purpose) model.Reply
-	// counts are added to the expected counts of every Turn.
+	// counts are the expected counts of events that happen only in this ending.
 	counts turn.Counts
 }
 
@@ -68,8 +68,8 @@ var endings = map[string]ending{
 	"everything": everything,
 }
 
-// stride returns the distance between the second moments that a test tries. The ending "answered" has the distance
-// least, the other endings have a longer one.
+// stride returns the distance between the second moments that a test tries. It returns the argument least for the
+// ending "answered", except in short tests. It returns a longer distance for the other endings.
 func stride(ending string, least int) int {
 	switch {
 	case ending == "everything":
@@ -101,7 +101,7 @@ func undisturbed(t *testing.T, e ending) (*world, int) {
 		t.Fatalf("Run = %+v, %v; want the Turn to end without resumes", result, err)
 	}
 	if moments < 50 {
-		t.Fatalf("there are %d moments, want at least 50, one between all effects", moments)
+		t.Fatalf("there are %d moments, want at least 50: one between any two effects", moments)
 	}
 	return w, moments
 }
@@ -197,12 +197,12 @@ func TestZombies(t *testing.T) {
 // haunt runs both processes. It returns false if the new process ended before its m-th moment.
 func haunt(t *testing.T, w, calm *world, ending string, n, m int) (reached bool) {
 	t.Helper()
-	hangs, goOn, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	hangs, proceed, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	released := false
 	release := func() {
 		if !released {
 			released = true
-			close(goOn)
+			close(proceed)
 			<-over
 		}
 	}
@@ -213,7 +213,7 @@ func haunt(t *testing.T, w, calm *world, ending string, n, m int) (reached bool)
 		_, old, _, oldErr = w.run(1, true, func(moment int) bool {
 			if moment == n {
 				close(hangs)
-				<-goOn
+				<-proceed
 			}
 			return false
 		})
@@ -328,7 +328,7 @@ func (w *world) checkObserved(t *testing.T) {
 	}
 }
 
-// unknownOutcome counts the calls whose outcome in the journal is unknown.
+// unknownOutcome is the key under which checkRequests counts the calls whose outcome in the journal is unknown.
 const unknownOutcome journal.Kind = "unknown"
 
 // anonymous returns the messages without the nonce of the world.
@@ -346,7 +346,8 @@ func (w *world) anonymous(t *testing.T, messages []model.Message) []model.Messag
 	return messages
 }
 
-// checkCalls checks that no harmful call was made twice, and that exactly the expected calls were made.
+// checkCalls checks that no harmful call was made twice, and that exactly the expected calls were made, except for
+// harmful calls of unknown outcome.
 func (w *world) checkCalls(t *testing.T, made []string) {
 	t.Helper()
 	got := map[string]int{}

@@ -199,7 +199,7 @@ func TestMemoriesAreRecalledByMeaning(t *testing.T) {
 	}{
 		"all are in the prompt": {false, nil, 0, "by words"},
 		"there are more":        {true, nil, 1, "by meaning"},
-		"without an endpoint":   {true, &model.Error{Kind: model.Auth, Message: "no key"}, 1, "by words"},
+		"the endpoint fails":    {true, &model.Error{Kind: model.Auth, Message: "no key"}, 1, "by words"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, failed := &embedder{err: tc.fails}, []*model.Error{}
@@ -222,7 +222,8 @@ func TestMemoriesAreRecalledByMeaning(t *testing.T) {
 				prompt.WriteString(m.Content)
 			}
 			if !strings.Contains(prompt.String(), tc.want) || len(e.asked) != tc.requests {
-				t.Errorf("the requests for vectors are %v, and the prompt lacks %q", e.asked, tc.want)
+				t.Errorf("the requests for vectors are %v, and the prompt is %q; want %d requests, and %q in the prompt",
+					e.asked, prompt.String(), tc.requests, tc.want)
 			}
 		})
 	}

@@ -68,7 +68,8 @@ func TestAnswerOfAToolInLaterTurns(t *testing.T) {
 	said := history(t, j).Turns[0].Messages
 	if last := said[len(said)-1]; last.Role != model.RoleAssistant || strings.Contains(last.Content, "<|im_") ||
 		len(last.Content) > loop.MaxToolMessage+100 {
-		t.Errorf("the history ends with %s: %.60q... of %d bytes, want it neutral and capped", last.Role, last.Content, len(last.Content))
+		t.Errorf("the history ends with %s: %.60q... of %d bytes, want a capped text without control tokens",
+			last.Role, last.Content, len(last.Content))
 	}
 }
 
@@ -96,7 +97,7 @@ func TestAToolThatEndsTheTurnWithoutAStructuredAnswer(t *testing.T) {
 				t.Errorf("result %+v with data %s after %d requests, want %s with %q", result, result.Data, s.asked(), tc.stop, tc.text)
 			}
 			if d := result.Record.Decision; d == nil || (d.Strategy == "") != (tc.stop == turn.StopOutputInvalid) {
-				t.Errorf("decision %+v: what does not fit is no answer", result.Record.Decision)
+				t.Errorf("decision %+v, want a strategy only if the answer matches the schema", result.Record.Decision)
 			}
 		})
 	}
@@ -122,6 +123,7 @@ func TestRefusalBecomesTheText(t *testing.T) {
 	}
 }
 
+// parcel is the schema of a structured answer with the number of an order.
 const parcel = `{"type":"object","properties":{"order":{"type":"integer"}},"required":["order"]}`
 
 func TestStructuredAnswers(t *testing.T) {
@@ -191,7 +193,7 @@ func TestStructuredAnswers(t *testing.T) {
 					result, result.Data, tc.stop, tc.text, tc.data, tc.steps, tc.reason)
 			}
 			if d := result.Record.Decision; d == nil || (d.Strategy == "") != (tc.stop == turn.StopOutputInvalid) {
-				t.Errorf("decision %+v: what does not fit is no answer", result.Record.Decision)
+				t.Errorf("decision %+v, want a strategy only if the answer matches the schema", result.Record.Decision)
 			}
 			messages := history(t, j).Turns[0].Messages
 			if tc.stop == turn.StopOutputInvalid && len(messages) != 0 {
@@ -385,10 +387,10 @@ func TestAStructuredAnswerOfATool(t *testing.T) {
 	}
 }
 
-// deciding returns a Decide function that returns a decision after it was called a number of times.
-func deciding(after int, approved bool) func(context.Context, loop.Approval) (*loop.Decision, error) {
+// deciding returns a Decide function that returns no decision in its first n calls, and then the given decision.
+func deciding(n int, approved bool) func(context.Context, loop.Approval) (*loop.Decision, error) {
 	return func(_ context.Context, a loop.Approval) (*loop.Decision, error) {
-		if after--; after >= 0 {
+		if n--; n >= 0 {
 			return nil, nil
 		}
 		d := a.Decided(approved)
@@ -411,8 +413,8 @@ func TestAParkedTurn(t *testing.T) {
 			send.RequiresApproval = true
 			in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found")), send}
 			in.Decide = deciding(1, approved)
-			var told []turn.Progress
-			in.Progress = func(p turn.Progress) { told = append(told, p) }
+			var reported []turn.Progress
+			in.Progress = func(p turn.Progress) { reported = append(reported, p) }
 			j := &journaltest.Memory{}
 			result, err := engine(j).Run(t.Context(), new(in))
 			parked, ok := asParked(err)
@@ -423,7 +425,7 @@ func TestAParkedTurn(t *testing.T) {
 				{CallID: "c1", Name: "find", Step: 1, Outcome: loop.Succeeded, Bytes: 5},
 				{CallID: "c2", Name: "send", Step: 1},
 			}
-			if diff := cmp.Diff(waiting, untimed(told[len(told)-1].Calls)); diff != "" {
+			if diff := cmp.Diff(waiting, untimed(reported[len(reported)-1].Calls)); diff != "" {
 				t.Errorf("the calls of a parked Turn: -want +got:\n%s", diff)
 			}
 			in.Epoch, in.Preparation = 2, mustNotPrepare(t)
@@ -494,8 +496,8 @@ func TestAParkEndsEarlierRuns(t *testing.T) {
 func TestNoProgressWhileATurnStillWaits(t *testing.T) {
 	c, _ := candidate("p0", 1, answer{reply: calls("", call("c1", "ask"))}, says("Done."))
 	in := input(c)
-	told := 0
-	in.Progress = func(turn.Progress) { told++ }
+	reported := 0
+	in.Progress = func(turn.Progress) { reported++ }
 	in.Tools = []tool.Tool{named("ask", tool.Idempotent, func(context.Context, tool.Call) (tool.Result, error) {
 		return tool.Result{}, &tool.Pending{Turn: "child"}
 	})}
@@ -506,10 +508,10 @@ func TestNoProgressWhileATurnStillWaits(t *testing.T) {
 		if parked, ok := asParked(err); !ok || !cmp.Equal(parked.Turns, []string{"child"}) {
 			t.Fatalf("Run: %v, want it parked for the sub-agent", err)
 		}
-		if (told > 0) != (epoch == 0) {
-			t.Errorf("run %d has reported progress %d times, want it only from the first run", epoch+1, told)
+		if (reported > 0) != (epoch == 0) {
+			t.Errorf("run %d has reported progress %d times, want it only from the first run", epoch+1, reported)
 		}
-		told = 0
+		reported = 0
 	}
 }
 
@@ -583,16 +585,16 @@ func TestProgress(t *testing.T) {
 	c, _ := candidate("p0", 2, fails(model.Overloaded), asks("find", `{}`), says("Done."))
 	in := input(c)
 	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found"))}
-	var told []turn.Progress
-	in.Progress = func(p turn.Progress) { told = append(told, p) }
+	var reported []turn.Progress
+	in.Progress = func(p turn.Progress) { reported = append(reported, p) }
 	mustRun(t, &journaltest.Memory{}, in)
-	for i := range told {
-		untimed(told[i].Calls)
+	for i := range reported {
+		untimed(reported[i].Calls)
 	}
 	asked := turn.CallRecord{CallID: "c1", Name: "find", Step: 1}
 	done := asked
 	done.Outcome, done.Bytes = loop.Succeeded, 5
-	// Both include the failed request.
+	// used and cost include the failed request.
 	used, cost := model.Usage{InputTokens: 1010, OutputTokens: 100}, &finalize.Cost{Amount: "0.00201", Currency: "USD"}
 	want := []turn.Progress{
 		{Counts: turn.Counts{Steps: 1, ModelRequests: 2, ModelRetries: 1}, Calls: []turn.CallRecord{asked}, Usage: used, Cost: cost},
@@ -601,7 +603,7 @@ func TestProgress(t *testing.T) {
 			Usage: used, Cost: cost,
 		},
 	} // no progress is reported for the answer, because the Turn ends with it
-	if diff := cmp.Diff(want, told); diff != "" {
+	if diff := cmp.Diff(want, reported); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }

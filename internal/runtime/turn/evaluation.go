@@ -19,7 +19,7 @@ func (r *run) judges() []judge.Judge {
 	return r.in.Judges()
 }
 
-// followUps returns the tasks that follow the end of the Turn. They are stored together with it.
+// followUps returns the tasks that follow the end of the Turn. They are stored in the same append as the end.
 func (r *run) followUps(result *Result) (all []task.Task) {
 	if result.Text == "" || r.gone || result.Stop != StopCompleted && result.Stop != StopToolEnded {
 		return nil

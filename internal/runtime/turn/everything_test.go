@@ -57,7 +57,8 @@ func withEverything(p *process, in *turn.Input) {
 	}
 }
 
-// isFirst reports whether p is the first process that asks for a decision or a child. For this process it is not ready.
+// isFirst reports whether p is the first process that asks for a decision or for the end of a child. The decision or
+// the end is ready only for later processes.
 func (w *world) isFirst(p *process, what string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -111,7 +112,8 @@ func (b processBox) Caller(t tool.Tool) tool.Caller {
 	})
 }
 
-// askedOfEverything returns the step of a request. The newest replies are always in the request.
+// askedOfEverything returns the step and the purpose of a request. It looks only at the newest reply in the request,
+// because a summary may have replaced older replies.
 func askedOfEverything(messages []model.Message) (int, loop.Purpose) {
 	last := model.Message{}
 	for _, m := range messages {

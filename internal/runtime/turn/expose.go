@@ -56,11 +56,11 @@ func (r *run) tighten(ctx context.Context) error {
 	for _, list := range []*[]tool.Tool{&x.Tools, &x.ContextTools} {
 		own := slices.Clone(*list) // because other Turns share this list
 		for i := range own {
-			now, err := r.in.Toolbox.Effect(ctx, own[i])
+			current, err := r.in.Toolbox.Effect(ctx, own[i])
 			if err != nil {
 				return fmt.Errorf("failed to determine the effect of tool %q: %w", own[i].Name, err)
 			}
-			own[i].Effect = tool.Stricter(own[i].Effect, now)
+			own[i].Effect = tool.Stricter(own[i].Effect, current)
 		}
 		*list = own
 	}

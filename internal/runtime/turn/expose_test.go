@@ -50,8 +50,8 @@ func (b *box) Caller(t tool.Tool) tool.Caller {
 
 // Effect returns the current effect of a tool.
 func (b *box) Effect(_ context.Context, t tool.Tool) (tool.Effect, error) {
-	if now, ok := b.effects[t.Source.Name]; ok {
-		return now, nil
+	if current, ok := b.effects[t.Source.Name]; ok {
+		return current, nil
 	}
 	return t.Effect, nil
 }
@@ -109,8 +109,8 @@ func TestToolsOfAToolbox(t *testing.T) {
 	}
 }
 
-// TestAResumedTurnHasTheSameTools continues a Turn after each entry of its journal. Meanwhile, the tools of its Agent
-// have changed.
+// TestAResumedTurnHasTheSameTools continues a Turn after each entry of its journal from the prompt on. Meanwhile, the
+// tools of its Agent have changed.
 func TestAResumedTurnHasTheSameTools(t *testing.T) {
 	from := &journaltest.Memory{}
 	c, first := candidate("p0", 1, asks("find", `{}`), says("Done."))
@@ -171,13 +171,13 @@ func TestEffectsOfAnOlderVersionAreNotTrusted(t *testing.T) {
 		cut      journal.Kind // the last entry that is kept
 		calls    int
 		unknown  int
-		told     string
+		received string
 	}{
-		"under way": {
+		"open call": {
 			"the call may have been made, so it is not repeated", false, false, journal.ToolIntended, 0, 1,
 			"error (outcome_unknown): ",
 		},
-		"under way, declared": {
+		"open call, declared": {
 			"the call is declared to change nothing, so it is repeated", true, false, journal.ToolIntended, 1, 0,
 			"web/find",
 		},
@@ -217,9 +217,9 @@ func TestEffectsOfAnOlderVersionAreNotTrusted(t *testing.T) {
 			result := mustRun(t, old, in)
 			messages := s.requests[0].Messages
 			if got := messages[len(messages)-1].Content; made != tc.calls ||
-				result.Counts.UnknownOutcomes != tc.unknown || !strings.Contains(got, tc.told) {
+				result.Counts.UnknownOutcomes != tc.unknown || !strings.Contains(got, tc.received) {
 				t.Errorf("%d calls, %d of them unknown, and the model received %q; want %d, %d, %q: %s",
-					made, result.Counts.UnknownOutcomes, got, tc.calls, tc.unknown, tc.told, tc.reason)
+					made, result.Counts.UnknownOutcomes, got, tc.calls, tc.unknown, tc.received, tc.reason)
 			}
 		})
 	}
@@ -228,29 +228,30 @@ func TestEffectsOfAnOlderVersionAreNotTrusted(t *testing.T) {
 // TestAStricterEffectHoldsForATurnThatHasBegun corrects a declaration while the Turn is not bound.
 func TestAStricterEffectHoldsForATurnThatHasBegun(t *testing.T) {
 	for name, tc := range map[string]struct {
-		reason    string
-		then, now tool.Effect
-		readOnly  bool
-		cut       journal.Kind // the last entry that is kept
-		calls     int
-		unknown   int
-		told      string
+		reason   string
+		exposed  tool.Effect // the effect when the Turn began
+		current  tool.Effect // the effect when the Turn continues
+		readOnly bool
+		cut      journal.Kind // the last entry that is kept
+		calls    int
+		unknown  int
+		received string
 	}{
-		"under way, the same": {
+		"open call, the same": {
 			"a read-only call is repeated", tool.ReadOnly, tool.ReadOnly, false, journal.ToolIntended, 1, 0, "web/find",
 		},
-		"under way, idempotent": {
+		"open call, idempotent": {
 			"an idempotent call is repeated", tool.ReadOnly, tool.Idempotent, false, journal.ToolIntended, 1, 0, "web/find",
 		},
-		"under way, destructive": {
+		"open call, destructive": {
 			"the call may have been made", tool.ReadOnly, tool.Destructive, false, journal.ToolIntended, 0, 1,
 			"error (outcome_unknown): ",
 		},
-		"under way, not declared": {
+		"open call, not declared": {
 			"the call may have been made", tool.Idempotent, "", false, journal.ToolIntended, 0, 1,
 			"error (outcome_unknown): ",
 		},
-		"under way, less strict": {
+		"open call, less strict": {
 			"the Turn began with the stricter effect", tool.Destructive, tool.ReadOnly, false, journal.ToolIntended, 0, 1,
 			"error (outcome_unknown): ",
 		},
@@ -270,7 +271,7 @@ func TestAStricterEffectHoldsForATurnThatHasBegun(t *testing.T) {
 			from := &journaltest.Memory{}
 			c, _ := candidate("p0", 1, asks("find", `{}`), says("Done."))
 			in := input(c)
-			in.Toolbox = server("web", remote("find", "Finds.", tc.then))
+			in.Toolbox = server("web", remote("find", "Finds.", tc.exposed))
 			mustRun(t, from, in)
 			j := &journaltest.Memory{}
 			for _, e := range entries(t, from, "uid") {
@@ -283,7 +284,7 @@ func TestAStricterEffectHoldsForATurnThatHasBegun(t *testing.T) {
 			}
 			made := 0
 			b := server("web")
-			b.effects = map[string]tool.Effect{"find": tc.now}
+			b.effects = map[string]tool.Effect{"find": tc.current}
 			b.do = map[string]tool.CallerFunc{"find": func(context.Context, tool.Call) (tool.Result, error) {
 				made++
 				return tool.Result{Content: "web/find"}, nil
@@ -293,9 +294,9 @@ func TestAStricterEffectHoldsForATurnThatHasBegun(t *testing.T) {
 			result := mustRun(t, j, in)
 			messages := s.requests[0].Messages
 			if got := messages[len(messages)-1].Content; made != tc.calls ||
-				result.Counts.UnknownOutcomes != tc.unknown || !strings.Contains(got, tc.told) {
+				result.Counts.UnknownOutcomes != tc.unknown || !strings.Contains(got, tc.received) {
 				t.Errorf("%d calls, %d of them unknown, and the model received %q; want %d, %d, %q: %s",
-					made, result.Counts.UnknownOutcomes, got, tc.calls, tc.unknown, tc.told, tc.reason)
+					made, result.Counts.UnknownOutcomes, got, tc.calls, tc.unknown, tc.received, tc.reason)
 			}
 		})
 	}

@@ -33,7 +33,7 @@ type factList struct {
 	Facts []foundFact `json:"facts"`
 }
 
-// factListOf converts an output to the JSON of a factList within these limits. The output may be {"facts": [{"id",
+// factListOf converts an output to the JSON of a factList within the limits above. The output may be {"facts": [{"id",
 // "text", "source"}]}, or a list of texts or facts. Any other output becomes one fact.
 func factListOf(output string) string {
 	pack := factList{Facts: []foundFact{}}
@@ -46,7 +46,7 @@ func factListOf(output string) string {
 		pack.Facts = append(pack.Facts, f)
 	}
 	content, err := canonical.JSON(pack)
-	if err != nil { // texts can always be marshaled
+	if err != nil { // cannot happen: texts can always be marshaled
 		return `{"facts":[]}`
 	}
 	return string(content)
@@ -71,8 +71,8 @@ func factsIn(output []byte) []foundFact {
 	return all
 }
 
-// factIn converts one item of a list to a fact: a text, or an object with a text. Any other item becomes a text in
-// its JSON form.
+// factIn converts one item of a list to a fact. The item may be a text, or an object with a text. Any other item
+// becomes a text in its JSON form.
 func factIn(item json.RawMessage) foundFact {
 	var text string
 	if json.Unmarshal(item, &text) == nil {

@@ -16,12 +16,15 @@ import (
 
 var errBroken = errors.New("the disk is full")
 
-// breaking is a journal in which a number of appends fail, beginning with the n-th, counted from 1. If written is set,
-// the first failure occurs after the entries were written, as if the connection broke before the response.
+// breaking is a journal in which several consecutive appends fail.
 type breaking struct {
 	journal.Journal
+	// n is the number of the first append that fails, counted from 1. times is the number of appends that fail. If
+	// times is negative, all further appends fail, too.
 	n, times int
-	written  bool
+	// written is true if the first failure occurs after the entries were written, as if the connection broke before the
+	// response.
+	written bool
 }
 
 // Append returns an error for the appends that fail.

@@ -14,8 +14,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// stepsOf runs a Turn in a Session, with an output policy of this action and with the journal j. The finalizing step
-// with this name calls fail first. stepsOf returns the result, and the names of all steps in order.
+// stepsOf runs a Turn in a Session, with an output policy that has the given action. The finalizing step with the given
+// name calls fail first. stepsOf returns the result, and the names of all finalizing steps in order.
 func stepsOf(
 	t *testing.T, j journal.Journal, action outputpolicy.Action, name string, fail func() error,
 ) (*turn.Result, []string) {

@@ -12,12 +12,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// damagedAt returns a journal in which one entry has another payload or kind.
-func damagedAt(t *testing.T, written []journal.Entry, at int, kind, payload string, n int) journal.Journal {
+// damagedAt returns a journal with the first n of the written entries. The entry at the given index has another payload
+// or kind.
+func damagedAt(t *testing.T, written []journal.Entry, index int, kind, payload string, n int) journal.Journal {
 	t.Helper()
 	n = min(max(n, 1), len(written))
 	damaged := append([]journal.Entry(nil), written[:n]...)
-	e := &damaged[min(max(at, 0), n-1)]
+	e := &damaged[min(max(index, 0), n-1)]
 	e.Kind, e.Payload = journal.Kind(kind), json.RawMessage(payload)
 	j := &journaltest.Memory{}
 	if err := j.Append(t.Context(), "uid", damaged...); err != nil {

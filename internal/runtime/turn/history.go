@@ -148,7 +148,7 @@ func (r *run) complete(ctx context.Context) error {
 		return &lostHistoryError{err}
 	}
 	p.prepared, p.leftOut.Messages = whole, 0
-	r.conversation = nil // the prompt has its messages now
+	r.conversation = nil // the prompt now has the messages of the conversation
 	return nil
 }
 

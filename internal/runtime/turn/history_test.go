@@ -99,7 +99,7 @@ func TestTheJournalOfATurnRefersToItsHistory(t *testing.T) {
 					continue
 				}
 				if diff := cmp.Diff(s.requests[0].Messages, decoded[prepare.Prepared](t, whole).Messages); diff != "" {
-					t.Errorf("readers see the messages of the request: -want +got:\n%s", diff)
+					t.Errorf("Expand must return the messages of the request: -want +got:\n%s", diff)
 				}
 			}
 			if want := len(s.requests[0].Messages); result.MessageCount != want {
@@ -340,7 +340,7 @@ func TestSummaryIsPaidForOnce(t *testing.T) {
 						continue
 					}
 					if diff := cmp.Diff(last, decoded[prepare.Prepared](t, whole).Messages); diff != "" {
-						t.Errorf("readers see the messages of the request: -want +got:\n%s", diff)
+						t.Errorf("Expand must return the messages of the request: -want +got:\n%s", diff)
 					}
 				}
 			})

@@ -191,9 +191,9 @@ func (r *run) reflects() bool {
 	return r.in.ReflectEvery > 0 && number > 0 && number%int64(r.in.ReflectEvery) == 0
 }
 
-// startOfChain returns the index in the chain at which the run starts: that of the candidate for which the newest
-// messages were prepared. If the chain has this candidate several times, the place of the newest request or the next
-// one after it counts. startOfChain returns 0 if no messages were prepared.
+// startOfChain returns the index in the chain at which the run starts: the index of the candidate for which the newest
+// messages were prepared. If the chain has this candidate several times, startOfChain returns the first index that is
+// not before the candidate of the newest request. It returns 0 if no messages were prepared.
 func (r *run) startOfChain() int {
 	p := r.replayed.prepared
 	if p == nil {

@@ -49,7 +49,7 @@ func (r *run) recall(ctx context.Context, message string) ([]turncontext.Memory,
 	return found.Memories, nil
 }
 
-// recallBy calls Recall once, and waits for it until bounded ends.
+// recallBy calls Recall once, and waits for it until the context bounded ends.
 func (r *run) recallBy(ctx, bounded context.Context, message string, vector ranking.Vector) Recalled {
 	type outcome struct {
 		found Recalled

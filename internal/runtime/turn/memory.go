@@ -7,7 +7,8 @@ import (
 )
 
 // memory counts the bytes of a run's conversation, and reserves memory for them. It never waits: if Input.Hold returns
-// an error, the run ends, releases all its memory, and only then waits. It is not safe for concurrent use.
+// an error, the run ends and releases all its memory, and the Turn waits without a run. memory is not safe for
+// concurrent use.
 type memory struct {
 	in *Input
 	// recorded is the size of the journal's payloads, without those that the run has dropped. It includes input, the

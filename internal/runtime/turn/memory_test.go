@@ -186,13 +186,13 @@ func (f modelFunc) Generate(ctx context.Context, r *model.Request) (*model.Reply
 	return f(ctx, r)
 }
 
-// unread counts the artifacts and entries of the Session that are read.
-type unread struct {
+// sessionReadCounter is a journal that counts the artifacts and the entries that are read from the Session's journal.
+type sessionReadCounter struct {
 	measured
 	artifacts int
 }
 
-func (u *unread) Artifact(ctx context.Context, uid, sha256 string) (journal.Artifact, error) {
+func (u *sessionReadCounter) Artifact(ctx context.Context, uid, sha256 string) (journal.Artifact, error) {
 	if uid == "talk-uid" {
 		u.artifacts++
 	}
@@ -222,7 +222,7 @@ func TestHistoryIsCounted(t *testing.T) {
 
 			l = newLedger(t, length*turns) // less than the history: the last entry alone fits
 			in.Hold = l.hold
-			u := &unread{measured: measured{Journal: j}}
+			u := &sessionReadCounter{measured: measured{Journal: j}}
 			if _, err := engine(u).Run(t.Context(), new(in)); !errors.Is(err, bytebudget.ErrTooLarge) &&
 				!errors.Is(err, bytebudget.ErrShort) {
 				t.Errorf("Run: %v, want the error of Hold", err)

@@ -32,13 +32,13 @@ func TestReadArtifactOfAnotherTurn(t *testing.T) {
 				return func() { held-- }, nil
 			}
 			for name, tc := range map[string]struct{ artifact, want, problem string }{
-				"an attachment":         {"attachments/notes", "the plan", ""},
-				"an output":             {"call-1-1", long, ""},
-				"an answer":             {"answer.txt", last, ""},
-				"a short output":        {"call-1-2", "", `there is no artifact "call-1-2": it has call-1-1, answer.txt`},
-				"another attachment":    {"attachments/plan", "", `there is no artifact "attachments/plan": it has attachments/notes`},
-				"the digest of a text":  {"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", "", "there is no artifact"},
-				"a name of an artifact": {"notes", "", `there is no artifact "notes"`},
+				"an attachment":        {"attachments/notes", "the plan", ""},
+				"an output":            {"call-1-1", long, ""},
+				"an answer":            {"answer.txt", last, ""},
+				"a short output":       {"call-1-2", "", `there is no artifact "call-1-2": it has call-1-1, answer.txt`},
+				"another attachment":   {"attachments/plan", "", `there is no artifact "attachments/plan": it has attachments/notes`},
+				"the digest of a text": {"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", "", "there is no artifact"},
+				"a missing prefix":     {"notes", "", `there is no artifact "notes"`},
 			} {
 				t.Run(name, func(t *testing.T) {
 					got, err := turn.ReadArtifact(t.Context(), j, in.UID, tc.artifact, 1<<20, reserve)

@@ -32,10 +32,10 @@ func TestCallsThatAreOpenAtTheEnd(t *testing.T) {
 		turn.StopPreparationError: func(in *turn.Input) { in.Output = []byte(`{"type":1}`) },
 	}
 	for name, tc := range map[string]struct {
-		reason  string
-		dies    string // the tool whose call kills the first run
-		told    map[string]string
-		unknown int
+		reason   string
+		dies     string            // the tool whose call kills the first run
+		contents map[string]string // the content of each call's result, or "" for a success
+		unknown  int
 	}{
 		"reading": {"the interrupted read-only call has no result, and the later calls were not made", "find", map[string]string{
 			"r1": failed, "r2": failed, "i1": refused, "d1": refused, "d2": refused,
@@ -79,20 +79,20 @@ func TestCallsThatAreOpenAtTheEnd(t *testing.T) {
 						result.Stop, result.Counts.UnknownOutcomes, stop, tc.unknown)
 				}
 				want := map[string]loop.Outcome{}
-				for id, told := range tc.told {
+				for id, content := range tc.contents {
 					want[id] = map[string]loop.Outcome{
 						"": loop.Succeeded, refused: loop.Refused, failed: loop.Failed,
 						unknown: loop.Unknown,
-					}[told]
+					}[content]
 				}
-				listed, kept, told := map[string]loop.Outcome{}, map[string]loop.Outcome{}, map[string]string{}
+				listed, kept, contents := map[string]loop.Outcome{}, map[string]loop.Outcome{}, map[string]string{}
 				for _, c := range result.Calls {
 					listed[c.CallID] = c.Outcome
 				}
 				for _, f := range payloads[loop.CallResult](t, j, journal.ToolFinished) {
-					kept[f.CallID], told[f.CallID] = f.Outcome, f.Content
+					kept[f.CallID], contents[f.CallID] = f.Outcome, f.Content
 					if f.Outcome == loop.Succeeded {
-						told[f.CallID] = ""
+						contents[f.CallID] = ""
 					}
 				}
 				if diff := cmp.Diff(want, listed); diff != "" {
@@ -101,7 +101,7 @@ func TestCallsThatAreOpenAtTheEnd(t *testing.T) {
 				if diff := cmp.Diff(want, kept); diff != "" {
 					t.Errorf("%s: outcomes in the journal: -want +got:\n%s", tc.reason, diff)
 				}
-				if diff := cmp.Diff(tc.told, told); diff != "" {
+				if diff := cmp.Diff(tc.contents, contents); diff != "" {
 					t.Errorf("%s: the calls in the journal: -want +got:\n%s", tc.reason, diff)
 				}
 				in.Epoch = 3

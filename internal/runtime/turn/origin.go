@@ -17,14 +17,12 @@ func (e *Engine) Namespace(ctx context.Context, uid string) (string, error) {
 	if err != nil || last == 0 {
 		return "", err
 	}
-	seq := int64(1)
-	first, err := e.entry(ctx, uid, seq)
-	if err == nil && first.Kind == journal.SessionTurn {
-		seq = last // the newest entry is the most complete one
-		first, err = e.entry(ctx, uid, seq)
+	found, err := e.entry(ctx, uid, 1)
+	if err == nil && found.Kind == journal.SessionTurn {
+		found, err = e.entry(ctx, uid, last) // the newest entry is the most complete one
 	}
 	if err == nil {
-		err = journal.LoadPayload(ctx, e.Journal, uid, &first)
+		err = journal.LoadPayload(ctx, e.Journal, uid, &found)
 	}
 	if isUnreadable(err) {
 		return "", nil
@@ -35,7 +33,7 @@ func (e *Engine) Namespace(ctx context.Context, uid string) (string, error) {
 	var payload struct {
 		Namespace string `json:"namespace"`
 	}
-	if first.Kind != journal.RunStarted && first.Kind != journal.SessionTurn || json.Unmarshal(first.Payload, &payload) != nil {
+	if found.Kind != journal.RunStarted && found.Kind != journal.SessionTurn || json.Unmarshal(found.Payload, &payload) != nil {
 		return "", nil //nolint:nilerr // because a malformed journal has no information
 	}
 	return payload.Namespace, nil

@@ -30,8 +30,8 @@ func (r *run) citations() outputpolicy.Citations {
 }
 
 // withhold fills in the violations of the newest answer, and removes the text of a result unless all enforced policies
-// are known to hold for it. A Turn that ends early, at its deadline for example, has a text that was not checked: its
-// expressions are evaluated here, but no model can be asked any more.
+// are known to hold for it. If a Turn ends early, for example at its deadline, its text was not checked. withhold then
+// evaluates the expressions of the policies, but cannot ask a model any more.
 func (r *run) withhold(result *Result, sources outputpolicy.Citations) {
 	policies, last := r.policies(), r.replayed.loop.LastStep()
 	if len(policies) == 0 || last == nil {

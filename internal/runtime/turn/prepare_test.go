@@ -168,9 +168,9 @@ func rich(t *testing.T) func(*prepare.Input) {
 
 func TestFallbackUsesTheSameInput(t *testing.T) {
 	for name, change := range map[string]func(*prepare.Input){
-		"rich":        rich(t),
-		"no sections": func(m *prepare.Input) { m.Profile.Sections = []string{} },
-		"some":        func(m *prepare.Input) { m.Profile.Sections = []string{"environment", "agent"} },
+		"rich":         rich(t),
+		"no sections":  func(m *prepare.Input) { m.Profile.Sections = []string{} },
+		"two sections": func(m *prepare.Input) { m.Profile.Sections = []string{"environment", "agent"} },
 	} {
 		for _, restart := range []bool{false, true} {
 			for store, open := range journals {
@@ -189,7 +189,7 @@ func TestFallbackUsesTheSameInput(t *testing.T) {
 					if _, err := engine(open(t)).Run(t.Context(), new(in)); err != nil {
 						t.Fatal(err)
 					}
-					if restart { // after the first model has failed, with another profile
+					if restart { // after the first model has failed, without another preparation
 						first := &journaltest.Memory{}
 						in.Preparation = making(change)
 						if _, err := engine(first).Run(t.Context(), new(in)); err != nil {
@@ -220,7 +220,7 @@ func TestFallbackUsesTheSameInput(t *testing.T) {
 	}
 }
 
-// TestNewModelOfAnAgentReceivesTheSamePrompt continues a Turn whose Agent has got a second model.
+// TestNewModelOfAnAgentReceivesTheSamePrompt continues a Turn whose Agent now has a second model.
 func TestNewModelOfAnAgentReceivesTheSamePrompt(t *testing.T) {
 	one, _ := candidate("p0", 1, fails(model.Auth))
 	first := &journaltest.Memory{}
@@ -238,7 +238,7 @@ func TestNewModelOfAnAgentReceivesTheSamePrompt(t *testing.T) {
 	}
 }
 
-// TestCitationsComeFromThePreparedRecord continues a Turn whose input is gone.
+// TestCitationsComeFromThePreparedRecord continues a Turn after its prompt was recorded, without another preparation.
 func TestCitationsComeFromThePreparedRecord(t *testing.T) {
 	from, _ := whole(t)
 	c, _ := candidate("p0", 2, says("Nothing."))

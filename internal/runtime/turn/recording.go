@@ -55,7 +55,7 @@ type Recording struct {
 	Prepared *prepare.Prepared
 	// Tools are the tools that the model was offered, without their callers.
 	Tools []tool.Tool
-	// Calls are the calls of the model that have a result, in the order of their results.
+	// Calls are the calls of the model whose results a replay can use, in the order of their results.
 	Calls []RecordedCall
 	// Result is the result of the Turn. It is nil if the Turn has not ended.
 	Result *Result

@@ -52,8 +52,8 @@ func TestReadRecordingOfOlderVersion(t *testing.T) {
 	}
 }
 
-// TestErrorsOfReadRecording checks that only a Turn that cannot be replayed is a *NotReplayableError, and not a journal
-// that cannot be read.
+// TestErrorsOfReadRecording checks that ReadRecording returns a *NotReplayableError for a Turn that cannot be replayed,
+// but another error for a journal that cannot be read.
 func TestErrorsOfReadRecording(t *testing.T) {
 	for name, tc := range map[string]struct {
 		entries []string
@@ -114,7 +114,8 @@ func called(step int, id, name, arguments, end string) []string {
 	}
 }
 
-// TestAnswers checks that calls are answered by their tool and their arguments, in any order.
+// TestAnswers checks that each call receives the recorded result of a call of the same tool with the same arguments.
+// The calls and the fields of their arguments may have another order than in the journal.
 func TestAnswers(t *testing.T) {
 	fence := func(body string) string {
 		return fmt.Sprintf("%q", "<tool-output N0NCE> Text up to the closing tag.\n"+body+"\n</tool-output N0NCE>")

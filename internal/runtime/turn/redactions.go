@@ -24,8 +24,8 @@ type redactions struct {
 }
 
 // withRedactions adds an entry with the matches of rules since the last write. The redacted texts are in the same write
-// or were dropped, so each match counts once, even if the run is killed. The entry for the end of the Turn needs no
-// such entry, because the result contains the matches.
+// or were dropped, so each match counts once, even if the run is killed. The write of the end of the Turn needs no such
+// entry, because the result contains the matches.
 func (r *run) withRedactions(records []journal.Record) []journal.Record {
 	if slices.ContainsFunc(records, isEnd) {
 		return records

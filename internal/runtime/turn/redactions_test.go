@@ -22,7 +22,8 @@ import (
 const address = "zoe@shop.example"
 
 // TestRedactionsOfKilledTurns kills processes at each moment of a Turn whose model and tool repeat an address. The
-// address must never be in the journal, a call must receive what the journal has, and each match must count once.
+// address must never be in the journal, the tool must receive the arguments in the journal, and each match must count
+// once.
 func TestRedactionsOfKilledTurns(t *testing.T) {
 	var mu sync.Mutex
 	var sent []string

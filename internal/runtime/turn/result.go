@@ -87,7 +87,7 @@ type Result struct {
 	Redactions []Redaction `json:"redactions,omitempty"`
 	// Counts are the totals over all runs.
 	Counts Counts `json:"counts"`
-	// Calls are the newest calls that the model has asked for, at most MaxCalls, oldest first.
+	// Calls are the newest calls, including calls of context packs, at most MaxCalls, oldest first.
 	Calls []CallRecord `json:"calls,omitempty"`
 	// ToolsLeftOut is the number of tools that were not offered to the model because there are too many.
 	ToolsLeftOut int `json:"toolsLeftOut,omitempty"`
@@ -106,7 +106,7 @@ type Result struct {
 	Record finalize.Record `json:"record"`
 	// Spent is the usage of each model that was asked, in the order in which they were first asked.
 	Spent []Spent `json:"spent,omitempty"`
-	// Fallback is set if another model than the first of the chain answered.
+	// Fallback is set if the model that answered is not the model that was asked first.
 	Fallback *Fallback `json:"fallback,omitempty"`
 	// Answer is the artifact with the text or the structured answer if either is too long for a status. Otherwise it is
 	// nil. If the artifact has the text, the journal entry for the end of the Turn does not.
@@ -154,7 +154,8 @@ type SessionPosition struct {
 
 // Counts are the totals over all runs of a Turn.
 type Counts struct {
-	// Steps is the number of model replies.
+	// Steps is the number of replies of models that are steps. Summaries, checks and the extra reply after the last
+	// step do not count.
 	Steps int `json:"steps"`
 	// ModelRequests is the number of requests that were sent, including those that a restart cut off. ModelRetries
 	// is the number of requests among them that repeated an earlier one.

@@ -47,9 +47,9 @@ func whole(t *testing.T) (journal.Journal, *turn.Result) {
 func TestResume(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason   string
-		entries  int // number of entries of the whole journal that the earlier run left
-		asked    int
-		requests int
+		entries  int // the number of entries that the earlier run has written
+		asked    int // the number of requests that the next run sends
+		requests int // the number of requests that the result counts
 		resumes  int
 	}{
 		"empty journal": {"the Turn starts", 0, 2, 2, 0},
@@ -338,7 +338,8 @@ func (panicking) Generate(context.Context, *model.Request) (*model.Reply, error)
 	panic("a secret of the prompt")
 }
 
-// abreast is a journal that delays the first append of each run until all runs have reached their first append.
+// abreast is the journal of one of several runs. It delays the first append of its run until all runs have reached
+// their first append.
 type abreast struct {
 	journal.Journal
 	all *sync.WaitGroup

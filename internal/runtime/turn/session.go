@@ -61,10 +61,10 @@ func (r *run) reference() *history {
 	return r.replayed.reference()
 }
 
-// addToSession adds the Turn to the history of its Session and returns its result, with its place there. It does so
-// even if an earlier run has ended the Turn, because that run may have been cut off before this point. If the history
-// is damaged or was written by a newer version, the result names the failure and has no place. The recorded end of the
-// Turn does not change.
+// addToSession adds the Turn to the history of its Session. It returns the result of the Turn, with the place of the
+// Turn in the history. addToSession is called even if an earlier run has ended the Turn, because that run may have been
+// cut off before this point. If the history is damaged or was written by a newer version, the result names the failure
+// and has no place. The recorded end of the Turn does not change.
 func (r *run) addToSession(result *Result) (*Result, error) {
 	s := r.in.Session
 	if s == nil {
@@ -205,9 +205,9 @@ func withoutDraft(all []model.Message) []model.Message {
 	return all[:max(0, n-1)]
 }
 
-// messagesAfterUser returns the messages after the user's message, as later Turns receive them. Drafts that did not
-// match a schema are left out. The last message is the answer, even if a tool wrote it. hasHistory is true if the Turn
-// refers to the history of its Session.
+// messagesAfterUser returns the messages after the user's message, as later Turns receive them. Rejected drafts are
+// left out. The last message is the answer, even if a tool wrote it. hasHistory is true if the Turn refers to the
+// history of its Session.
 func messagesAfterUser(s *loop.State, result *Result, hasHistory bool) []model.Message {
 	var all []model.Message
 	first := 1

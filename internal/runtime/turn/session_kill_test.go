@@ -62,9 +62,10 @@ type spoken struct {
 	Numbers []int64
 }
 
-// speak runs three Turns of a Session. The process of the second Turn is killed at append number at, or not at all if
-// at is negative. speak also returns the number of appends of this process.
-func speak(t *testing.T, j journal.Journal, name string, at int, after bool) (spoken, int) {
+// speak runs three Turns of a Session. The process of the second Turn is killed at append number killAt. If killAt is
+// negative, the process is not killed. If after is true, the append takes effect. speak also returns the number of
+// appends of this process.
+func speak(t *testing.T, j journal.Journal, name string, killAt int, after bool) (spoken, int) {
 	t.Helper()
 	var got spoken
 	turnOf := func(number int, answers ...answer) turn.Input {
@@ -80,10 +81,10 @@ func speak(t *testing.T, j journal.Journal, name string, at int, after bool) (sp
 	second := turnOf(2, asks("find", `{}`), says("Two."), asks("find", `{}`), says("Two."))
 	life, kill := context.WithCancelCause(t.Context())
 	defer kill(nil)
-	process := &mortal{Journal: j, kill: kill, left: at, after: after}
+	process := &mortal{Journal: j, kill: kill, left: killAt, after: after}
 	result, err := engine(process).Run(life, new(second))
-	if (err == nil) != (at < 0) {
-		t.Fatalf("the second Turn, killed at append %d: %v", at, err)
+	if (err == nil) != (killAt < 0) {
+		t.Fatalf("the second Turn, killed at append %d: %v", killAt, err)
 	}
 	if err != nil {
 		again := turnOf(2, says("Two."))

@@ -26,7 +26,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// inTalk returns the input of a Turn of a Session with a message.
+// inTalk returns the input of a Turn with the given message in the Session "talk".
 func inTalk(uid, message string, chain ...loop.Candidate) turn.Input {
 	in := input(chain...)
 	in.UID, in.Name, in.Session = uid, "turn-"+uid, &turn.Session{UID: "talk-uid", Name: "talk"}
@@ -390,7 +390,7 @@ func TestADamagedHistory(t *testing.T) {
 			j := &journaltest.Memory{}
 			c, s := candidate("p0", 1, says("Yes."))
 			in := inTalk("uid", "Is it so?", c)
-			in.HoldAnswer = func() bool { // damages the history while the model works
+			in.HoldAnswer = func() bool { // damages the history after the model has answered
 				e := tc.entry
 				e.Seq, e.Epoch, e.Kind, e.Time = 1, 1, journal.SessionTurn, at
 				if err := j.Append(t.Context(), "talk-uid", e); err != nil {

@@ -23,6 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// at is the current time of the engine in these tests.
 var at = time.Date(2026, 6, 11, 15, 4, 5, 0, time.UTC)
 
 // script is a model that answers each request with the next of its answers, and then repeats the last one.

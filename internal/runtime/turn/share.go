@@ -24,9 +24,9 @@ const minShared = 512
 
 // shares holds the values that a run shares with other runs. A value is shared for as long as a run holds it.
 type shares struct {
-	tools, packs *[]tool.Tool
-	prompted     *[]prompt.Tool
-	texts        []*string
+	tools, contextTools *[]tool.Tool
+	prompted            *[]prompt.Tool
+	texts               []*string
 }
 
 // share replaces a list by the equal list that other runs hold, and returns the pointer that the caller must hold.
@@ -46,7 +46,7 @@ func share[T any](among *shared.Values[[sha256.Size]byte, []T], list *[]T) *[]T 
 
 // shareTools shares the tools of an exposure.
 func (s *shares) shareTools(x *tool.Exposure) {
-	s.tools, s.packs = share(&sharedTools, &x.Tools), share(&sharedTools, &x.ContextTools)
+	s.tools, s.contextTools = share(&sharedTools, &x.Tools), share(&sharedTools, &x.ContextTools)
 }
 
 // sharePrompt shares the tools in the prompt and the long system messages.

@@ -21,8 +21,8 @@ type Observer interface {
 	// Observe receives a part once the journal has its end. The part and everything that it points to are valid only
 	// during the call, and must not be changed.
 	Observe(s *Span)
-	// Within returns the context for a request or a call, from which the adapter can tell the other side to which part
-	// of the trace it belongs. key is the key of the part.
+	// Within returns the context for a request or a call. The adapter uses this context to tell the other side to which
+	// part of the trace the request or the call belongs. key is the key of the part.
 	Within(ctx context.Context, key string) context.Context
 }
 
@@ -168,7 +168,7 @@ func (s *spans) apply(e journal.Entry, state *replayed, fresh bool) {
 		s.extend(s.request.Step, e.Time)
 	case journal.ModelFailed:
 		f := &l.FailedRequests[len(l.FailedRequests)-1]
-		if f.Kind == model.OverBudget { // it was never sent, so it is not the end of an earlier request
+		if f.Kind == model.OverBudget { // the refused request was never sent, so this is not the end of an earlier request
 			s.interruptRequest(e, emit)
 		}
 		r := cmp.Or(s.request, &loop.Request{Step: f.Step, Purpose: f.Purpose, Provider: f.Provider, Model: f.Model, Place: f.Place})
@@ -373,8 +373,8 @@ func finalization(e journal.Entry, result *Result) *Span {
 	return part
 }
 
-// addedToSession reports the time at which the Turn was added to the history of its Session. at is zero if the Turn was
-// not added.
+// addedToSession reports that the Turn was added to the history of its Session at the given time. It does nothing if
+// the time is zero, which means that the Turn was not added.
 func (s *spans) addedToSession(at time.Time) {
 	if s.observer == nil || at.IsZero() {
 		return
@@ -382,7 +382,7 @@ func (s *spans) addedToSession(at time.Time) {
 	s.observer.Observe(&Span{Kind: SpanHistory, Key: "history", Start: earlier(s.ended, at), End: at, Again: s.again})
 }
 
-// end reports the parts that are reported at the end of the Turn.
+// end reports the steps and the calls of sub-agents, which are observed only at the end of the Turn.
 func (s *spans) end(l *loop.State, observe func(*Span)) {
 	for i, times := range s.steps {
 		observe(&Span{

@@ -17,7 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// checked is a Turn whose answer violates an output policy that only reports it.
+// checked is a Turn whose answer violates an output policy that only reports violations.
 var checked = ending{
 	limits: loop.Limits{MaxSteps: 3},
 	change: func(_ *process, in *turn.Input) {

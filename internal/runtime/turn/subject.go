@@ -21,7 +21,8 @@ var ErrNoAnswer = errors.New("the turn has no answer")
 // Subject reads the texts for judges from the journal of an ended Turn: the answer, and the texts that the model had
 // received, with the history of the Session. Before it reads the history, it calls admit with the size of the history
 // in bytes; admit may be nil. If admit returns false or the history is gone, the history is left out and its messages
-// are counted. Subject returns an error of admit, and ErrNoAnswer if the Turn did not end with an answer.
+// are counted. If admit returns an error, Subject returns this error. If the Turn did not end with an answer, Subject
+// returns ErrNoAnswer.
 func Subject(ctx context.Context, j journal.Journal, uid string, admit func(bytes int64) (bool, error)) (*judge.Subject, error) {
 	s, answered := &judge.Subject{}, false
 	var prompt *preparedRecord

@@ -159,14 +159,15 @@ func TestLoadSkill(t *testing.T) {
 					t.Errorf("the model received %+v after %d calls, want %q: %s", got, result.Counts.ToolCalls, tc.want, tc.reason)
 				}
 				if offered := len(last.Tools) == 1 && last.Tools[0].Name == "load_skill"; offered != tc.withSkill {
-					t.Errorf("the endpoint was offered %+v, want load_skill where there is a skill: %t", last.Tools, tc.withSkill)
+					t.Errorf("the model was offered the tools %+v, want load_skill if and only if there is a skill: %t",
+						last.Tools, tc.withSkill)
 				}
 			})
 		}
 	}
 }
 
-// TestToolsOfThePromptAreOffered continues a Turn whose Agent has got other tools. The tools in the prompt are still
+// TestToolsOfThePromptAreOffered continues a Turn whose Agent now has other tools. The tools in the prompt are still
 // offered.
 func TestToolsOfThePromptAreOffered(t *testing.T) {
 	c, s := candidate("p0", 1, asks("find", `{}`), says("Done."))

@@ -79,9 +79,9 @@ type Input struct {
 	// MayLearn reports whether the task to learn memories from the Turn may be stored with its end. It must not block.
 	// If MayLearn is nil, nothing is learned.
 	MayLearn func() bool
-	// Attach returns the attachments of the Turn's message with their contents. It is called at most once, together
-	// with Preparation, and its contents are recorded. An *invalid.Error ends the Turn; any other error ends the run.
-	// If Attach is nil, the Turn has no attachments. AttachBytes is the maximum total size of the contents.
+	// Attach returns the attachments of the Turn's message with their contents. It is called at most once in a run,
+	// together with Preparation, and its contents are recorded. An *invalid.Error ends the Turn; any other error ends
+	// the run. If Attach is nil, the Turn has no attachments. AttachBytes is the maximum total size of the contents.
 	Attach      func(ctx context.Context) ([]attachment.Content, error)
 	AttachBytes int64
 	// Tools are always offered to the model, in addition to the selected ones. They must be the same in each run of
@@ -104,8 +104,9 @@ type Input struct {
 	// ReflectEvery makes the model check its draft in each Turn whose number in the Session is a multiple of it. 0
 	// means never.
 	ReflectEvery int
-	// Progress receives the progress of the Turn after each call, and after each step that asks for calls. It must not
-	// block. If Progress is nil, progress is not reported.
+	// Progress receives the progress of the Turn after each call, after each step that asks for calls or has a rejected
+	// answer, and when a run that made progress parks the Turn. It must not block. If Progress is nil, progress is not
+	// reported.
 	Progress func(Progress)
 	// Warned is called once the journal has the warning that the conversation has come close to the context window of
 	// its model. It is called at most once in the life of a Turn, and must not block. Warned may be nil.
@@ -179,7 +180,7 @@ type Toolbox interface {
 // Progress is the progress of a Turn up to now.
 type Progress struct {
 	Counts Counts
-	// Calls are the newest calls that the model has asked for, at most MaxCalls, oldest first.
+	// Calls are the newest calls, including calls of context packs, at most MaxCalls, oldest first.
 	Calls []CallRecord
 	// Usage and Cost are the totals over all models. Cost is nil if a used model has no price.
 	Usage model.Usage
@@ -191,7 +192,7 @@ type Progress struct {
 // MaxCalls is the maximum number of calls in a result.
 const MaxCalls = 50
 
-// CallRecord describes a call that the model asked for, and its outcome.
+// CallRecord describes a call of a tool and its outcome.
 type CallRecord struct {
 	CallID string `json:"callID"`
 	Name   string `json:"name"`
@@ -245,10 +246,11 @@ type Engine struct {
 // Run runs a Turn to its end and returns its result. It continues a Turn that an earlier run has begun.
 //
 // ctx is the lifetime of the run. It ends when the process abandons the run; the Turn then continues in a later
-// run, here or on another executor. Run returns an error only if the Turn has not ended:
+// run, here or on another executor. Run returns an error if the Turn has not ended, or if the Session does not have the
+// ended Turn yet:
 //
 //   - loop.ErrInterrupted, if the run stopped at a safe point.
-//   - a *loop.Parked, if the Turn waits for approvals or for the Turns of sub-agents.
+//   - a *loop.Parked, if the Turn waits for approvals, for the Turns of sub-agents or for a budget.
 //   - journal.ErrFenced, if another executor runs the Turn.
 //   - the cause of ctx, if ctx ended first.
 //   - a *PanicError, if the engine panicked.
@@ -358,19 +360,19 @@ func (r *run) options() journal.Options {
 	}
 }
 
-// first returns the record of the beginning of this run. If the run before was cut off during a request, the record
+// first returns the record of the beginning of this run. If the previous run was cut off during a request, the record
 // charges the request in the budgets.
 func (r *run) first() []journal.Record {
-	begins := journal.Record{Kind: journal.RunStarted, Payload: r.started()}
+	start := journal.Record{Kind: journal.RunStarted, Payload: r.started()}
 	if r.replayed.loop.ReservationOpen() {
-		begins.Ledger = new(budget.Change)
+		start.Ledger = new(budget.Change)
 	}
-	return []journal.Record{begins}
+	return []journal.Record{start}
 }
 
-// closeReservation records the beginning of this run, alone, if the run before was cut off during a request that is
-// still reserved. If the reservation ended together with the next one, a refusal of the next one would keep it: a Turn
-// that waits for the reset of a budget would hold it all that time, and Turns could block each other.
+// closeReservation records the beginning of this run, alone, if the previous run was cut off during a request that is
+// still reserved. If the same write also reserved the next request, a refusal of the new reservation would keep the old
+// reservation. A Turn would then keep it while it waits for the reset of a budget, and Turns could block each other.
 func (r *run) closeReservation() error {
 	if !r.replayed.loop.ReservationOpen() {
 		return nil
@@ -509,7 +511,7 @@ type run struct {
 	// gone is true if the Turn's object is gone or has ended, and this run only ends its journal. Such a run does not
 	// count as a run and is never parked.
 	gone bool
-	// objectEnd is the end of the Turn as its object has it. It is nil if this run decides how the Turn ends.
+	// objectEnd is the end of the Turn according to its object. It is nil if this run decides how the Turn ends.
 	objectEnd *ObjectEnd
 	// firstEntry is the time of the first entry of the journal, or zero while it has none.
 	firstEntry time.Time

@@ -316,6 +316,7 @@ func TestRepliesThatBreakOff(t *testing.T) {
 	want := c.Pricing.Cost(u).Amount.String()
 	if r.Stop != turn.StopModelError || u.InputTokens == 0 || u.OutputTokens != 2000 || r.Record.Cost == nil ||
 		r.Record.Cost.Amount != want {
-		t.Errorf("%s with %+v for %+v, want the prompt and 1000 tokens, twice, for %s", r.Stop, u, r.Record.Cost, want)
+		t.Errorf("%s with %+v for %+v, want an estimate of the prompt and of 1000 output tokens for each of two attempts, for %s",
+			r.Stop, u, r.Record.Cost, want)
 	}
 }

@@ -58,7 +58,7 @@ func (r *run) planUndo(ctx context.Context) error {
 }
 
 // readUndo reads the journal of the other Turn. A journal of another namespace or another Agent gives the same error as
-// a missing one, so that it cannot be probed.
+// a missing journal, so that a user cannot find out which journals exist.
 func (r *run) readUndo(ctx context.Context) (*UndoPlan, error) {
 	uid := r.in.Undo.TurnUID
 	reader := NewUndoReader()
@@ -183,8 +183,8 @@ type undoPlanned struct {
 	Exposure tool.Exposure `json:"exposure"`
 }
 
-// UndoMark is the payload of an entry that another Turn writes into the journal of a Turn when it undoes one of its
-// calls.
+// UndoMark is the payload of an entry by which a Turn marks a call of another Turn: it undoes this call. The entry is
+// in the journal of the other Turn.
 type UndoMark struct {
 	Step   int    `json:"step"`
 	CallID string `json:"callID"`
@@ -195,9 +195,8 @@ type UndoMark struct {
 	Undone bool `json:"undone,omitempty"`
 }
 
-// undoCaller is the Caller of a tool in a Turn that undoes calls. Before the call, it writes a mark into the journal of
-// the other Turn, which says that this Turn undoes the call. So at most one Turn undoes the call, even if a run is
-// killed:
+// undoCaller is the Caller of a tool in a Turn that undoes calls. Before it calls the tool, it writes a mark into the
+// journal of the other Turn: this Turn undoes the call. So at most one Turn undoes the call, even if a run is killed:
 //
 //  1. If the run is killed before the mark is written, nothing was called.
 //  2. If the run is killed later, no other Turn makes the call. This Turn follows the rules for calls without a result.
@@ -277,8 +276,9 @@ func (r *run) recordOutcome(target *UndoCall, undone bool) {
 	}
 }
 
-// tryMark appends a mark to the journal of the other Turn as it is now. The sequence numbers of the journal make sure
-// that only one of several Turns succeeds; the others get journal.ErrSequence and must look again.
+// tryMark reads the marks in the journal of the other Turn, and appends a mark if they allow it. The sequence numbers
+// of the journal make sure that only one of several Turns succeeds. For the others, tryMark returns
+// journal.ErrSequence, and they must try again.
 func (r *run) tryMark(ctx context.Context, target *UndoCall, kind journal.Kind, m UndoMark) error {
 	uid := r.replayed.undo.TurnUID
 	m.Step, m.CallID, m.TurnUID, m.Turn = target.Step, target.CallID, r.in.UID, r.in.Name
@@ -286,15 +286,15 @@ func (r *run) tryMark(ctx context.Context, target *UndoCall, kind journal.Kind, 
 	if err != nil {
 		return err
 	}
-	held := reader.held(target.Step, target.CallID)
+	existing := reader.blockingMark(target.Step, target.CallID)
 	switch {
 	case reader.seq == 0:
 		return &tool.Error{
 			Class: tool.Unavailable, Message: "the tool was not called, because the journal of the turn to undo was deleted",
 		}
-	case held != nil && held.TurnUID != r.in.UID:
-		return &tool.Error{Class: tool.Unavailable, Message: "the tool was not called: " + held.reason()}
-	case held != nil && kind == journal.UndoBegun && !held.ended:
+	case existing != nil && existing.TurnUID != r.in.UID:
+		return &tool.Error{Class: tool.Unavailable, Message: "the tool was not called: " + existing.reason()}
+	case existing != nil && kind == journal.UndoBegun && !existing.ended:
 		return nil // an earlier run of this Turn has written the mark
 	}
 	log, err := journal.Open(ctx, uid, reader.epoch, journal.Options{
@@ -321,7 +321,7 @@ func (r *run) readMarks(ctx context.Context) (*UndoReader, error) {
 	if reader == nil {
 		reader = NewUndoReader()
 	}
-	r.marks = nil // an error may leave the reader behind an entry that it has not applied
+	r.marks = nil // because after an error, the reader may be past an entry that it has not applied
 	known, exists := reader.seq, false
 	for e, err := range r.engine.Journal.Read(ctx, uid, max(known-1, 0)) {
 		switch {
@@ -425,7 +425,7 @@ func (r *run) undoneCalls() []UndoneCall {
 // maxUndoReason is the maximum length of the reason of one call, in characters.
 const maxUndoReason = 300
 
-// outcomeOfUndo returns whether a call of the plan was undone, and otherwise why not.
+// outcomeOfUndo reports whether a call of the plan was undone. If it was not, outcomeOfUndo also returns the reason.
 func (r *run) outcomeOfUndo(callID string) (undone bool, reason string) {
 	results := r.replayed.loop.CallResults
 	i := slices.IndexFunc(results, func(f loop.CallResult) bool { return f.Step == 1 && f.CallID == callID })
@@ -439,7 +439,7 @@ func (r *run) outcomeOfUndo(callID string) (undone bool, reason string) {
 	line, _, _ := strings.Cut(f.Content, "\n") // the first line is Capstan's own
 	line = strings.TrimPrefix(line, fmt.Sprintf("error (%s): ", f.Class))
 	if i := strings.LastIndex(line, ": "); i > 0 && f.Outcome == loop.Refused && f.Class != tool.InvalidArguments {
-		line = line[:i] // what follows tells a model how to continue
+		line = line[:i] // the rest of the line tells a model how to continue
 	}
 	line, _ = untrusted.Cap(untrusted.Line(line), maxUndoReason)
 	return false, line

@@ -416,8 +416,8 @@ func TestUndoOfARunningTurn(t *testing.T) {
 	}
 }
 
-// TestUndoAfterAFailure checks that a second Turn makes a compensation again that failed, but none that may have taken
-// effect.
+// TestUndoAfterAFailure checks that a second Turn repeats a compensation that failed, but not a compensation that may
+// have taken effect.
 func TestUndoAfterAFailure(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -477,8 +477,8 @@ func TestUndoKeepsTheDeclaration(t *testing.T) {
 	}
 }
 
-// undoStore is a journal whose process is killed at one of its appends: before the append, or after it.
-type undoStore struct {
+// killedStore is a journal of a process that is killed at one of its moments: before or after an append or a call.
+type killedStore struct {
 	journal.Journal
 	mu      sync.Mutex
 	moments int // the number of moments so far
@@ -487,7 +487,7 @@ type undoStore struct {
 	dead    bool
 }
 
-func (m *undoStore) alive() bool {
+func (m *killedStore) alive() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.dead {
@@ -501,7 +501,7 @@ func (m *undoStore) alive() bool {
 }
 
 // Append appends if the process is alive.
-func (m *undoStore) Append(ctx context.Context, uid string, all ...journal.Entry) error {
+func (m *killedStore) Append(ctx context.Context, uid string, all ...journal.Entry) error {
 	if !m.alive() {
 		return errKilled
 	}
@@ -518,7 +518,7 @@ func TestUndoSurvivesKills(t *testing.T) {
 		j, d := &journaltest.Memory{}, &desk{}
 		runCalls(t, j, d, "a", "b")
 		life, kill := context.WithCancelCause(t.Context())
-		m := &undoStore{Journal: j, killAt: killAt, kill: func() { kill(errKilled) }}
+		m := &killedStore{Journal: j, killAt: killAt, kill: func() { kill(errKilled) }}
 		in := undoInput(d, "undo-uid")
 		b := in.Toolbox.(*box)
 		inner := b.do["close"]
@@ -582,12 +582,12 @@ func TestUndoReportsAgree(t *testing.T) {
 			j, d := &journaltest.Memory{}, &desk{}
 			runCalls(t, j, d, "a")
 			life, kill := context.WithCancelCause(t.Context())
-			m := &undoStore{Journal: j, killAt: killAt, kill: func() { kill(errKilled) }}
+			m := &killedStore{Journal: j, killAt: killAt, kill: func() { kill(errKilled) }}
 			undoingWith := func(uid string) *turn.Input {
 				in := undoInput(d, uid)
 				for i := range in.Toolbox.(*box).offers[0].Tools {
-					if of := &in.Toolbox.(*box).offers[0].Tools[i]; of.Name == "close" {
-						of.Effect = effect
+					if offered := &in.Toolbox.(*box).offers[0].Tools[i]; offered.Name == "close" {
+						offered.Effect = effect
 					}
 				}
 				return in
@@ -606,22 +606,22 @@ func TestUndoReportsAgree(t *testing.T) {
 			if !m.dead {
 				break
 			}
-			marks := journal.Kind("")
+			last := journal.Kind("")
 			if all := entries(t, j, "uid"); len(all) > 0 {
-				marks = all[len(all)-1].Kind
+				last = all[len(all)-1].Kind
 			}
 			in := undoingWith("undo-uid")
 			in.Epoch = 2
 			first := undo(t, j, in)
 			second := undo(t, j, undoingWith("second-uid"))
-			again := strings.Contains(second.Text, "undone by close") // nothing was undone before
+			again := strings.Contains(second.Text, "undone by close") // the second Turn had to undo the call itself
 			if undone := first.Stop == turn.StopUndone; undone != (second.Stop == turn.StopUndone && !again) {
-				t.Errorf("%q at %d, after %s: the Turn says %q, and the next one %q", effect, killAt, marks, first.Text, second.Text)
+				t.Errorf("%q at %d, after %s: the Turn says %q, and the next Turn %q", effect, killAt, last, first.Text, second.Text)
 			}
-			if marks == journal.UndoEnded && fail == nil && first.Stop != turn.StopUndone {
+			if last == journal.UndoEnded && fail == nil && first.Stop != turn.StopUndone {
 				t.Errorf("%q at %d: the call is undone, and the Turn says %q", effect, killAt, first.Text)
 			}
-			if marks == journal.UndoEnded && strings.Contains(first.Text, "unknown") {
+			if last == journal.UndoEnded && strings.Contains(first.Text, "unknown") {
 				t.Errorf("%q at %d: the outcome is known, and the Turn says %q", effect, killAt, first.Text)
 			}
 		}
@@ -692,8 +692,8 @@ func (d *deleting) Read(ctx context.Context, uid string, after int64) iter.Seq2[
 	return d.Journal.Read(ctx, uid, after)
 }
 
-// TestUndoOfADeletedJournal deletes the journal of the other Turn while the calls require approval. No call is made,
-// because nothing would keep a second Turn from making it again.
+// TestUndoOfADeletedJournal deletes the journal of the other Turn while the calls wait for approval. No call is made,
+// because nothing would keep a second Turn from making the same call again.
 func TestUndoOfADeletedJournal(t *testing.T) {
 	m, d := &journaltest.Memory{}, &desk{}
 	runCalls(t, m, d, "a")

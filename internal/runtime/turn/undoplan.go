@@ -120,7 +120,7 @@ type UndoReader struct {
 	ended                  bool
 	seq, epoch             int64
 	calls                  []undoCandidate
-	marks                  map[undoKey]*undoHeld
+	marks                  map[undoKey]*callMark
 }
 
 type undoKey struct {
@@ -134,22 +134,22 @@ type undoCandidate struct {
 	finish *loop.CallResult
 }
 
-// undoHeld is the newest mark of a call. ended is true once the compensation has ended.
-type undoHeld struct {
+// callMark is the newest mark of a call in the journal of its Turn. ended is true once the compensation has ended.
+type callMark struct {
 	UndoMark
 	ended bool
 }
 
 // reason returns why no other Turn undoes the call.
-func (h *undoHeld) reason() string {
-	if h.ended {
-		return fmt.Sprintf("the Turn %q has undone the call", h.Turn)
+func (m *callMark) reason() string {
+	if m.ended {
+		return fmt.Sprintf("the Turn %q has undone the call", m.Turn)
 	}
-	return fmt.Sprintf("the Turn %q undoes the call, or has tried to with an unknown outcome: see capstan logs %s", h.Turn, h.Turn)
+	return fmt.Sprintf("the Turn %q undoes the call, or has tried to with an unknown outcome: see capstan logs %s", m.Turn, m.Turn)
 }
 
 // NewUndoReader returns a reader of one journal.
-func NewUndoReader() *UndoReader { return &UndoReader{marks: map[undoKey]*undoHeld{}} }
+func NewUndoReader() *UndoReader { return &UndoReader{marks: map[undoKey]*callMark{}} }
 
 // Undoes reports whether an UndoReader needs the payload of an entry of this kind.
 func Undoes(k journal.Kind) bool {
@@ -211,18 +211,18 @@ func (u *UndoReader) applyMark(e journal.Entry) error {
 		return err
 	}
 	key := undoKey{m.Step, m.CallID}
-	switch held := u.marks[key]; {
+	switch begun := u.marks[key]; {
 	case e.Kind == journal.UndoBegun:
-		u.marks[key] = &undoHeld{UndoMark: m}
-	case held == nil || held.TurnUID != m.TurnUID: // this version does not write such an entry
+		u.marks[key] = &callMark{UndoMark: m}
+	case begun == nil || begun.TurnUID != m.TurnUID: // this version does not write such an entry
 	default:
-		held.ended, held.Undone = true, m.Undone
+		begun.ended, begun.Undone = true, m.Undone
 	}
 	return nil
 }
 
-// held returns the newest mark of a call, or nil if any Turn may undo the call.
-func (u *UndoReader) held(step int, callID string) *undoHeld {
+// blockingMark returns the newest mark of a call, or nil if any Turn may undo the call.
+func (u *UndoReader) blockingMark(step int, callID string) *callMark {
 	m := u.marks[undoKey{step, callID}]
 	if m != nil && m.ended && !m.Undone {
 		return nil
@@ -238,7 +238,7 @@ func (u *UndoReader) find(step int, callID string) int {
 func (u *UndoReader) Plan(uid string) *UndoPlan {
 	p := &UndoPlan{TurnUID: uid, Namespace: u.namespace, Name: u.name, Agent: u.agent, Ended: u.ended}
 	for _, c := range slices.Backward(u.calls) {
-		if call, changed := c.undo(u.held(c.intent.Step, c.intent.CallID)); changed {
+		if call, changed := c.undo(u.blockingMark(c.intent.Step, c.intent.CallID)); changed {
 			p.Calls = append(p.Calls, call)
 		}
 	}
@@ -251,8 +251,9 @@ func (c *undoCandidate) mayHaveActed() bool {
 	return c.intent.Effect != tool.ReadOnly && (f == nil || f.TookEffect() || f.Spent != nil)
 }
 
-// undo returns how a call can be undone. changed is false if the call certainly changed nothing.
-func (c *undoCandidate) undo(held *undoHeld) (call UndoCall, changed bool) {
+// undo returns how a call can be undone. mark is the mark that blocks the call, or nil. changed is false if the call
+// certainly changed nothing.
+func (c *undoCandidate) undo(mark *callMark) (call UndoCall, changed bool) {
 	call = UndoCall{Step: c.intent.Step, CallID: c.intent.CallID, Name: c.intent.Name, State: UndoImpossible}
 	f := c.finish
 	switch {
@@ -276,10 +277,10 @@ func (c *undoCandidate) undo(held *undoHeld) (call UndoCall, changed bool) {
 	}
 	call.Tool, call.Server, call.UID, call.Arguments = f.Undo.Tool, f.Undo.Server, f.Undo.UID, f.Undo.Arguments
 	switch {
-	case held != nil && held.ended:
-		call.State, call.Reason = UndoDone, held.reason()
-	case held != nil: // the compensation must not be made again, but may have had no effect
-		call.Reason = held.reason()
+	case mark != nil && mark.ended:
+		call.State, call.Reason = UndoDone, mark.reason()
+	case mark != nil: // the compensation must not be made again, but may have had no effect
+		call.Reason = mark.reason()
 	case f.Undo.Problem != "":
 		call.Reason = f.Undo.Reason()
 	default:

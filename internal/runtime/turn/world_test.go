@@ -55,7 +55,7 @@ type world struct {
 	parts map[string]turn.Span
 	// now is the clock of all processes. If it is nil, the time does not pass.
 	now func() time.Time
-	// last are the messages of the last answered request. checkRequests sets it.
+	// last are the messages of the last request that is in the journal. checkRequests sets it.
 	last []model.Message
 }
 
@@ -111,7 +111,7 @@ func (w *world) process(epoch int64, hook func(moment int) bool) *process {
 }
 
 // killedAt returns the hook of a process that dies at a moment. 0 means never.
-func killedAt(moment int) func(int) bool { return func(now int) bool { return now == moment } }
+func killedAt(moment int) func(int) bool { return func(current int) bool { return current == moment } }
 
 // alive is called between two effects. It counts the moment, and reports whether the process is alive.
 func (p *process) alive() bool {
@@ -153,9 +153,10 @@ func (p *process) run() (*turn.Result, error) {
 	return result, err
 }
 
-// run runs the Turn in processes, one after another, until one of them ends the Turn or dies. Their epochs begin
-// with epoch, and hook numbers their moments consecutively. run returns the last process with its result, and the
-// total number of moments.
+// run runs the Turn in processes, one after another, until one of them ends the Turn or dies. The first process has the
+// given epoch, and each later process has the next epoch. zombies is the field zombie of the processes. hook receives
+// the moments of all processes, numbered consecutively. run returns the last process with its result, and the total
+// number of moments.
 func (w *world) run(epoch int64, zombies bool, hook func(moment int) bool) (last *process, result *turn.Result, moments int, err error) {
 	for ; ; epoch++ {
 		before := moments
@@ -392,8 +393,8 @@ func (w *world) reply(p *process, name string, req model.Request) (model.Reply, 
 // asked returns the key for the requests of a step with this purpose.
 func asked(step int, purpose loop.Purpose) string { return fmt.Sprint(step, purpose) }
 
-// stepOf returns the step of a request. It counts the earlier replies, which works only if no summary has replaced
-// them.
+// stepOf returns the step and the purpose of a request. It counts the earlier replies, which works only if no summary
+// has replaced them.
 func (e ending) stepOf(messages []model.Message) (int, loop.Purpose) {
 	if e.asked != nil {
 		return e.asked(messages)

@@ -88,9 +88,9 @@ func Assemble(in Input) (Assembly, Context) {
 }
 
 // WithoutInstructions returns the assembly for a prompt that has no section for the Turn's instructions. Such a prompt
-// has no overlays, and only the guardrails of the profile. rules is their number; they are the first of the used
-// guardrails. The returned record lists the overlays, the other guardrails and the shaping as dropped for the given
-// reason.
+// has no overlays, and only the guardrails of the profile. rules is the number of the profile's guardrails, which are
+// the first of the used guardrails. The returned record lists the overlays, the other guardrails and the shaping as
+// dropped for the given reason.
 func (a Assembly) WithoutInstructions(reason string, rules int) Assembly {
 	a.Dropped = slices.Clone(a.Dropped)
 	for _, id := range a.Provenance.UsedOverlayIDs {
@@ -183,10 +183,10 @@ func ids[T any](list []T, id func(T) string) []string {
 	return all
 }
 
-// partition separates the items for which has returns true from the other items.
-func partition[T any](list []T, has func(T) bool) (matching, others []T) {
+// partition separates the items that satisfy a condition from the other items.
+func partition[T any](list []T, condition func(T) bool) (matching, others []T) {
 	for _, item := range list {
-		if has(item) {
+		if condition(item) {
 			matching = append(matching, item)
 		} else {
 			others = append(others, item)

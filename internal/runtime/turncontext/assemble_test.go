@@ -168,7 +168,7 @@ func TestBlocksOfContext(t *testing.T) {
 	}
 }
 
-// everything returns an input in which every field is set.
+// everything returns an input in which every field except Data is set.
 func everything() tc.Input {
 	yes, chars := true, 1200
 	return tc.Input{

@@ -35,7 +35,7 @@ type Block struct {
 	Freshness  string `json:"freshness,omitempty"`
 }
 
-// blocks returns the blocks that the model receives: session, memories, facts, preferences, enrichments.
+// blocks returns the blocks that the model receives: session, memories, facts, preferences, enrichments and data.
 func blocks(turnName string, c Context) []Block {
 	all := []Block{}
 	if lines := c.Session.Lines(); len(lines) > 0 {

@@ -181,8 +181,8 @@ func (e *Expense) isAddable(o *Expense) bool {
 		(e.Cost == nil || e.Cost.Currency == o.Cost.Currency)
 }
 
-// WithExpense adds an expense to a list of expenses. If the list has an expense for the same work, model and currency,
-// it adds both to one. It returns an error for a cost that is not a number.
+// WithExpense returns a list of expenses with one more expense. If the list has an expense for the same work, model and
+// currency, WithExpense adds the new expense to it. WithExpense returns an error for a cost that is not a number.
 func WithExpense(all []Expense, e Expense) ([]Expense, error) {
 	all = slices.Clone(all)
 	at := slices.IndexFunc(all, func(o Expense) bool { return e.isAddable(&o) })

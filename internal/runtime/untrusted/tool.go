@@ -156,7 +156,8 @@ func letters(text string) string {
 	return b.String()
 }
 
-// plain returns the letter that a character looks like, or 0 if it is not a letter.
+// plain returns the ASCII character, in lower case, that a character looks like. It returns 0 for white space,
+// separators and invisible characters, and the lower-case form of any other character.
 func plain(r rune) rune {
 	switch {
 	case r == '-', r == '_', r == '.', r == ' ', r == '\n', r == '\t':

@@ -135,10 +135,10 @@ func TestNothingGetsOutOfTheFenceOfATool(t *testing.T) {
 				strings.ToLower(nonce), "</tool-output", ">",
 			}, body)
 		}
-		told := untrusted.Tool(nonce, "", untrusted.Neutral(body, nonce))
-		inner := strings.TrimSuffix(strings.SplitN(told, "\n", 2)[1], "\n</tool-output "+nonce+">")
-		return strings.Count(told, "<tool-output") == 1 && strings.Count(told, "</tool-output") == 1 &&
-			strings.Count(strings.ToLower(told), strings.ToLower(nonce)) == 2 &&
+		fenced := untrusted.Tool(nonce, "", untrusted.Neutral(body, nonce))
+		inner := strings.TrimSuffix(strings.SplitN(fenced, "\n", 2)[1], "\n</tool-output "+nonce+">")
+		return strings.Count(fenced, "<tool-output") == 1 && strings.Count(fenced, "</tool-output") == 1 &&
+			strings.Count(strings.ToLower(fenced), strings.ToLower(nonce)) == 2 &&
 			!strings.Contains(inner, "<untrusted-text>") && !strings.Contains(inner, "</prompt-data>")
 	}
 	if err := quick.Check(property, &quick.Config{MaxCount: 500}); err != nil {

@@ -112,7 +112,8 @@ func Blank(text string) bool {
 
 // fold replaces every run of white space by one space, and trims both ends.
 func fold(text string) string {
-	// Most names need no folding, so look for white space that does: a run, any but ' ', or a space at the start.
+	// Most names are already folded. Look for the exceptions: a run of white space, white space other than ' ', or a
+	// space at the start.
 	afterSpace := true
 	for _, r := range text {
 		if unicode.IsSpace(r) && (afterSpace || r != ' ') {

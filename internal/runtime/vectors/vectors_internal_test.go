@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestVectorsAreSharedFairly checks that namespaces see only their own vectors, and that a namespace with many vectors
-// does not push out those of another.
-func TestVectorsAreSharedFairly(t *testing.T) {
+// TestNamespacesShareTheCacheFairly checks that namespaces see only their own vectors, and that a namespace with many
+// vectors does not push out those of another.
+func TestNamespacesShareTheCacheFairly(t *testing.T) {
 	var v Cache
 	small, large := v.Of("small"), v.Of("large")
 	values := make([]float32, 4096)

@@ -52,6 +52,6 @@ func TestReason(t *testing.T) {
 		t.Errorf("Reason = %q, want one line without control characters", got)
 	}
 	if n := len(verdicts.Reason(strings.Repeat("a", 10_000))); n != verdicts.MaxReasonChars {
-		t.Errorf("a reason has %d characters, want at most %d", n, verdicts.MaxReasonChars)
+		t.Errorf("the reason of a long text has %d characters, want %d", n, verdicts.MaxReasonChars)
 	}
 }

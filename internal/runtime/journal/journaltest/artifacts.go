@@ -51,7 +51,7 @@ func testArtifacts(t *testing.T, j journal.Journal, reopen func(t *testing.T, j 
 	}
 	whole, err := journal.Collect(t.Context(), j, "a")
 	if err == nil || !errors.Is(err, journal.ErrNewer) {
-		t.Errorf("Collect: %v, %v; want ErrNewer, because the entries have a version that no build can read", whole, err)
+		t.Errorf("Collect: %v, %v; want ErrNewer, because the entries have a newer version than this build can read", whole, err)
 	}
 	for uid, sum := range map[string]string{"a": "89ab", "b": one.SHA256, "unknown": other.SHA256} {
 		if got, err := j.Artifact(t.Context(), uid, sum); !errors.Is(err, journal.ErrNoArtifact) {

@@ -18,21 +18,21 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// at is the time of entries, in UTC, with a fraction of a second.
-var at = time.Date(2026, 6, 11, 15, 4, 5, 123456789, time.UTC)
+// entryTime is the time of all entries, in UTC, with a fraction of a second.
+var entryTime = time.Date(2026, 6, 11, 15, 4, 5, 123456789, time.UTC)
 
 func entry(seq, epoch int64) journal.Entry {
 	return journal.Entry{
-		Seq: seq, Epoch: epoch, Kind: journal.ModelReplied, Version: 3, Time: at,
+		Seq: seq, Epoch: epoch, Kind: journal.ModelReplied, Version: 3, Time: entryTime,
 		Payload: json.RawMessage(fmt.Sprintf(`{"text":"reply %d \u2028 <&>","n":1e400}`, seq)),
 	}
 }
 
-// entries returns n entries, the first of them with the sequence number from.
-func entries(from, n int64) []journal.Entry {
+// entries returns n entries with consecutive sequence numbers. first is the sequence number of the first entry.
+func entries(first, n int64) []journal.Entry {
 	var all []journal.Entry
 	for i := range n {
-		all = append(all, entry(from+i, 1))
+		all = append(all, entry(first+i, 1))
 	}
 	return all
 }
@@ -265,7 +265,7 @@ func testConcurrentWriters(t *testing.T, j journal.Journal) {
 	}
 }
 
-// read returns at most limit entries after a sequence number.
+// read returns at most limit entries after a sequence number. If limit is -1, read returns all of them.
 func read(ctx context.Context, j journal.Journal, uid string, after int64, limit int) ([]journal.Entry, error) {
 	var got []journal.Entry
 	for e, err := range j.Read(ctx, uid, after) {
@@ -279,8 +279,8 @@ func read(ctx context.Context, j journal.Journal, uid string, after int64, limit
 	return got, nil
 }
 
-// payload compares payloads as a whole, because they may be long. A nil payload differs from an empty payload.
-var payload = cmp.Comparer(func(a, b json.RawMessage) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) })
+// comparePayloads compares payloads as a whole, because they may be long. A nil payload differs from an empty payload.
+var comparePayloads = cmp.Comparer(func(a, b json.RawMessage) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) })
 
 func add(t testing.TB, j journal.Journal, uid string, want error, entries ...journal.Entry) {
 	t.Helper()
@@ -295,7 +295,7 @@ func expect(t *testing.T, j journal.Journal, uid string, want ...journal.Entry) 
 	if err != nil {
 		t.Fatalf("Read(%s): %v", uid, err)
 	}
-	if diff := cmp.Diff(want, got, payload); diff != "" {
+	if diff := cmp.Diff(want, got, comparePayloads); diff != "" {
 		t.Errorf("Read(%s): -want +got:\n%s", uid, diff)
 	}
 }

@@ -23,7 +23,7 @@ type Keeper interface {
 }
 
 // RunKeeper tests the contract of a Keeper. open returns a new, empty Keeper and closes it when the test ends. settle
-// returns the same Keeper, reopened if necessary, when the numbers of Size are exact.
+// makes the numbers of Size exact, and returns the same Keeper. It may close and reopen the Keeper for this.
 func RunKeeper(t *testing.T, open func(t *testing.T) Keeper, settle func(t *testing.T, k Keeper) Keeper) {
 	t.Run("a retired journal is not listed, but can be read", func(t *testing.T) { testRetire(t, open(t)) })
 	t.Run("UIDs are returned in pages", func(t *testing.T) { testUIDs(t, open(t)) })
@@ -40,8 +40,8 @@ func testRetire(t *testing.T, k Keeper) {
 	for _, uid := range []string{"a", "b", "c"} {
 		add(t, k, uid, nil, entry(1, 1))
 	}
-	retire(t, k, at, "b", "unknown", "b")
-	retire(t, k, at)
+	retire(t, k, entryTime, "b", "unknown", "b")
+	retire(t, k, entryTime)
 	expectLive(t, k, "a", "c")
 	expect(t, k, "b", entry(1, 1))
 	add(t, k, "b", nil, entry(2, 1)) // by a run that has not stopped yet
@@ -57,7 +57,7 @@ func testUIDs(t *testing.T, k Keeper) {
 		uid := fmt.Sprintf("uid-%02d", i)
 		add(t, k, uid, nil, entry(1, 1), entry(2, 1))
 		if i%5 == 0 {
-			retire(t, k, at, uid)
+			retire(t, k, entryTime, uid)
 		} else {
 			want = append(want, uid)
 		}
@@ -82,7 +82,7 @@ func testUIDs(t *testing.T, k Keeper) {
 	// Upper case comes before lower case with any collation of the database.
 	add(t, k, "Upper", nil, entry(1, 1))
 	if page, err := k.UIDs(t.Context(), "", 1); err != nil || !slices.Equal(page, []string{"Upper"}) {
-		t.Errorf("UIDs: %v, %v; want them in byte order", page, err)
+		t.Errorf("UIDs: %v, %v; want the UIDs in byte order", page, err)
 	}
 }
 
@@ -90,11 +90,11 @@ func testPurge(t *testing.T, k Keeper) {
 	for _, uid := range []string{"newest", "old", "live", "oldest", "older"} {
 		add(t, k, uid, nil, entry(1, 1))
 	}
-	retire(t, k, at.Add(2*time.Hour), "newest")
-	retire(t, k, at.Add(time.Hour), "old")
-	retire(t, k, at, "older")
-	retire(t, k, at.Add(-time.Hour), "oldest")
-	retire(t, k, at.Add(-2*time.Hour), "old") // the first call has set the time
+	retire(t, k, entryTime.Add(2*time.Hour), "newest")
+	retire(t, k, entryTime.Add(time.Hour), "old")
+	retire(t, k, entryTime, "older")
+	retire(t, k, entryTime.Add(-time.Hour), "oldest")
+	retire(t, k, entryTime.Add(-2*time.Hour), "old") // changes nothing, because the journal is retired already
 	for _, step := range []struct {
 		reason string
 		before time.Time
@@ -102,12 +102,12 @@ func testPurge(t *testing.T, k Keeper) {
 		want   int
 		left   []string
 	}{
-		{"no journal is that old", at.Add(-2 * time.Hour), 10, 0, []string{"newest", "old", "live", "oldest", "older"}},
-		{"no journal may be purged", at.Add(24 * time.Hour), 0, 0, []string{"newest", "old", "live", "oldest", "older"}},
-		{"the oldest journal is purged first", at.Add(24 * time.Hour), 1, 1, []string{"newest", "old", "live", "older"}},
-		{"the limit itself is included", at.Add(time.Hour), 10, 2, []string{"newest", "live"}},
-		{"fewer journals are left than may be purged", at.Add(24 * time.Hour), 10, 1, []string{"live"}},
-		{"a journal that is not retired stays", at.Add(24 * time.Hour), 10, 0, []string{"live"}},
+		{"no journal is that old", entryTime.Add(-2 * time.Hour), 10, 0, []string{"newest", "old", "live", "oldest", "older"}},
+		{"no journal may be purged", entryTime.Add(24 * time.Hour), 0, 0, []string{"newest", "old", "live", "oldest", "older"}},
+		{"the oldest journal is purged first", entryTime.Add(24 * time.Hour), 1, 1, []string{"newest", "old", "live", "older"}},
+		{"a journal that was retired exactly at this time is purged, too", entryTime.Add(time.Hour), 10, 2, []string{"newest", "live"}},
+		{"fewer journals are left than may be purged", entryTime.Add(24 * time.Hour), 10, 1, []string{"live"}},
+		{"a journal that is not retired stays", entryTime.Add(24 * time.Hour), 10, 0, []string{"live"}},
 	} {
 		if n, err := k.Purge(t.Context(), step.before, step.limit); n != step.want || err != nil {
 			t.Errorf("Purge: %d, %v; want %d: %s", n, err, step.want, step.reason)
@@ -131,8 +131,8 @@ func testNothingIsLeft(t *testing.T, k Keeper) {
 	for _, uid := range []string{"a", "b"} {
 		add(t, k, uid, nil, first)
 	}
-	retire(t, k, at, "a")
-	if n, err := k.Purge(t.Context(), at, 10); n != 1 || err != nil {
+	retire(t, k, entryTime, "a")
+	if n, err := k.Purge(t.Context(), entryTime, 10); n != 1 || err != nil {
 		t.Fatalf("Purge: %d, %v; want 1", n, err)
 	}
 	expect(t, k, "a")
@@ -146,7 +146,7 @@ func testNothingIsLeft(t *testing.T, k Keeper) {
 	add(t, k, "a", journal.ErrSequence, entry(2, 1)) // by a run that has not stopped yet
 	expectLive(t, k, "b")
 	add(t, k, "a", nil, entry(1, 0)) // the old epoch is gone, too
-	expectLive(t, k, "a", "b")       // the mark is gone, too
+	expectLive(t, k, "a", "b")       // the new journal is not retired
 }
 
 func testPurgeOfGiant(t *testing.T, k Keeper, settle func(t *testing.T, k Keeper) Keeper) {
@@ -160,9 +160,9 @@ func testPurgeOfGiant(t *testing.T, k Keeper, settle func(t *testing.T, k Keeper
 	}
 	add(t, k, "small", nil, entry(1, 1))
 	add(t, k, "stays", nil, entry(1, 1))
-	retire(t, k, at, "giant")
-	retire(t, k, at.Add(time.Second), "small")
-	if n, err := k.Purge(t.Context(), at.Add(time.Second), 10); n != 2 || err != nil {
+	retire(t, k, entryTime, "giant")
+	retire(t, k, entryTime.Add(time.Second), "small")
+	if n, err := k.Purge(t.Context(), entryTime.Add(time.Second), 10); n != 2 || err != nil {
 		t.Errorf("Purge: %d, %v; want 2", n, err)
 	}
 	expect(t, k, "giant")
@@ -192,8 +192,8 @@ func testPurgeDuringAppends(t *testing.T, k Keeper) {
 			}
 		})
 		<-begun
-		retire(t, k, at, uid)
-		if n, err := k.Purge(t.Context(), at, 10); n != 1 || err != nil {
+		retire(t, k, entryTime, uid)
+		if n, err := k.Purge(t.Context(), entryTime, 10); n != 1 || err != nil {
 			t.Fatalf("Purge: %d, %v; want 1", n, err)
 		}
 		group.Wait()
@@ -209,14 +209,14 @@ func testPurgeDuringAppends(t *testing.T, k Keeper) {
 func testEndedContextOfKeeper(t *testing.T, k Keeper) {
 	add(t, k, "a", nil, entry(1, 1))
 	add(t, k, "b", nil, entry(1, 1))
-	retire(t, k, at, "a")
+	retire(t, k, entryTime, "a")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	n, purged := k.Purge(ctx, at, 10)
+	n, purged := k.Purge(ctx, entryTime, 10)
 	_, uids := k.UIDs(ctx, "", 10)
 	_, sized := k.Size(ctx)
 	for name, err := range map[string]error{
-		"Retire": k.Retire(ctx, at, "b"), "Forget": k.Forget(ctx, "b"), "Purge": purged, "UIDs": uids, "Size": sized,
+		"Retire": k.Retire(ctx, entryTime, "b"), "Forget": k.Forget(ctx, "b"), "Purge": purged, "UIDs": uids, "Size": sized,
 	} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v, want the error of the context", name, err)
@@ -238,18 +238,18 @@ func testSize(t *testing.T, k Keeper, settle func(t *testing.T, k Keeper) Keeper
 		add(t, k, uid, journal.ErrSequence, again)
 	}
 	add(t, k, "c", nil, other)
-	retire(t, k, at, "a", "b")
-	retire(t, k, at.Add(time.Second), "a", "b")
+	retire(t, k, entryTime, "a", "b")
+	retire(t, k, entryTime.Add(time.Second), "a", "b")
 	k = settle(t, k)
 	checkSize(t, k, store.Size{Journals: 3, Retired: 2, Entries: 7, Artifacts: 4})
-	if _, err := k.Purge(t.Context(), at, 1); err != nil {
+	if _, err := k.Purge(t.Context(), entryTime, 1); err != nil {
 		t.Fatal(err)
 	}
 	checkSize(t, settle(t, k), store.Size{Journals: 2, Retired: 1, Entries: 5, Artifacts: 3})
 }
 
-// testUse has two namespaces, a journal without a namespace from an older version, and a journal that grows after it
-// was retired.
+// testUse tests Use with two namespaces, a journal without a namespace from an older version, and a journal that grows
+// after it was retired.
 func testUse(t *testing.T, k Keeper) {
 	in := func(namespace string, entries ...journal.Entry) []journal.Entry {
 		for i := range entries {
@@ -273,19 +273,19 @@ func testUse(t *testing.T, k Keeper) {
 	add(t, k, "old", nil, entry(1, 1))
 	one, two := store.BytesOf([]journal.Entry{entry(1, 1)}), store.BytesOf([]journal.Entry{entry(1, 1), large})
 	if one < 128 || two <= 2*one {
-		t.Errorf("one entry counts %d bytes, with an entry with an artifact %d; want at least 128, and more than twice as much",
-			one, two)
+		t.Errorf("an entry counts as %d bytes, and together with an entry that has an artifact as %d; "+
+			"want at least 128, and more than twice as many", one, two)
 	}
 	want["a"], want["b"] = one+two, one
 	checkUse()
 	add(t, k, "a-1", journal.ErrSequence, in("a", large)...) // a refused append does not count
-	retire(t, k, at, "a-1")
+	retire(t, k, entryTime, "a-1")
 	checkUse() // a retired journal still counts
 	add(t, k, "a-1", nil, in("a", entry(3, 1))...)
 	add(t, k, "old", nil, in("b", entry(2, 1))...) // gives the journal a namespace
 	want["a"], want["b"] = want["a"]+one, want["b"]+2*one
 	checkUse()
-	if _, err := k.Purge(t.Context(), at, 10); err != nil {
+	if _, err := k.Purge(t.Context(), entryTime, 10); err != nil {
 		t.Fatal(err)
 	}
 	want["a"] = one

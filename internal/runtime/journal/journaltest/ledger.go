@@ -32,7 +32,7 @@ func day(uid string) budget.Key {
 	return budget.Key{Budget: uid, Start: noon.Unix() - 12*3600, End: noon.Unix() + 12*3600}
 }
 
-// dollars returns an amount in USD.
+// dollars returns an amount of tokens with a cost in USD.
 func dollars(tokens int64, cost string) budget.Amount {
 	return budget.Amount{Tokens: tokens, Cost: decimal.RequireFromString(cost), Currency: "USD"}
 }
@@ -102,7 +102,7 @@ func testOutcome(t *testing.T, s LedgerStore) {
 	expectAccounts(t, s, open, other)
 	used := dollars(31, "0.000000000000001")
 	add(t, s, "a", nil, changing(2, budget.Change{Outcome: &used}))
-	add(t, s, "a", nil, changing(3, budget.Change{Outcome: &used})) // nothing is open
+	add(t, s, "a", nil, changing(3, budget.Change{Outcome: &used})) // no reservation is open
 	expectAccounts(t, s, spent("x", 1, 31, "0.000000000000001"), spent("y", 1, 31, "0.000000000000001"))
 
 	add(t, s, "b", nil, changing(1, budget.Change{Reserve: []budget.Reservation{reservation("x", 9, "1", budget.Limits{})}}))
@@ -125,8 +125,8 @@ func testUncount(t *testing.T, s LedgerStore) {
 	add(t, s, "a", nil, unsent)
 	add(t, s, "a", journal.ErrSequence, unsent)
 	expectAccounts(t, s, spent("x", 0, 0, "0"))
-	add(t, s, "b", nil, reserve)                                                              // the one Turn of the limit
-	add(t, s, "a", nil, changing(3, budget.Change{Outcome: &budget.Amount{}, Uncount: true})) // nothing is open
+	add(t, s, "b", nil, reserve)                                                              // the limit allows one Turn
+	add(t, s, "a", nil, changing(3, budget.Change{Outcome: &budget.Amount{}, Uncount: true})) // no reservation is open
 	open := budget.Account{Key: day("x"), Turns: 1, ReservedTokens: 100, ReservedCost: decimal.RequireFromString("0.5")}
 	expectAccounts(t, s, open)
 }
@@ -148,7 +148,7 @@ func testRefusal(t *testing.T, s LedgerStore) {
 			t.Fatalf("Append over the limit of %s: %v; want a refusal by this budget alone", reason, err)
 		}
 		if got, want := refusal.Refused[0].Contended, reason != budget.OverTurns; got != want {
-			t.Errorf("%s: contended is %t, want %t: only a reservation prevents the request", reason, got, want)
+			t.Errorf("%s: contended is %t, want %t: it must be true if only another reservation prevents the request", reason, got, want)
 		}
 		expect(t, s, uid+"2")
 	}
@@ -156,14 +156,14 @@ func testRefusal(t *testing.T, s LedgerStore) {
 	if err != nil || len(got) != len(limits) {
 		t.Errorf("Accounts: %v, %v; want no account of the budget that allowed the request", got, err)
 	}
-	none := reservation("cost", 1, "0", limits[budget.OverCost])
-	none.Unpriced = true
-	err = s.Append(t.Context(), "unpriced", changing(1, budget.Change{Reserve: []budget.Reservation{none}}))
+	unpriced := reservation("cost", 1, "0", limits[budget.OverCost])
+	unpriced.Unpriced = true
+	err = s.Append(t.Context(), "unpriced", changing(1, budget.Change{Reserve: []budget.Reservation{unpriced}}))
 	if refusal, ok := errors.AsType[*budget.Refusal](err); !ok || refusal.Refused[0].Reason != budget.NoPrice {
 		t.Errorf("Append of a request without a price: %v; want a refusal, because a cost limit cannot count it", err)
 	}
-	nothing := reservation("paused", 1, "0", budget.Limits{Cost: new(decimal.Zero)})
-	paused := changing(1, budget.Change{Reserve: []budget.Reservation{nothing}})
+	free := reservation("paused", 1, "0", budget.Limits{Cost: new(decimal.Zero)})
+	paused := changing(1, budget.Change{Reserve: []budget.Reservation{free}})
 	err = s.Append(t.Context(), "paused", paused)
 	refusal, ok := errors.AsType[*budget.Refusal](err)
 	if !ok || refusal.Refused[0].Reason != budget.OverCost || refusal.Refused[0].Contended {

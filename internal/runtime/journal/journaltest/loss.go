@@ -14,16 +14,16 @@ import (
 func RunLoss(t *testing.T, open func(t *testing.T) journal.Journal, lose func(t *testing.T, j journal.Journal, uid string, after int64)) {
 	for name, tc := range map[string]struct {
 		reason string
-		left   int64
-		known  int64
+		left   int64 // the number of entries that are left in the store
+		known  int64 // the number of entries that was recorded outside of the store, or 0
 		opened error // the error of a run that takes over the Turn
 		append error // the error of the run that has written three entries
 	}{
-		"nothing is lost":         {"all entries are there", 3, 3, nil, nil},
-		"the last entry is lost":  {"the lost entry may have recorded a call", 2, 3, journal.ErrLost, journal.ErrLost},
-		"all entries are lost":    {"an empty journal must not be mistaken for a new one", 0, 3, journal.ErrLost, journal.ErrLost},
-		"the loss is not noticed": {"Open notices a loss only if the number of entries was recorded elsewhere", 2, 2, nil, journal.ErrLost},
-		"no number was recorded":  {"Open cannot notice a loss without a recorded number", 0, 0, nil, journal.ErrLost},
+		"nothing is lost":        {"all entries are there", 3, 3, nil, nil},
+		"the last entry is lost": {"the lost entry may have recorded a call", 2, 3, journal.ErrLost, journal.ErrLost},
+		"all entries are lost":   {"an empty journal must not be mistaken for a new one", 0, 3, journal.ErrLost, journal.ErrLost},
+		"Open misses the loss":   {"Open notices a loss only if the number of entries was recorded elsewhere", 2, 2, nil, journal.ErrLost},
+		"no number was recorded": {"Open cannot notice a loss without a recorded number", 0, 0, nil, journal.ErrLost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := open(t)
@@ -67,7 +67,7 @@ func RunLoss(t *testing.T, open func(t *testing.T) journal.Journal, lose func(t 
 func openLog(t *testing.T, j journal.Journal, epoch, known int64) (*journal.Log, error) {
 	t.Helper()
 	return journal.Open(t.Context(), "a", epoch, journal.Options{
-		Journal: j, Now: func() time.Time { return at }, Apply: func(journal.Entry) error { return nil }, Known: known,
+		Journal: j, Now: func() time.Time { return entryTime }, Apply: func(journal.Entry) error { return nil }, Known: known,
 	})
 }
 

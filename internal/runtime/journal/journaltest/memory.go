@@ -30,7 +30,7 @@ type Memory struct {
 	records  map[string]turnrecord.Record
 	// deletedUntil is the latest end of a Turn whose record was purged or trimmed, by namespace.
 	deletedUntil map[string]time.Time
-	tasks        map[string]*memoryTask // by taskKey
+	tasks        map[string]*memoryTask // by the Key of the task
 	memories     map[string]memories.Memory
 	// vectors are the vectors of memories, by their IDs.
 	vectors  map[string]ranking.Vector
@@ -95,7 +95,7 @@ func (m *Memory) Append(ctx context.Context, uid string, entries ...journal.Entr
 	if err := journal.CheckAppend(last.Seq, last.Epoch, entries); err != nil || len(entries) == 0 {
 		return err
 	}
-	for _, e := range entries { // a store applies at most one change in an append, so a refusal undoes nothing
+	for _, e := range entries { // at most one entry changes the ledger, so a refusal has nothing to undo
 		if err := m.apply(uid, e.Ledger); err != nil {
 			return err
 		}
@@ -163,7 +163,8 @@ func (m *Memory) Artifact(ctx context.Context, uid, sha256 string) (journal.Arti
 	return journal.Artifact{}, journal.ErrNoArtifact
 }
 
-// Retire marks journals as retired at a time.
+// Retire marks journals as retired at a time. It deletes what was learned from their Turns and Sessions, closes their
+// reservations and ends their tasks.
 func (m *Memory) Retire(ctx context.Context, at time.Time, uids ...string) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
@@ -199,7 +200,7 @@ func (m *Memory) Forget(ctx context.Context, uids ...string) error {
 	return nil
 }
 
-// dropComments deletes the comments to a deleted Turn.
+// dropComments deletes the comments in the feedback on a deleted Turn.
 func (m *Memory) dropComments(uid string) {
 	if r, ok := m.records[uid]; ok {
 		r.Feedback, _ = turnrecord.WithoutComments(r.Feedback)
@@ -256,10 +257,11 @@ func (m *Memory) State(ctx context.Context) (store.State, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.stateNow(), nil
+	return m.currentState(), nil
 }
 
-func (m *Memory) stateNow() store.State {
+// currentState returns the state, and creates it if there is none. The caller must hold m.mu.
+func (m *Memory) currentState() store.State {
 	if m.state == (store.State{}) {
 		m.state.Identity = store.Identity{ID: rand.Text(), Incarnation: "1"}
 	}
@@ -273,19 +275,19 @@ func (m *Memory) Mark(ctx context.Context, least int64) (store.State, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := m.stateNow()
-	if now.Lost = now.Position < least; now.Lost {
-		now.Incarnation = rand.Text()
+	st := m.currentState()
+	if st.Lost = st.Position < least; st.Lost {
+		st.Incarnation = rand.Text()
 	}
-	if now.Lost || !m.marked {
-		now.Position = max(now.Position, least) + 1
+	if st.Lost || !m.marked {
+		st.Position = max(st.Position, least) + 1
 		m.marked = true
 	}
-	m.state = store.State{Identity: now.Identity, Position: now.Position}
-	return now, nil
+	m.state = store.State{Identity: st.Identity, Position: st.Position}
+	return st, nil
 }
 
-// Size returns the size. Bytes counts payloads and artifacts.
+// Size returns the size of the store. Its Bytes is the size of all payloads and of all compressed artifacts.
 func (m *Memory) Size(ctx context.Context) (z store.Size, err error) {
 	if err := ctx.Err(); err != nil {
 		return z, context.Cause(ctx)
@@ -309,7 +311,7 @@ func (m *Memory) Size(ctx context.Context) (z store.Size, err error) {
 	return z, nil
 }
 
-// Use returns the use. The free space of the volume is unknown.
+// Use returns the space that the journals use. The free space is unknown.
 func (m *Memory) Use(ctx context.Context) (store.Use, error) {
 	if err := ctx.Err(); err != nil {
 		return store.Use{}, context.Cause(ctx)

@@ -74,16 +74,17 @@ func (m *Memory) CloseReservations(ctx context.Context, turns ...string) error {
 	return nil
 }
 
-// ForgetBudgets deletes everything about budgets.
+// ForgetBudgets deletes the accounts and the reservations of the budgets with the given UIDs.
 func (m *Memory) ForgetBudgets(ctx context.Context, uids ...string) error {
 	return m.dropAccounts(ctx, func(k budget.Key) bool { return slices.Contains(uids, k.Budget) })
 }
 
-// EndPeriods deletes the accounts of periods that ended before a time.
+// EndPeriods deletes the accounts and the reservations of periods that ended before a time.
 func (m *Memory) EndPeriods(ctx context.Context, before time.Time) error {
 	return m.dropAccounts(ctx, func(k budget.Key) bool { return k.End < before.Unix() })
 }
 
+// dropAccounts deletes the accounts and the reservations for whose keys selects returns true.
 func (m *Memory) dropAccounts(ctx context.Context, selects func(budget.Key) bool) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)

@@ -21,7 +21,7 @@ func (m *Memory) isLive(uid string) bool {
 	return h != nil && h.retired.IsZero()
 }
 
-// keep stores learned memories.
+// keep stores learned memories. If an owner then exceeds a limit, keep deletes the oldest memories of the owner.
 func (m *Memory) keep(l *task.Learned) {
 	if m.memories == nil {
 		m.memories = map[string]memories.Memory{}
@@ -59,7 +59,7 @@ func (m *Memory) memoriesWhere(selects func(*memories.Memory) bool) []memories.M
 	return all
 }
 
-// forget deletes the memories, observations and comments of a deleted Turn or Session.
+// forget deletes the memories and observations of a deleted Turn or Session.
 func (m *Memory) forget(uid string) {
 	if uid == "" { // memories may have no Session or no Turn
 		return
@@ -71,7 +71,7 @@ func (m *Memory) forget(uid string) {
 	maps.DeleteFunc(m.observed, func(_ string, o memories.Observation) bool { return o.SessionUID == uid || o.TurnUID == uid })
 }
 
-// FindMemories returns the memories of owners that may match a search.
+// FindMemories returns the memories that the owners have and that may match a search.
 func (m *Memory) FindMemories(
 	ctx context.Context, owners []memories.Owner, s memories.Search, now time.Time,
 ) ([]memories.Memory, error) {
@@ -82,7 +82,7 @@ func (m *Memory) FindMemories(
 	defer m.mu.Unlock()
 	var all []memories.Memory
 	for _, o := range owners {
-		newest := 0
+		position := 0
 		nearest := store.Nearest{To: s.Vector}
 		own := m.memoriesWhere(func(memory *memories.Memory) bool { return memory.Owner() == o && memory.Expires.After(now) })
 		for _, memory := range own {
@@ -94,7 +94,7 @@ func (m *Memory) FindMemories(
 		near := nearest.IDs()
 		for _, memory := range own {
 			fits := slices.ContainsFunc(memories.Words(memory.Text), func(w string) bool { return slices.Contains(s.Words, w) })
-			if newest++; fits || newest <= memories.MaxNewest || slices.Contains(near, memory.ID) {
+			if position++; fits || position <= memories.MaxNewest || slices.Contains(near, memory.ID) {
 				all = append(all, memory)
 			}
 		}
@@ -156,8 +156,8 @@ func (m *Memory) ListMemories(ctx context.Context, q store.MemoryQuery) ([]memor
 	return all[:min(len(all), limit)], nil
 }
 
-// forgetSources ends the tasks that would learn from selected Turns. If a scope is selected, the tasks only lose the
-// memories of that scope.
+// forgetSources ends the tasks that would learn from selected Turns. If a scope is selected, the tasks continue, but
+// learn nothing in that scope.
 func (m *Memory) forgetSources(s store.MemorySelector, at time.Time) error {
 	sources := store.RecordSelector{Namespace: s.Namespace, Turn: s.Turn, Agent: s.Agent, Session: s.Session, Requester: s.Requester}
 	for _, t := range m.tasks {

@@ -47,8 +47,8 @@ func RunMemories(t *testing.T, open func(t *testing.T) MemoryStore, reopen func(
 	t.Run("a call whose context has ended does nothing", func(t *testing.T) { testEndedContextOfMemories(t, open(t)) })
 }
 
-// learnedFrom returns a memory that was learned from a Turn of Ada, a number of minutes after begin. Its namespace is
-// the part of the UID before the hyphen.
+// learnedFrom returns a memory that was learned from a Turn of Ada, at the time later(minutes). Its namespace is the
+// part of the UID before the hyphen.
 func learnedFrom(uid, text string, minutes int, change ...func(*memories.Memory)) memories.Memory {
 	namespace, _, _ := strings.Cut(uid, "-")
 	m := memories.Memory{
@@ -70,7 +70,7 @@ func ofUser(name string) func(*memories.Memory) {
 	return func(m *memories.Memory) { m.Requester = name }
 }
 
-// endLearning ends a Turn of a requester with a task to learn from it.
+// endLearning ends a Turn of a requester, and adds the task of learning from the Turn.
 func endLearning(t testing.TB, s MemoryStore, uid, requester string) {
 	t.Helper()
 	r := recordOf(uid, 0)
@@ -83,7 +83,7 @@ func endLearning(t testing.TB, s MemoryStore, uid, requester string) {
 	add(t, s, uid, nil, e)
 }
 
-// learn ends a Turn, and finishes the task of the Turn with memories.
+// learn ends a Turn, and completes the learning task of the Turn with memories.
 func learn(t *testing.T, s MemoryStore, uid string, all ...memories.Memory) {
 	t.Helper()
 	requester := "ada@example.com"
@@ -122,7 +122,8 @@ func expectMemories(t *testing.T, s MemoryStore, what string, sel store.MemorySe
 	}
 }
 
-// expectFound expects the texts that an owner finds for words, in any order.
+// expectFound expects the texts of the memories that a search for text finds among the memories of an owner, in any
+// order.
 func expectFound(t *testing.T, s MemoryStore, o memories.Owner, text string, now time.Time, want ...string) {
 	t.Helper()
 	found, err := s.FindMemories(t.Context(), []memories.Owner{o}, memories.Search{Words: memories.Query(text)}, now)
@@ -136,7 +137,7 @@ func expectFound(t *testing.T, s MemoryStore, o memories.Owner, text string, now
 	slices.Sort(got)
 	slices.Sort(want)
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("%+v finds for %q: -want +got:\n%s", o, text, diff)
+		t.Errorf("a search for %q in the memories of %+v: -want +got:\n%s", text, o, diff)
 	}
 }
 
@@ -333,7 +334,7 @@ func testMemoryLearnedAgain(t *testing.T, s MemoryStore) {
 	learn(t, s, "a-3", learnedFrom("a-3", "Has a cat!", 15)) // an older Turn whose task was late
 	all := list(t, s, store.MemorySelector{})
 	if len(all) != 1 || all[0].TurnUID != "a-2" || all[0].Text != "has a CAT" || !all[0].Learned.Equal(later(20)) {
-		t.Errorf("the memories are %+v, want one of the newest Turn", all)
+		t.Errorf("the memories are %+v, want one memory, from the newest Turn", all)
 	}
 	retire(t, s, later(30), "a-1", "a-3")
 	expectMemories(t, s, "after the other Turns were deleted", store.MemorySelector{}, "has a CAT")
@@ -372,7 +373,7 @@ func testLimitsOfOwners(t *testing.T, s MemoryStore) {
 		bytes += len(m.Text)
 	}
 	if bytes > memories.MaxOwnerBytes || bytes < memories.MaxOwnerBytes-1000 {
-		t.Errorf("an owner has %d bytes, want at most %d and at least 1000 less", bytes, memories.MaxOwnerBytes)
+		t.Errorf("an owner has %d bytes, want %d to %d", bytes, memories.MaxOwnerBytes-1000, memories.MaxOwnerBytes)
 	}
 }
 
@@ -407,7 +408,7 @@ func testMemoriesRetired(t *testing.T, s MemoryStore) {
 	expectLive(t, s, "a-7", "a-9", "uid-gone", "uid-talk", "uid-used")
 	learn(t, s, "b-2", learnedFrom("b-2", "of a user in a forgotten Session", 1, inUsed))
 	expectError(t, "Observe", s.Observe(t.Context(), memories.Observation{
-		TurnUID: "b-2", Namespace: "a", Turn: "b-2", Agent: "desk", Session: "used", SessionUID: "uid-used", Time: begin,
+		TurnUID: "b-2", Namespace: "a", Turn: "b-2", Agent: "desk", Session: "used", SessionUID: "uid-used", Time: endTime,
 	}), nil)
 	if all, err := s.Observations(t.Context(), "a", "desk", 10); len(all) > 0 || err != nil {
 		t.Errorf("a forgotten Session has the observations %+v, %v; want none", all, err)
@@ -434,7 +435,8 @@ func testMemoriesRetired(t *testing.T, s MemoryStore) {
 	retire(t, s, later(50), "a-1", "a-3", "a-4")
 	expectMemories(t, s, "after Turns were deleted", store.MemorySelector{}, "of a Turn whose time is over", "of a user in a Session")
 	retire(t, s, later(50), "")
-	expectMemories(t, s, "after an object without UID", store.MemorySelector{}, "of a Turn whose time is over", "of a user in a Session")
+	expectMemories(t, s, "after an object without a UID was retired", store.MemorySelector{},
+		"of a Turn whose time is over", "of a user in a Session")
 	retire(t, s, later(50), "uid-talk")
 	expectMemories(t, s, "after the Session was deleted", store.MemorySelector{}, "of a Turn whose time is over")
 
@@ -463,7 +465,7 @@ func testMemoriesDeleted(t *testing.T, s MemoryStore) {
 	learn(t, s, "a-2", learnedFrom("a-2", "of bob", 2, ofUser("bob")))
 	learn(t, s, "b-1", learnedFrom("b-1", "of ada elsewhere", 3))
 	expectError(t, "Observe", s.Observe(t.Context(), memories.Observation{
-		TurnUID: "a-1", Namespace: "a", Turn: "turn-a-1", Agent: "desk", Requester: "ada@example.com", Time: begin,
+		TurnUID: "a-1", Namespace: "a", Turn: "turn-a-1", Agent: "desk", Requester: "ada@example.com", Time: endTime,
 	}), nil)
 	endLearning(t, s, "a-3", "ada@example.com")
 	k := claim(t, s, "", later(0), "a-3")
@@ -490,8 +492,8 @@ func testMemoriesDeleted(t *testing.T, s MemoryStore) {
 	expectMemories(t, s, "after the deletion of one", store.MemorySelector{}, "of ada elsewhere")
 }
 
-// testMemoriesDeletedWithoutRecord checks that a deletion ends waiting tasks whose Turns have no record, by each field
-// of a selector.
+// testMemoriesDeletedWithoutRecord checks that a deletion also ends the selected tasks whose Turns have no record, and
+// only these tasks.
 func testMemoriesDeletedWithoutRecord(t *testing.T, s MemoryStore) {
 	endLearning(t, s, "a-1", "ada@example.com")
 	endLearning(t, s, "a-2", "bob")
@@ -523,7 +525,7 @@ func testMemoriesOfScopeDeleted(t *testing.T, s MemoryStore, reopen func(t *test
 	add(t, s, "uid-talk", nil, entry(1, 1))
 	learn(t, s, "a-1", learnedFrom("a-1", "about the user", 1), learnedFrom("a-1", "about the talk", 2, ofSession("uid-talk")))
 	expectError(t, "Observe", s.Observe(t.Context(), memories.Observation{
-		TurnUID: "a-1", Namespace: "a", Turn: "turn-a-1", Agent: "desk", Requester: "ada@example.com", Time: begin,
+		TurnUID: "a-1", Namespace: "a", Turn: "turn-a-1", Agent: "desk", Requester: "ada@example.com", Time: endTime,
 	}), nil)
 	endLearning(t, s, "a-2", "ada@example.com")
 	endLearning(t, s, "a-3", "ada@example.com")
@@ -704,12 +706,12 @@ func testEndedContextOfMemories(t *testing.T, s MemoryStore) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	ada := memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.User, ID: "ada@example.com"}
-	_, found := s.FindMemories(ctx, []memories.Owner{ada}, memories.Search{Words: []string{"ada"}}, begin)
+	_, found := s.FindMemories(ctx, []memories.Owner{ada}, memories.Search{Words: []string{"ada"}}, endTime)
 	_, listed := s.ListMemories(ctx, store.MemoryQuery{})
-	_, deleted := s.DeleteMemories(ctx, store.MemorySelector{}, begin, 10)
+	_, deleted := s.DeleteMemories(ctx, store.MemorySelector{}, endTime, 10)
 	_, purged := s.PurgeMemories(ctx, later(10_000), 10)
 	_, observed := s.Observations(ctx, "a", "desk", 10)
-	_, unembedded := s.UnembeddedMemories(ctx, []memories.Owner{ada}, "m", begin, 10)
+	_, unembedded := s.UnembeddedMemories(ctx, []memories.Owner{ada}, "m", endTime, 10)
 	for name, err := range map[string]error{
 		"FindMemories": found, "ListMemories": listed, "DeleteMemories": deleted,
 		"SetExpired": s.SetExpired(ctx, "a-1", true), "PurgeMemories": purged, "Observations": observed,

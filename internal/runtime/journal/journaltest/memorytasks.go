@@ -16,10 +16,13 @@ import (
 // memoryTask is a task of a Memory.
 type memoryTask struct {
 	task.Task
+	// due is the time from which the task can be claimed. begun is the time of the newest attempt that counts for the
+	// limits, or zero. ended is the time at which the work ended.
 	due, begun, ended time.Time
-	tokens, reserved  int64
-	open              *turnrecord.Expense
-	isPublished       bool
+	// tokens is the number of tokens of all attempts, including the tokens that are reserved for the current attempt.
+	tokens, reserved int64
+	open             *turnrecord.Expense // the request without a recorded end, or nil
+	isPublished      bool
 }
 
 func (m *Memory) addTask(t task.Task) {
@@ -263,9 +266,9 @@ func (m *Memory) PurgeTasks(ctx context.Context, before time.Time, limit int) (p
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for uid, t := range m.tasks {
+	for key, t := range m.tasks {
 		if purged < limit && t.isPublished && t.ended.Before(before) {
-			delete(m.tasks, uid)
+			delete(m.tasks, key)
 			purged++
 		}
 	}

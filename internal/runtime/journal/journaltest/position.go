@@ -21,14 +21,14 @@ type PositionStore interface {
 var identifier = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
 // RunPosition tests the contract of the identity and the position of a store. place creates an empty location for a
-// store. The returned function opens the store at this location; its first call creates the store. It waits if only one
-// process may have the location open.
+// store. The returned function opens the store at this location; its first call creates the store. The function waits
+// if only one process may have the location open.
 func RunPosition(t *testing.T, place func(t *testing.T) (open func() (PositionStore, error))) {
 	t.Run("a store that is opened again has the same identity", func(t *testing.T) {
 		open := place(t)
 		first := stateOf(t, open)
 		if !identifier.MatchString(first.ID) || !identifier.MatchString(first.Incarnation) {
-			t.Errorf("State: %+v, want the form %s, because both are written into a status", first, identifier)
+			t.Errorf("State: %+v, want an ID and an incarnation that match %s, because both are written into a status", first, identifier)
 		}
 		if second := stateOf(t, open); second != first {
 			t.Errorf("State after a restart: %+v, want %+v", second, first)

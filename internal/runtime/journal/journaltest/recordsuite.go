@@ -40,15 +40,16 @@ func RunRecords(t *testing.T, open func(t *testing.T) RecordStore, reopen func(t
 	t.Run("a call whose context has ended does nothing", func(t *testing.T) { testEndedContextOfRecords(t, open(t)) })
 }
 
-// recordOf returns the record of a Turn that ended a number of minutes after at.
+// recordOf returns the record of a Turn that ended the given number of minutes after entryTime.
 func recordOf(uid string, minutes int) turnrecord.Record {
 	return turnrecord.Record{
 		UID: uid, Namespace: "helpdesk", Turn: "turn-" + uid, Agent: "desk", Reason: "Completed",
-		Completed: at.Add(time.Duration(minutes) * time.Minute).UTC().Truncate(time.Microsecond),
+		Completed: entryTime.Add(time.Duration(minutes) * time.Minute).UTC().Truncate(time.Microsecond),
 	}
 }
 
-// fullRecord returns a record with all fields set.
+// fullRecord returns a record that is as complete as a record can be at the end of a Turn. It has no feedback,
+// evaluations or expenses.
 func fullRecord(uid string) turnrecord.Record {
 	r := recordOf(uid, 0)
 	r.Session, r.Requester = "talk", "ada@example.com"
@@ -105,13 +106,13 @@ func testRecordWithEnd(t *testing.T, s RecordStore, reopen func(t *testing.T, s 
 	add(t, s, "a", nil, ending(3, 2, other))
 	expect(t, s, "a", entry(1, 2), finalized(2, 2), finalized(3, 2))
 	s = reopen(t, s)
-	if diff := cmp.Diff([]turnrecord.Record{fullRecord("first"), want}, withoutFeedback(records(t, s, store.RecordQuery{}))); diff != "" {
+	if diff := cmp.Diff([]turnrecord.Record{fullRecord("first"), want}, normalizeFeedback(records(t, s, store.RecordQuery{}))); diff != "" {
 		t.Errorf("records: -want +got:\n%s", diff)
 	}
 }
 
-// withoutFeedback replaces an empty list by nil, because stores may return either.
-func withoutFeedback(all []turnrecord.Record) []turnrecord.Record {
+// normalizeFeedback replaces each empty list of feedback by nil, because stores may return either.
+func normalizeFeedback(all []turnrecord.Record) []turnrecord.Record {
 	for i := range all {
 		if len(all[i].Feedback) == 0 {
 			all[i].Feedback = nil
@@ -136,7 +137,7 @@ func testRecordWithoutEntry(t *testing.T, s RecordStore) {
 		t.Errorf("AddRecords without records: %d, %v; want 0", n, err)
 	}
 	want := []turnrecord.Record{recordOf("b", 3), recordOf("a", 1)}
-	if diff := cmp.Diff(want, withoutFeedback(records(t, s, store.RecordQuery{}))); diff != "" {
+	if diff := cmp.Diff(want, normalizeFeedback(records(t, s, store.RecordQuery{}))); diff != "" {
 		t.Errorf("records: -want +got:\n%s", diff)
 	}
 	missing, err := s.Unrecorded(t.Context(), []string{"a", "x", "b", "y"})
@@ -174,7 +175,7 @@ func testRecordPages(t *testing.T, s RecordStore) {
 		t.Fatal(err)
 	}
 	if n := len(records(t, s, store.RecordQuery{Limit: 10_000})); n != store.MaxRecords {
-		t.Errorf("a page has %d records, want at most %d", n, store.MaxRecords)
+		t.Errorf("the largest page has %d records, want %d", n, store.MaxRecords)
 	}
 	if got := uidsOf(records(t, s, store.RecordQuery{Limit: 4})); got != "u0519 u0518 u0517 u0516" {
 		t.Errorf("the first page has %s, want the newest records", got)
@@ -247,12 +248,12 @@ func testRecordsPurged(t *testing.T, s RecordStore) {
 			t.Errorf("left: %q, want %q: %s", got, step.left, step.reason)
 		}
 	}
-	deletedUntil(t, s, "helpdesk", recordOf("b", 2).Completed)
-	deletedUntil(t, s, "sales", time.Time{})
+	expectDeletedUntil(t, s, "helpdesk", recordOf("b", 2).Completed)
+	expectDeletedUntil(t, s, "sales", time.Time{})
 }
 
-// deletedUntil checks DeletedUntil of a namespace.
-func deletedUntil(t *testing.T, s RecordStore, namespace string, want time.Time) {
+// expectDeletedUntil checks DeletedUntil of a namespace.
+func expectDeletedUntil(t *testing.T, s RecordStore, namespace string, want time.Time) {
 	t.Helper()
 	if got, err := s.DeletedUntil(t.Context(), namespace); err != nil || !got.Equal(want) {
 		t.Errorf("DeletedUntil of namespace %q: %s, %v; want %s", namespace, got, err, want)
@@ -280,7 +281,7 @@ func testRecordsTrimmed(t *testing.T, s RecordStore) {
 		}
 	}
 	for namespace, want := range map[string]time.Time{"helpdesk": recordOf("c", 3).Completed, "sales": {}, "": recordOf("c", 3).Completed} {
-		deletedUntil(t, s, namespace, want)
+		expectDeletedUntil(t, s, namespace, want)
 	}
 	older := recordOf("e", 1)
 	if _, err := s.AddRecords(t.Context(), older); err != nil {
@@ -289,7 +290,7 @@ func testRecordsTrimmed(t *testing.T, s RecordStore) {
 	if n, err := s.TrimRecords(t.Context(), 1, 10); n != 1 || err != nil {
 		t.Errorf("TrimRecords: %d, %v; want 1", n, err)
 	}
-	deletedUntil(t, s, "helpdesk", recordOf("c", 3).Completed)
+	expectDeletedUntil(t, s, "helpdesk", recordOf("c", 3).Completed)
 }
 
 func testRecordsDeleted(t *testing.T, s RecordStore) {
@@ -310,7 +311,7 @@ func testRecordsDeleted(t *testing.T, s RecordStore) {
 			t.Errorf("left: %q, want %q: no other record may be deleted", got, step.left)
 		}
 	}
-	deletedUntil(t, s, "", time.Time{}) // the deletion was wanted
+	expectDeletedUntil(t, s, "", time.Time{}) // because it does not cover records that a user deletes
 }
 
 func testFeedback(t *testing.T, s RecordStore) {
@@ -319,7 +320,7 @@ func testFeedback(t *testing.T, s RecordStore) {
 	if _, err := s.AddRecords(t.Context(), older, newer); err != nil {
 		t.Fatal(err)
 	}
-	f := turnrecord.Feedback{User: "ada", Score: "0.5", Comment: "nul \u0000 <quote>", Time: at.UTC()}
+	f := turnrecord.Feedback{User: "ada", Score: "0.5", Comment: "nul \u0000 <quote>", Time: entryTime.UTC()}
 	if err := s.AddFeedback(t.Context(), "helpdesk", "unknown", "", f); !errors.Is(err, store.ErrNoRecord) {
 		t.Errorf("AddFeedback: %v, want ErrNoRecord", err)
 	}
@@ -352,8 +353,8 @@ func testFeedback(t *testing.T, s RecordStore) {
 	}
 	got := records(t, s, store.RecordQuery{})
 	if len(got[1].Feedback) != 1 || len(got[0].Feedback) != turnrecord.MaxFeedback {
-		t.Fatalf("%d and %d feedback entries, want all with the newer record, and one with the older", len(got[0].Feedback),
-			len(got[1].Feedback))
+		t.Fatalf("the newer record has %d feedback entries and the older record %d, want %d and 1",
+			len(got[0].Feedback), len(got[1].Feedback), turnrecord.MaxFeedback)
 	}
 	if diff := cmp.Diff(f, got[0].Feedback[turnrecord.MaxFeedback-1]); diff != "" {
 		t.Errorf("the newest feedback: -want +got:\n%s", diff)
@@ -363,17 +364,17 @@ func testFeedback(t *testing.T, s RecordStore) {
 func testRecordOutlivesJournal(t *testing.T, s RecordStore) {
 	record := fullRecord("a")
 	add(t, s, "a", nil, ending(1, 1, record))
-	first := turnrecord.Feedback{User: "ada", Score: "0.5", Comment: "it says 42", Time: at.UTC()}
+	first := turnrecord.Feedback{User: "ada", Score: "0.5", Comment: "it says 42", Time: entryTime.UTC()}
 	if err := s.AddFeedback(t.Context(), record.Namespace, record.Turn, "a", first); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Retire(t.Context(), at, "a"); err != nil {
+	if err := s.Retire(t.Context(), entryTime, "a"); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.AddFeedback(t.Context(), record.Namespace, record.Turn, "a", first); !errors.Is(err, store.ErrTurnDeleted) {
 		t.Errorf("AddFeedback with a comment: %v, want ErrTurnDeleted", err)
 	}
-	second := turnrecord.Feedback{User: "eve", Score: "1", Time: at.UTC()}
+	second := turnrecord.Feedback{User: "eve", Score: "1", Time: entryTime.UTC()}
 	if err := s.AddFeedback(t.Context(), record.Namespace, record.Turn, "", second); err != nil {
 		t.Errorf("AddFeedback without a comment: %v", err)
 	}
@@ -381,7 +382,7 @@ func testRecordOutlivesJournal(t *testing.T, s RecordStore) {
 	if diff := cmp.Diff([]turnrecord.Feedback{first, second}, records(t, s, store.RecordQuery{})[0].Feedback); diff != "" {
 		t.Errorf("the feedback to a deleted Turn must have only scores: -want +got:\n%s", diff)
 	}
-	if n, err := s.Purge(t.Context(), at, 10); n != 1 || err != nil {
+	if n, err := s.Purge(t.Context(), entryTime, 10); n != 1 || err != nil {
 		t.Fatalf("Purge: %d, %v; want 1", n, err)
 	}
 	if got := uidsOf(records(t, s, store.RecordQuery{})); got != "a" {
@@ -399,7 +400,7 @@ func testEndedContextOfRecords(t *testing.T, s RecordStore) {
 		"AddRecords":    func() error { _, err := s.AddRecords(ctx, recordOf("b", 2)); return err },
 		"Unrecorded":    func() error { _, err := s.Unrecorded(ctx, []string{"a"}); return err },
 		"Records":       func() error { _, err := s.Records(ctx, store.RecordQuery{}); return err },
-		"PurgeRecords":  func() error { _, err := s.PurgeRecords(ctx, at.Add(time.Hour), 1); return err },
+		"PurgeRecords":  func() error { _, err := s.PurgeRecords(ctx, entryTime.Add(time.Hour), 1); return err },
 		"TrimRecords":   func() error { _, err := s.TrimRecords(ctx, 0, 1); return err },
 		"DeletedUntil":  func() error { _, err := s.DeletedUntil(ctx, "helpdesk"); return err },
 		"DeleteRecords": func() error { _, err := s.DeleteRecords(ctx, store.RecordSelector{}, 1); return err },

@@ -46,7 +46,8 @@ func expectExpenses(t *testing.T, s TaskStore, uid string, want ...turnrecord.Ex
 	t.Errorf("Turn %s has no record", uid)
 }
 
-// testTaskCutOff checks an attempt whose process is gone. The next claim is given back before an attempt.
+// testTaskCutOff checks an attempt that is cut off because its process is gone. The next process claims the task and
+// postpones it without an attempt.
 func testTaskCutOff(t *testing.T, s TaskStore) {
 	endTurns(t, s, "a-1", "a-2")
 	lost := claim(t, s, "", later(0), "a-1").Held()
@@ -143,7 +144,7 @@ func testTaskExpenses(t *testing.T, s TaskStore, reopen func(t *testing.T, s Tas
 	expectError(t, "PostponeTask", s.PostponeTask(t.Context(), h, task.Delay{Until: later(60), Used: 7, CutOff: true}), nil)
 	again := claim(t, s, "", later(60), "a-1")
 	if again.Attempts != 2 {
-		t.Errorf("%d attempts, want 2, because both have used tokens", again.Attempts)
+		t.Errorf("%d attempts, want 2, because both were cut off", again.Attempts)
 	}
 	expectError(t, "PostponeTask before an attempt", s.PostponeTask(t.Context(), again.Held(), task.Delay{Until: later(60)}), nil)
 	h = begin(60)
@@ -160,7 +161,7 @@ func testTaskExpenses(t *testing.T, s TaskStore, reopen func(t *testing.T, s Tas
 	expectAccounts(t, s, want)
 }
 
-// claimPartial claims a task, and expects this partial result.
+// claimPartial claims a task. It expects no result, and a partial result that equals want.
 func claimPartial(t *testing.T, s TaskStore, minutes int, uid string, want *task.Result) task.Held {
 	t.Helper()
 	k := claim(t, s, "", later(minutes), uid)

@@ -51,22 +51,22 @@ func RunTasks(t *testing.T, open func(t *testing.T) TaskStore, reopen func(t *te
 	t.Run("a call whose context has ended does nothing", func(t *testing.T) { testEndedContextOfTasks(t, open(t)) })
 }
 
-// begin is the time at which the Turns of the suite end.
-var begin = at.Truncate(time.Microsecond)
+// endTime is the time at which the Turns of the suite end.
+var endTime = entryTime.Truncate(time.Microsecond)
 
-// later returns the time a number of minutes after begin.
-func later(minutes int) time.Time { return begin.Add(time.Duration(minutes) * time.Minute) }
+// later returns the time that is the given number of minutes after endTime.
+func later(minutes int) time.Time { return endTime.Add(time.Duration(minutes) * time.Minute) }
 
 // taskOf returns the task of a Turn. Its namespace is the part of the UID before the hyphen.
 func taskOf(uid string) task.Task {
 	namespace, _, _ := strings.Cut(uid, "-")
 	return task.Task{
 		UID: uid, Kind: task.Evaluate, Namespace: namespace, Turn: "turn-" + uid, Agent: "desk", Session: "talk",
-		Requester: "ada@example.com", Created: begin,
+		Requester: "ada@example.com", Created: endTime,
 	}
 }
 
-// endTurns ends Turns with tasks.
+// endTurns ends Turns, and adds a task for each of them.
 func endTurns(t *testing.T, s TaskStore, uids ...string) {
 	t.Helper()
 	for _, uid := range uids {
@@ -102,16 +102,16 @@ func expectError(t testing.TB, what string, got, want error) {
 func starting(now time.Time) task.Start { return task.Start{Now: now, MaxPerHour: 100, Tokens: 10} }
 
 func testTaskWithEnd(t *testing.T, s TaskStore, reopen func(t *testing.T, s TaskStore) TaskStore) {
-	fenced := ending(1, 1, recordOf("a-1", 0))
-	fenced.Seq, fenced.Tasks = 2, []task.Task{taskOf("a-1")}
-	add(t, s, "a-1", journal.ErrSequence, fenced)
+	end := ending(2, 1, recordOf("a-1", 0))
+	end.Tasks = []task.Task{taskOf("a-1")}
+	add(t, s, "a-1", journal.ErrSequence, end) // entry 1 is missing
 	claim(t, s, "", later(1), "")
 	add(t, s, "a-1", nil, entry(1, 1))
-	add(t, s, "a-1", nil, fenced)
-	add(t, s, "a-1", journal.ErrSequence, fenced)
+	add(t, s, "a-1", nil, end)
+	add(t, s, "a-1", journal.ErrSequence, end)
 	s = reopen(t, s)
-	claim(t, s, "", begin.Add(-time.Microsecond), "")
-	k := claim(t, s, "", begin, "a-1")
+	claim(t, s, "", endTime.Add(-time.Microsecond), "")
+	k := claim(t, s, "", endTime, "a-1")
 	want := taskOf("a-1")
 	want.Claim = 1
 	if diff := cmp.Diff(&want, k); diff != "" {
@@ -134,9 +134,9 @@ func testTasksTakeTurns(t *testing.T, s TaskStore) {
 	use, err := s.TaskUse(t.Context())
 	slices.SortFunc(use, func(a, b task.Use) int { return strings.Compare(a.Namespace, b.Namespace) })
 	want := []task.Use{
-		{Namespace: "a", Waiting: 3, Oldest: begin},
-		{Namespace: "b", Waiting: 1, Oldest: begin},
-		{Namespace: "c", Waiting: 2, Oldest: begin},
+		{Namespace: "a", Waiting: 3, Oldest: endTime},
+		{Namespace: "b", Waiting: 1, Oldest: endTime},
+		{Namespace: "c", Waiting: 2, Oldest: endTime},
 	}
 	if diff := cmp.Diff(want, use); diff != "" || err != nil {
 		t.Errorf("TaskUse (error %v): -want +got:\n%s", err, diff)
@@ -176,9 +176,9 @@ func testTaskClaimExpires(t *testing.T, s TaskStore) {
 	endTurns(t, s, "a-1")
 	old := claim(t, s, "", later(0), "a-1").Held()
 	expectError(t, "BeginTask", s.BeginTask(t.Context(), old, starting(later(1))), nil)
-	now := claim(t, s, "", later(30), "a-1")
-	if now.Claim <= old.Claim || now.Attempts != 1 {
-		t.Errorf("claim %d after claim %d, attempts %d; want a greater claim and one attempt", now.Claim, old.Claim, now.Attempts)
+	current := claim(t, s, "", later(30), "a-1")
+	if current.Claim <= old.Claim || current.Attempts != 1 {
+		t.Errorf("claim %d after claim %d, attempts %d; want a greater claim and one attempt", current.Claim, old.Claim, current.Attempts)
 	}
 	for what, err := range map[string]error{
 		"RenewTask":    s.RenewTask(t.Context(), old, later(90)),
@@ -191,19 +191,19 @@ func testTaskClaimExpires(t *testing.T, s TaskStore) {
 	} {
 		expectError(t, what, err, task.ErrLost)
 	}
-	expectError(t, "PublishTask before FinishTask", s.PublishTask(t.Context(), now.Held(), later(31)), task.ErrLost)
-	expectError(t, "FinishTask", s.FinishTask(t.Context(), now.Held(), task.Result{Skipped: task.NotEnabled}, 0), nil)
-	expectError(t, "FinishTask again", s.FinishTask(t.Context(), now.Held(), task.Result{Skipped: task.Expired}, 0), task.ErrLost)
-	expectError(t, "ChargeTask after FinishTask", s.ChargeTask(t.Context(), now.Held(), asking(budget.Limits{})), task.ErrLost)
+	expectError(t, "PublishTask before FinishTask", s.PublishTask(t.Context(), current.Held(), later(31)), task.ErrLost)
+	expectError(t, "FinishTask", s.FinishTask(t.Context(), current.Held(), task.Result{Skipped: task.NotEnabled}, 0), nil)
+	expectError(t, "FinishTask again", s.FinishTask(t.Context(), current.Held(), task.Result{Skipped: task.Expired}, 0), task.ErrLost)
+	expectError(t, "ChargeTask after FinishTask", s.ChargeTask(t.Context(), current.Held(), asking(budget.Limits{})), task.ErrLost)
 	expectAccounts(t, s)
 }
 
-// result returns a result with all fields set.
+// result returns a result with one evaluation whose fields are all set.
 func result() task.Result {
 	return task.Result{Evaluations: []task.Evaluation{{
 		Evaluation: turnrecord.Evaluation{
 			Judge: "faithful", Kind: "Faithfulness", Verdict: "Passed", Score: "0.9", Threshold: "0.7", Provider: "p", Model: "m",
-			Usage: model.Usage{InputTokens: 7, OutputTokens: 2}, Cost: &turnrecord.Cost{Amount: "0.1", Currency: "USD"}, Time: begin,
+			Usage: model.Usage{InputTokens: 7, OutputTokens: 2}, Cost: &turnrecord.Cost{Amount: "0.1", Currency: "USD"}, Time: endTime,
 		}, Reason: "as it says \u0000<",
 	}}}
 }
@@ -242,7 +242,7 @@ func testTaskLimits(t *testing.T, s TaskStore) {
 	for _, uid := range []string{"a-1", "a-2", "a-3", "b-1"} {
 		held[uid] = claim(t, s, "", later(0), uid).Held()
 	}
-	within := func(uid string, minutes int, perHour, perDay int64) error {
+	beginTask := func(uid string, minutes int, perHour, perDay int64) error {
 		return s.BeginTask(t.Context(), held[uid], task.Start{
 			Now: later(minutes), MaxPerHour: perHour, MaxTokensPerDay: perDay, Tokens: 10,
 		})
@@ -253,17 +253,17 @@ func testTaskLimits(t *testing.T, s TaskStore) {
 			t.Errorf("%s: %v, want %s", what, err, skip)
 		}
 	}
-	expectError(t, "the first task", within("a-1", 1, 1, 10), nil)
-	expectError(t, "another attempt of the same task", within("a-1", 2, 1, 0), nil)
-	refused("the second task", within("a-2", 3, 1, 0), task.HourlyLimit)
-	refused("the tokens of two attempts", within("a-2", 3, 2, 29), task.TokenLimit)
-	expectError(t, "the second task within the limits", within("a-2", 3, 2, 30), nil)
-	expectError(t, "another namespace", within("b-1", 3, 1, 10), nil)
+	expectError(t, "the first task", beginTask("a-1", 1, 1, 10), nil)
+	expectError(t, "another attempt of the same task", beginTask("a-1", 2, 1, 0), nil)
+	refused("the second task", beginTask("a-2", 3, 1, 0), task.HourlyLimit)
+	refused("the tokens of two attempts", beginTask("a-2", 3, 2, 29), task.TokenLimit)
+	expectError(t, "the second task within the limits", beginTask("a-2", 3, 2, 30), nil)
+	expectError(t, "another namespace", beginTask("b-1", 3, 1, 10), nil)
 	expectError(t, "FinishTask", s.FinishTask(t.Context(), held["a-2"], task.Result{Skipped: task.Expired}, 4), nil)
-	refused("the tokens after a task used less", within("a-3", 4, 9, 33), task.TokenLimit)
-	expectError(t, "the third task", within("a-3", 4, 9, 34), nil)
-	expectError(t, "the third task after an hour", within("a-3", 64, 1, 0), nil)
-	expectError(t, "the third task after a day", within("a-3", 26*60, 1, 10), nil)
+	refused("the tokens after a task used less", beginTask("a-3", 4, 9, 33), task.TokenLimit)
+	expectError(t, "the third task", beginTask("a-3", 4, 9, 34), nil)
+	expectError(t, "the third task after an hour", beginTask("a-3", 64, 1, 0), nil)
+	expectError(t, "the third task after a day", beginTask("a-3", 26*60, 1, 10), nil)
 }
 
 // testTaskKeepsCounting checks that an attempt that used tokens counts for the limits, even if a later attempt is
