@@ -40,7 +40,7 @@ func (c cluster) shell(t *testing.T, script string) {
 	c.shellIn(t, ".", script)
 }
 
-// shellIn runs a script in a directory and returns its output.
+// shellIn is like shell, but runs the script in a directory and returns the output.
 func (c cluster) shellIn(t *testing.T, dir, script string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script)
@@ -122,14 +122,14 @@ func TestCommandsOfAccessPageGiveTeamAccess(t *testing.T) {
 		c.shell(t, block)
 	}
 
-	look := []string{"get", "list", "watch"}
+	read := []string{"get", "list", "watch"}
 	write := []string{"get", "list", "watch", "create", "update", "patch", "delete"}
 	viewer := func(writes ...string) map[string][]string {
-		permissions := map[string][]string{"events": look}
+		permissions := map[string][]string{"events": read}
 		for _, kind := range []string{
 			"agents", "budgets", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns",
 		} {
-			permissions[kind] = look
+			permissions[kind] = read
 		}
 		for _, kind := range writes {
 			permissions[kind] = write
@@ -144,7 +144,7 @@ func TestCommandsOfAccessPageGiveTeamAccess(t *testing.T) {
 		"platform":         viewer("modelproviders", "toolservers", "budgets"),
 		// the permissions of the ServiceAccount whose tokens auditors use are checked below
 		"auditors":       {"turns": get, "turns/log": get, "turns/memories": {"list"}, "turns/records": {"list"}},
-		"helpdesk-leads": {"turns": look, "turns/log": get, "toolapprovals": {"get", "list", "create"}},
+		"helpdesk-leads": {"turns": read, "turns/log": get, "toolapprovals": {"get", "list", "create"}},
 	}
 	clients := c.clients(t)
 	for group, permissions := range want {
@@ -182,7 +182,7 @@ func TestCommandsOfAccessPageGiveTeamAccess(t *testing.T) {
 // checkTeam checks that each role of the team may do its own work, and not the work of another role.
 func (c cluster) checkTeam(t *testing.T) {
 	const agent, turn, server, approval,
-		configMap = `{apiVersion: capstan.dev/v1alpha1, kind: Agent, metadata: {name: a}, spec: ` +
+		turnWithConfigMap = `{apiVersion: capstan.dev/v1alpha1, kind: Agent, metadata: {name: a}, spec: ` +
 		`{promptProfileRef: {name: p}, models: [{providerRef: {name: m}, model: x}]}}`,
 		`{apiVersion: capstan.dev/v1alpha1, kind: Turn, metadata: {name: t}, spec: {agentRef: {name: a}, message: Hello}}`,
 		`{apiVersion: capstan.dev/v1alpha1, kind: ToolServer, metadata: {name: s}, spec: {type: MCP, mcp: {url: ` +
@@ -201,7 +201,7 @@ func (c cluster) checkTeam(t *testing.T) {
 		"a Turn author creates a Turn":         {"ada", "helpdesk", turn, ""},
 		"a visitor creates no Turn":            {"vic", "visitors", turn, "cannot create resource"},
 		"a Turn author creates no Agent":       {"ada", "helpdesk", agent, "cannot create resource"},
-		"a Turn author refers to no ConfigMap": {"ada", "helpdesk", configMap, `may not get ConfigMap "prices"`},
+		"a Turn author refers to no ConfigMap": {"ada", "helpdesk", turnWithConfigMap, `may not get ConfigMap "prices"`},
 		"a Turn author does not approve":       {"ada", "helpdesk", fmt.Sprintf(approval, "ada"), "cannot create resource"},
 		"an Agent author creates an Agent":     {"bob", "helpdesk-authors", agent, ""},
 		"an Agent author creates no Turn":      {"bob", "helpdesk-authors", turn, "cannot create resource"},
@@ -251,8 +251,8 @@ func (c cluster) checkTeam(t *testing.T) {
 	}
 }
 
-// checkAggregation checks which roles of Capstan the API server's own roles view, edit and admin select. The controller
-// that aggregates the roles does not run here.
+// checkAggregation checks which roles of Capstan belong to view, edit and admin, the roles that the API server
+// provides. The controller that aggregates roles does not run here, so checkAggregation evaluates the selectors itself.
 func checkAggregation(t *testing.T, c cluster, clients kubernetes.Interface) {
 	aggregated := func() map[string][]string {
 		parts := map[string][]string{}

@@ -41,9 +41,9 @@ const kubeVersion = "1.37.0"
 
 // The programs that the tests run. TestMain sets them.
 var (
-	helmPath    string // $HELM, or built from hack/tools/helm
-	renderer    *rendering
-	kubectlPath string // from hack/controlplane, with the etcd and the kube-apiserver of the tests
+	helmPath    string         // $HELM, or built from hack/tools/helm
+	renderer    *chartRenderer // hack/tools/helm/render
+	kubectlPath string         // from hack/controlplane, with the etcd and the kube-apiserver of the tests
 )
 
 func TestMain(m *testing.M) {
@@ -66,7 +66,7 @@ func withTools(ctx context.Context, run func() int) (code int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("failed to build the renderer of charts: %w", err)
 	}
-	if renderer, err = startRendering(ctx, program); err != nil {
+	if renderer, err = startRenderer(ctx, program); err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, renderer.stop()) }()
@@ -81,7 +81,8 @@ func withTools(ctx context.Context, run func() int) (code int, err error) {
 	return run(), nil
 }
 
-// builtTool returns the path of a tool of hack/tools/helm in Go's build cache. It is linked only if it has changed.
+// builtTool returns the path of a tool of hack/tools/helm in Go's build cache. The go command links the tool
+// only if it has changed.
 func builtTool(ctx context.Context, name string) (path string, err error) {
 	out, err := output(ctx, "go", "-C", "../hack/tools/helm", "tool", "-n", name)
 	return strings.TrimSpace(string(out)), err
@@ -99,13 +100,13 @@ func output(ctx context.Context, program string, args ...string) ([]byte, error)
 	return stdout.Bytes(), nil
 }
 
-// rendering renders charts like helm template, in one process, because helm takes longer to start than to render.
-type rendering struct {
+// chartRenderer renders charts like helm template, in one process, because helm takes longer to start than to render.
+type chartRenderer struct {
 	mu    sync.Mutex
 	in    *json.Encoder
 	out   *json.Decoder
 	close func() error
-	// known caches the answers.
+	// known caches the answers by the earlier values.yaml and the values of their requests.
 	known map[string]answer
 }
 
@@ -117,7 +118,7 @@ type request struct {
 
 type answer struct{ Manifest, Notes, Error string }
 
-func startRendering(ctx context.Context, program string) (*rendering, error) {
+func startRenderer(ctx context.Context, program string) (*chartRenderer, error) {
 	cmd := exec.CommandContext(ctx, program)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
@@ -131,36 +132,38 @@ func startRendering(ctx context.Context, program string) (*rendering, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("failed to start the renderer of charts: %w", err)
 	}
-	return &rendering{
+	return &chartRenderer{
 		in: json.NewEncoder(in), out: json.NewDecoder(out), known: map[string]answer{},
 		close: func() error { return errors.Join(in.Close(), cmd.Wait()) },
 	}, nil
 }
 
-func (r *rendering) stop() error { return r.close() }
+func (r *chartRenderer) stop() error { return r.close() }
 
 // template renders the chart as release capstan in namespace capstan-system, with values in the form of --set.
 func template(_ context.Context, values ...string) ([]byte, error) {
 	return templateOver("", values...)
 }
 
-// templateOver renders the chart over the values.yaml of an earlier chart, like helm upgrade --reuse-values.
+// templateOver renders the chart over the text of the values.yaml of an earlier chart, like helm upgrade
+// --reuse-values. If earlier is empty, the defaults of the chart itself apply.
 func templateOver(earlier string, values ...string) ([]byte, error) {
-	a, err := rendered(earlier, values...)
+	a, err := render(earlier, values...)
 	return []byte(a.Manifest), err
 }
 
 // notesOver is like templateOver, but returns the NOTES.
 func notesOver(t *testing.T, earlier string, values ...string) string {
 	t.Helper()
-	a, err := rendered(earlier, values...)
+	a, err := render(earlier, values...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return a.Notes
 }
 
-func rendered(earlier string, values ...string) (answer, error) {
+// render returns the manifest and the NOTES of the chart, like templateOver. It renders the same values only once.
+func render(earlier string, values ...string) (answer, error) {
 	r := renderer
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -185,7 +188,7 @@ func rendered(earlier string, values ...string) (answer, error) {
 // renderChart returns the objects of the chart with these values, without its hooks and CRDs.
 func renderChart(t *testing.T, values ...string) []runtime.Object {
 	t.Helper()
-	return slices.DeleteFunc(renderAll(t, values...), isHook)
+	return slices.DeleteFunc(renderWithoutCRDs(t, values...), isHook)
 }
 
 // renderCRDs returns the CRDs of the chart with these values.
@@ -201,14 +204,15 @@ func renderCRDs(t *testing.T, values ...string) []*apiextensionsv1.CustomResourc
 // renderHooks returns the objects of a Helm hook: pre-delete for helm uninstall, test for helm test.
 func renderHooks(t *testing.T, event string, values ...string) []runtime.Object {
 	t.Helper()
-	return slices.DeleteFunc(renderAll(t, values...), func(o runtime.Object) bool {
+	return slices.DeleteFunc(renderWithoutCRDs(t, values...), func(o runtime.Object) bool {
 		object, ok := o.(client.Object)
 		return !ok || object.GetAnnotations()["helm.sh/hook"] != event
 	})
 }
 
-// renderAll leaves the CRDs out: they take three quarters of the time of a rendering, and few values change them.
-func renderAll(t *testing.T, values ...string) []runtime.Object {
+// renderWithoutCRDs returns the objects of the chart with these values, including its hooks. It leaves out the CRDs:
+// they take three quarters of the time of a rendering, and few values change them.
+func renderWithoutCRDs(t *testing.T, values ...string) []runtime.Object {
 	t.Helper()
 	manifest, err := template(t.Context(), append([]string{"crds.install=false"}, values...)...)
 	if err != nil {
@@ -245,7 +249,7 @@ func decode(t *testing.T, manifest []byte) []runtime.Object {
 		if err != nil {
 			t.Fatalf("failed to split the manifest: %v", err)
 		}
-		object, err := decoded.object(document)
+		object, err := documents.object(document)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -255,15 +259,15 @@ func decode(t *testing.T, manifest []byte) []runtime.Object {
 	}
 }
 
-// documents decodes documents, each distinct text once. Nearly all values render the same CRDs, and to parse YAML is
-// the most expensive part of these tests.
-type documents struct {
+// documentCache decodes YAML documents, each distinct text once. Nearly all values render the same CRDs, and parsing
+// YAML is the most expensive part of these tests.
+type documentCache struct {
 	mu      sync.Mutex
 	known   map[string]runtime.Object
 	decoder func() runtime.Decoder
 }
 
-var decoded = documents{
+var documents = documentCache{
 	known: map[string]runtime.Object{},
 	decoder: sync.OnceValue(func() runtime.Decoder {
 		scheme := runtime.NewScheme()
@@ -277,8 +281,8 @@ var decoded = documents{
 	}),
 }
 
-// object returns a new object, or nil for an empty document.
-func (d *documents) object(text []byte) (runtime.Object, error) {
+// object returns a new copy of the object in a document, or nil if the document is empty.
+func (d *documentCache) object(text []byte) (runtime.Object, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	object, ok := d.known[string(text)]

@@ -167,7 +167,7 @@ func TestArguments(t *testing.T) {
 	}
 	tests := map[string]struct {
 		values []string
-		want   []string // in addition to the defaults, which a value with the same flag replaces
+		want   []string // in addition to the defaults; an argument in want replaces the default of its flag
 	}{
 		"Defaults":   {},
 		"Namespaces": {values: []string{"watchNamespaces={a,b}"}, want: []string{"--watch-namespaces=a,b"}},
@@ -268,7 +268,8 @@ func flagOf(arg string) string {
 	return name
 }
 
-// checkFlags fails the test for an argument that the manager would refuse or that names a missing variable.
+// checkFlags checks that the manager knows the flag of each argument, and that the container has exactly the variables
+// POD_NAME and POD_NAMESPACE.
 func checkFlags(t *testing.T, manager corev1.Container) {
 	t.Helper()
 	for _, arg := range manager.Args {
@@ -313,7 +314,7 @@ func TestPersistence(t *testing.T) {
 			t.Errorf("strategy = %s, want RollingUpdate", got)
 		}
 		if got := deployment.Spec.Template.Spec.Volumes[0].EmptyDir; got == nil || got.SizeLimit.String() != "2Gi" {
-			t.Errorf("volume = %v, want the emptyDir that was asked for", got)
+			t.Errorf("volume = %v, want an emptyDir of at most 2Gi", got)
 		}
 		if claims := every[*corev1.PersistentVolumeClaim](objects); len(claims) != 0 {
 			t.Errorf("got %d claims, want none", len(claims))
@@ -344,8 +345,8 @@ func TestPersistence(t *testing.T) {
 				t.Errorf("%s: volume = %v, want the claim %q: an emptyDir loses the journal with its Pod", name, got, claim.Name)
 			}
 			if claim.Namespace != deployment.Namespace || claim.Spec.StorageClassName != nil {
-				t.Errorf("%s: claim = %s of class %v, want one beside the Deployment of the default class", name,
-					claim.Namespace, claim.Spec.StorageClassName)
+				t.Errorf("%s: the claim is in namespace %s with class %v, want the namespace of the Deployment and the default class",
+					name, claim.Namespace, claim.Spec.StorageClassName)
 			}
 			want := resource.MustParse("5Gi")
 			if got := claim.Spec.Resources.Requests.Storage(); got.Cmp(want) != 0 ||
@@ -396,8 +397,7 @@ func TestServicesSelectThePods(t *testing.T) {
 	}
 }
 
-// TestAlerts checks that the chart has rules for the alerts that the documentation recommends, and that they are
-// off by default.
+// TestAlerts checks that the chart has the expected alerts and recording rules, and that they are off by default.
 func TestAlerts(t *testing.T) {
 	if n := len(every[*unstructured.Unstructured](renderChart(t))); n != 0 {
 		t.Errorf("got %d objects of the Prometheus operator by default, want none", n)

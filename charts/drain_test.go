@@ -130,8 +130,8 @@ func isJob(o runtime.Object) bool {
 	return ok
 }
 
-// checkDrain runs the command of the hook with the hook's permissions on the installed Deployment. The test
-// replaces the Deployment's controller and the kubelet.
+// checkDrain drains the installed Deployment with the command and the permissions of the pre-delete hook. The test does
+// the work of the Deployment's controller and of the kubelet, which do not run here.
 func (c cluster) checkDrain(t *testing.T) {
 	t.Helper()
 	for _, hook := range renderHooks(t, "pre-delete") {
@@ -184,7 +184,7 @@ func (c cluster) checkDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-done; err != nil {
-		t.Errorf("without a Pod: %v", err)
+		t.Errorf("after the Pod was deleted: drain = %v, want no error", err)
 	}
 	if err := drain.Run(t.Context(), drainer,
 		drain.Options{Namespace: "default", Deployments: o.Deployments, Timeout: o.Timeout}, logr.Discard()); err == nil {

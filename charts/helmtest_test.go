@@ -44,7 +44,7 @@ func TestHelmTestChecksTheInstallation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	read := "readAPI.enabled=true,readAPI.tlsSecret=read"
+	withReadAPI := "readAPI.enabled=true,readAPI.tlsSecret=read"
 	single := []string{"capstan"}
 	for name, tc := range map[string]struct {
 		values []string
@@ -57,15 +57,15 @@ func TestHelmTestChecksTheInstallation(t *testing.T) {
 			installation.Options{Deployments: []string{"capstan", "capstan-executor"}, LeaderElection: true},
 		},
 		"a read API": {
-			[]string{read},
+			[]string{withReadAPI},
 			installation.Options{Deployments: single, LeaderElection: true, ReadURL: "https://capstan-read.capstan-system.svc"},
 		},
 		"a read API that admits some addresses": {
-			[]string{read, "readAPI.from[0].ipBlock.cidr=10.0.0.0/8"},
+			[]string{withReadAPI, "readAPI.from[0].ipBlock.cidr=10.0.0.0/8"},
 			installation.Options{Deployments: single, LeaderElection: true},
 		},
 		"a read API that admits some addresses, without a NetworkPolicy": {
-			[]string{read, "readAPI.from[0].ipBlock.cidr=10.0.0.0/8", "networkPolicy.enabled=false"},
+			[]string{withReadAPI, "readAPI.from[0].ipBlock.cidr=10.0.0.0/8", "networkPolicy.enabled=false"},
 			installation.Options{Deployments: single, LeaderElection: true, ReadURL: "https://capstan-read.capstan-system.svc"},
 		},
 		"a user ID that the platform chooses": {
@@ -86,17 +86,17 @@ func TestHelmTestChecksTheInstallation(t *testing.T) {
 					deadline, tc.want.Timeout)
 			}
 			for _, hook := range hooks {
-				of := hook.(client.Object)
+				object := hook.(client.Object)
 				_, isPod := hook.(*corev1.Pod)
-				// helm test --logs reads the log of a Pod by the name of each hook, and fails if that Pod is gone.
-				if of.GetName() != pod.Name {
-					t.Errorf("%T has the name %s, want that of the Pod, %s", hook, of.GetName(), pod.Name)
+				// For each hook, helm test --logs reads the log of the Pod with the hook's name, and fails without such a Pod.
+				if object.GetName() != pod.Name {
+					t.Errorf("%T has the name %s, want that of the Pod, %s", hook, object.GetName(), pod.Name)
 				}
 				weight, deletion := "-1", "before-hook-creation,hook-succeeded"
 				if isPod {
 					weight, deletion = "0", "before-hook-creation"
 				}
-				if a := of.GetAnnotations(); a["helm.sh/hook-weight"] != weight || a["helm.sh/hook-delete-policy"] != deletion {
+				if a := object.GetAnnotations(); a["helm.sh/hook-weight"] != weight || a["helm.sh/hook-delete-policy"] != deletion {
 					t.Errorf("annotations of %T = %v, want weight %s and deletion %s: "+
 						"permissions are created before the Pod and deleted after it",
 						hook, a, weight, deletion)
@@ -136,7 +136,7 @@ func TestHelmTestChecksTheInstallation(t *testing.T) {
 			}
 			if account := one[*corev1.ServiceAccount](t, hooks).Name; pod.Spec.ServiceAccountName != account ||
 				one[*rbacv1.RoleBinding](t, hooks).Subjects[0].Name != account {
-				t.Errorf("the Pod has the account %s, want %s", pod.Spec.ServiceAccountName, account)
+				t.Errorf("the Pod has the account %s, want %s for the Pod and the RoleBinding", pod.Spec.ServiceAccountName, account)
 			}
 		})
 	}

@@ -48,7 +48,7 @@ func (c cluster) applyTurns(t *testing.T, args ...string) {
 	}
 }
 
-// may reports whether the API server allows the manager an action, as kubectl auth can-i does.
+// may reports whether the API server allows an action to a ServiceAccount in capstan-system, like kubectl auth can-i.
 func (c cluster) may(t *testing.T, account string, action authorizationv1.ResourceAttributes) bool {
 	t.Helper()
 	clients, err := kubernetes.NewForConfig(c.as("system:serviceaccount:capstan-system:" + account))
@@ -64,24 +64,24 @@ func (c cluster) may(t *testing.T, account string, action authorizationv1.Resour
 	return review.Status.Allowed
 }
 
-// mayGetPolicy reports whether the API server allows the manager to read a policy and its binding.
+// mayGetPolicy reports whether a ServiceAccount in capstan-system may read a policy and its binding.
 func (c cluster) mayGetPolicy(t *testing.T, account, policy string) bool {
 	t.Helper()
-	may := 0
+	allowed := 0
 	for _, resource := range []string{"validatingadmissionpolicies", "validatingadmissionpolicybindings"} {
 		if c.may(t, account, authorizationv1.ResourceAttributes{
 			Verb: "get", Group: "admissionregistration.k8s.io", Resource: resource, Name: policy,
 		}) {
-			may++
+			allowed++
 		}
 	}
-	if may == 1 {
+	if allowed == 1 {
 		t.Errorf("%s may get one of the policy %s and its binding, and not the other", account, policy)
 	}
-	return may == 2
+	return allowed == 2
 }
 
-// checkPolicy fails the test unless the manager may read exactly this policy.
+// checkPolicy fails the test unless the policy exists, and the ServiceAccount may read this policy and no other one.
 func (c cluster) checkPolicy(t *testing.T, account, policy string) {
 	t.Helper()
 	c.run(t, kubectlPath, "get", "validatingadmissionpolicy/"+policy, "validatingadmissionpolicybinding/"+policy)
@@ -111,7 +111,8 @@ func (c cluster) check(t *testing.T, account string, questions []access) {
 	}
 }
 
-// inOwnNamespace lists the permissions in the manager's own namespace, which every kind of installation has.
+// inOwnNamespace lists questions about the manager's own namespace. The answers are the same for every kind of
+// installation. The last two questions are about another namespace.
 var inOwnNamespace = []access{
 	{"capstan-system", "create", "leases.coordination.k8s.io", true},
 	{"capstan-system", "create", "events", false},
@@ -120,7 +121,7 @@ var inOwnNamespace = []access{
 	{"default", "create", "events", false},
 }
 
-// inServedNamespace lists the permissions in a namespace that the manager serves.
+// inServedNamespace lists questions about a namespace that the manager serves.
 var inServedNamespace = []access{
 	{"default", "get", "secrets", true},
 	{"default", "list", "secrets", false},
@@ -196,7 +197,7 @@ func TestInstallUpgradeAndUninstall(t *testing.T) {
 	kept := uid()
 	upgrade("podDisruptionBudget.enabled=true")
 	if got := uid(); got != kept {
-		t.Errorf("the claim has UID %s after the release was installed again, want %s: its journal", got, kept)
+		t.Errorf("the claim has UID %s after the release was installed again, want %s: the old claim has the journal", got, kept)
 	}
 	// From a volume to an emptyDir and back: the Deployment changes its strategy each time.
 	if notes := upgrade("persistence.enabled=false"); !strings.Contains(notes, "WARNING: the journal of Turns is in an emptyDir") {
@@ -213,7 +214,7 @@ func TestInstallUpgradeAndUninstall(t *testing.T) {
 	c.check(t, "capstan-manager", inServedNamespace)
 	c.checkPolicy(t, "capstan-manager", "capstan-toolapprovals")
 
-	// make undeploy keeps the definitions, the Turns and their journal.
+	// make undeploy keeps the CRDs, the Turns and their journal.
 	if _, err := output(t.Context(), "make", "-C", "..", "undeploy", "KUBECTL="+kubectlPath+" --kubeconfig "+c.Kubeconfig); err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +225,7 @@ func TestInstallUpgradeAndUninstall(t *testing.T) {
 	} {
 		got := c.run(t, kubectlPath, append([]string{"get", "-o", "name"}, strings.Fields(query)...)...)
 		if want == "" && got != "" || !strings.Contains(got, want) {
-			t.Errorf("kubectl get %s after make undeploy = %q, want %q", query, got, want)
+			t.Errorf("kubectl get %s after make undeploy = %q, want %q in it, or nothing if that is empty", query, got, want)
 		}
 	}
 }

@@ -81,8 +81,8 @@ func (c cluster) as(user string) *rest.Config {
 	return cfg
 }
 
-// runManager runs a manager until the test ends, with the read API at an address. The returned function refusals
-// returns the new log lines about requests that the API server has forbidden.
+// runManager runs a manager until the test ends. refusals returns the new log lines about requests that the API server
+// has forbidden. readAddress is the address of the manager's read API.
 func runManager(t *testing.T, cfg *rest.Config, watched []string) (refusals func() []string, readAddress string) {
 	t.Helper()
 	lines := make(chan string, 10_000)

@@ -19,7 +19,7 @@ import (
 func reaches(t *testing.T, policy *networkingv1.NetworkPolicy, protocol corev1.Protocol, address string, port int32) bool {
 	t.Helper()
 	to := netip.MustParseAddr(address)
-	holds := func(cidr string) bool {
+	contains := func(cidr string) bool {
 		prefix, err := netip.ParsePrefix(cidr)
 		if err != nil {
 			t.Fatal(err)
@@ -31,21 +31,22 @@ func reaches(t *testing.T, policy *networkingv1.NetworkPolicy, protocol corev1.P
 			return *p.Protocol == protocol && p.Port.IntVal == port
 		})
 		peers := len(rule.To) == 0 || slices.ContainsFunc(rule.To, func(p networkingv1.NetworkPolicyPeer) bool {
-			return p.IPBlock != nil && holds(p.IPBlock.CIDR) && !slices.ContainsFunc(p.IPBlock.Except, holds)
+			return p.IPBlock != nil && contains(p.IPBlock.CIDR) && !slices.ContainsFunc(p.IPBlock.Except, contains)
 		})
 		return ports && peers
 	})
 }
 
-// TestNetworkPolicy checks which endpoints the Pods may reach, and which clients may reach the Pods.
+// TestNetworkPolicy checks which endpoints the Pods may reach, and which of their ports other Pods may
+// reach.
 func TestNetworkPolicy(t *testing.T) {
 	const udp, tcp = corev1.ProtocolUDP, corev1.ProtocolTCP
-	type place struct {
+	type endpoint struct {
 		protocol corev1.Protocol
 		address  string
 		port     int32
 	}
-	metadata := []place{
+	metadata := []endpoint{
 		{tcp, "169.254.169.254", 80},
 		{tcp, "169.254.169.254", 443},
 		{tcp, "169.254.170.2", 80},
@@ -62,11 +63,11 @@ func TestNetworkPolicy(t *testing.T) {
 		"networkPolicy.egress[0].to[0].ipBlock.cidr=203.0.113.0/24",
 	}
 	for name, tc := range map[string]struct {
-		objects  []runtime.Object
-		open, no []place
+		objects              []runtime.Object
+		reachable, forbidden []endpoint
 	}{
 		"Chart": {
-			renderChart(t), []place{
+			renderChart(t), []endpoint{
 				{udp, "169.254.20.10", 53},
 				{tcp, "10.96.0.10", 53},
 				{tcp, "10.96.0.1", 443},
@@ -76,7 +77,7 @@ func TestNetworkPolicy(t *testing.T) {
 			}, metadata,
 		},
 		"Config": {
-			renderConfig(t), []place{
+			renderConfig(t), []endpoint{
 				{udp, "169.254.20.10", 53},
 				{tcp, "10.96.0.10", 53},
 				{tcp, "10.96.0.1", 443},
@@ -87,9 +88,9 @@ func TestNetworkPolicy(t *testing.T) {
 		},
 		"ChartNarrow": {
 			renderChart(t, narrow...),
-			[]place{{udp, "169.254.20.10", 53}, {tcp, "192.0.2.10", 6443}, {tcp, "203.0.113.7", 8000}},
-			append(slices.Clone(metadata), place{tcp, "192.0.2.10", 443}, place{tcp, "192.0.2.11", 6443},
-				place{tcp, "93.184.216.34", 443}, place{udp, "192.0.2.10", 6443}),
+			[]endpoint{{udp, "169.254.20.10", 53}, {tcp, "192.0.2.10", 6443}, {tcp, "203.0.113.7", 8000}},
+			append(slices.Clone(metadata), endpoint{tcp, "192.0.2.10", 443}, endpoint{tcp, "192.0.2.11", 6443},
+				endpoint{tcp, "93.184.216.34", 443}, endpoint{udp, "192.0.2.10", 6443}),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -100,12 +101,12 @@ func TestNetworkPolicy(t *testing.T) {
 			}; !slices.Equal(policy.Spec.PolicyTypes, want) {
 				t.Errorf("policyTypes = %v, want %v", policy.Spec.PolicyTypes, want)
 			}
-			for _, p := range tc.open {
+			for _, p := range tc.reachable {
 				if !reaches(t, policy, p.protocol, p.address, p.port) {
 					t.Errorf("the Pods cannot reach %+v", p)
 				}
 			}
-			for _, p := range tc.no {
+			for _, p := range tc.forbidden {
 				if reaches(t, policy, p.protocol, p.address, p.port) {
 					t.Errorf("the Pods can reach %+v", p)
 				}
@@ -123,8 +124,8 @@ func TestNetworkPolicy(t *testing.T) {
 	}
 }
 
-// TestNetworkPolicySelectsAllPods checks that the policies select all Pods of the release: controllers, executors
-// and drains.
+// TestNetworkPolicySelectsAllPods checks that the policy selects the Pods of the controllers and of the
+// executors, but not all Pods of the namespace.
 func TestNetworkPolicySelectsAllPods(t *testing.T) {
 	for name, objects := range map[string][]runtime.Object{
 		"Chart": renderChart(t), "Separate": renderChart(t, storeURL, "executor.separate=true"), "Config": renderConfig(t),

@@ -58,22 +58,22 @@ func servedExample(t *testing.T) string {
 	if err := os.CopyFS(filepath.Join(root, dir), os.DirFS(filepath.Join("..", dir))); err != nil {
 		t.Fatal(err)
 	}
-	here := strings.NewReplacer("http://example-model.default:8089/v1", modelURL, "http://example-tickets.default:8090/mcp", toolsURL)
+	localURLs := strings.NewReplacer("http://example-model.default:8089/v1", modelURL, "http://example-tickets.default:8090/mcp", toolsURL)
 	for _, name := range []string{"modelprovider.yaml", "toolserver.yaml"} {
 		file := filepath.Join(root, dir, name)
 		data, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(file, []byte(here.Replace(string(data))), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(localURLs.Replace(string(data))), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return root
 }
 
-// TestNotesLeadToFirstAnswer follows NOTES literally, with the manager's permissions. make e2e does the same with the
-// servers as Pods.
+// TestNotesLeadToFirstAnswer runs the commands of NOTES literally, while a manager runs with the permissions of the
+// chart. make e2e does the same with the servers as Pods.
 func TestNotesLeadToFirstAnswer(t *testing.T) {
 	c := startCluster(t)
 	c.run(t, kubectlPath, "create", "namespace", "capstan-system")
@@ -152,7 +152,7 @@ func TestNotesLeadToFirstAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		if shown := strings.Join(commands, "\n") + "\n```"; !strings.Contains(string(page), "image.tag=0.1.0\n"+shown) {
-			t.Errorf("docs/install.md does not show the commands of NOTES after that of helm:\n%s", shown)
+			t.Errorf("docs/install.md does not show the commands of NOTES after the helm command:\n%s", shown)
 		}
 		c.shellIn(t, "..", commands[0])
 		image := c.run(t, kubectlPath, "-n", "default", "get", "deployments", "-o",

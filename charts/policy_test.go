@@ -72,9 +72,9 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// rendersWith renders the chart for an API server that serves the API version and kind in served, or, if served is
-// empty, for one that serves no policies that set fields.
-func rendersWith(t *testing.T, served string, values ...string) []runtime.Object {
+// renderForAPI renders the chart as for an API server that serves the API version and kind in served. If served is
+// empty, the API server does not serve MutatingAdmissionPolicies.
+func renderForAPI(t *testing.T, served string, values ...string) []runtime.Object {
 	t.Helper()
 	args := []string{"template", "capstan", "capstan", "--namespace", "capstan-system", "--kube-version", kubeVersion}
 	if served != "" {
@@ -97,25 +97,25 @@ func TestRequesterIsSetIfAPIServerSupportsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := one[*admissionregistrationv1.MutatingAdmissionPolicy](t, decode(t, source)).Spec
-	policies := every[*admissionregistrationv1.MutatingAdmissionPolicy](rendersWith(t, kind))
+	policies := every[*admissionregistrationv1.MutatingAdmissionPolicy](renderForAPI(t, kind))
 	if len(policies) != 1 {
 		t.Fatalf("got %d policies, want one", len(policies))
 	}
 	if diff := cmp.Diff(want, policies[0].Spec); diff != "" {
 		t.Errorf("the policy differs from config/requester; run go run ./hack/chart (-want +got):\n%s", diff)
 	}
-	bindings := every[*admissionregistrationv1.MutatingAdmissionPolicyBinding](rendersWith(t, kind))
+	bindings := every[*admissionregistrationv1.MutatingAdmissionPolicyBinding](renderForAPI(t, kind))
 	if len(bindings) != 1 || bindings[0].Spec.PolicyName != policies[0].Name {
 		t.Errorf("got the bindings %v, want one of the policy", bindings)
 	}
 	for name, objects := range map[string][]runtime.Object{
-		"older API server":          rendersWith(t, ""),
-		"set=false":                 rendersWith(t, kind, "requesterPolicy.set=false"),
-		"install=false":             rendersWith(t, kind, "requesterPolicy.install=false"),
-		"config/default of any age": renderConfig(t),
+		"older API server": renderForAPI(t, ""),
+		"set=false":        renderForAPI(t, kind, "requesterPolicy.set=false"),
+		"install=false":    renderForAPI(t, kind, "requesterPolicy.install=false"),
+		"config/default":   renderConfig(t),
 	} {
 		if n := len(every[*admissionregistrationv1.MutatingAdmissionPolicy](objects)); n != 0 {
-			t.Errorf("%s: got %d policies that set a field, want none", name, n)
+			t.Errorf("%s: got %d MutatingAdmissionPolicies, want none", name, n)
 		}
 	}
 }
@@ -128,7 +128,7 @@ func TestRequesterCanBeRequired(t *testing.T) {
 	}
 }
 
-func TestUseOfAgentsIsCheckedOnRequest(t *testing.T) {
+func TestAgentUsePolicyIsOptional(t *testing.T) {
 	if policies, _ := ofName(renderChart(t), "-agent-use"); len(policies) != 0 {
 		t.Error("the policy is installed by default: users without the verb could create no Turn")
 	}
@@ -145,7 +145,7 @@ func TestUseOfAgentsIsCheckedOnRequest(t *testing.T) {
 				t.Fatalf("got %d policies and %d bindings, want one of each", len(policies), len(bindings))
 			}
 			if message := policies[0].Spec.Validations[0].MessageExpression; !strings.Contains(message, tc.want) {
-				t.Errorf("the message is %s; want %q in it, which exists", message, tc.want)
+				t.Errorf("the message is %s; want %q in it: the message must name only roles that exist", message, tc.want)
 			}
 		})
 	}

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// prometheus is the directory in which promtool checks and tests rules.
+// prometheus runs promtool on files in a directory.
 type prometheus struct{ promtool, dir string }
 
 func newPrometheus(t *testing.T) prometheus {
@@ -42,7 +42,8 @@ func (p prometheus) run(t *testing.T, args ...string) {
 	}
 }
 
-// alerts checks the rules of a chart with promtool, and tests them with a file of testdata.
+// alerts checks the rules of a chart with promtool, and tests them with a file of testdata. It returns the rules and
+// the text of that file.
 func (p prometheus) alerts(t *testing.T, objects []runtime.Object, file string) (rules, tests string) {
 	t.Helper()
 	spec, err := yaml.Marshal(ofKind(t, objects, "PrometheusRule").Object["spec"])
@@ -67,7 +68,7 @@ func TestPromtoolAcceptsAlertsAndDashboard(t *testing.T) {
 	for line := range strings.SplitSeq(rules, "\n") {
 		if name, isAlert := strings.CutPrefix(strings.TrimSpace(line), "- alert: "); isAlert &&
 			strings.Count(tests, "alertname: "+name) < 2 {
-			t.Errorf("alert %s has no test that it fires and that it does not", name)
+			t.Errorf("alert %s needs a test in which it fires and a test in which it does not fire", name)
 		}
 	}
 
@@ -86,7 +87,7 @@ func TestPromtoolAcceptsAlertsAndDashboard(t *testing.T) {
 	}
 	p.run(t, "check", "rules", "--lint=none", p.put(t, "dashboard.yaml", text))
 	if len(queries) < 12 {
-		t.Errorf("the dashboard has %d queries: want more", len(queries))
+		t.Errorf("the dashboard has %d queries, want at least 12", len(queries))
 	}
 }
 
@@ -98,7 +99,7 @@ func TestPromtoolAcceptsQueriesOfSLIs(t *testing.T) {
 	}
 	blocks := regexp.MustCompile("(?s)```promql\n(.+?)```").FindAllSubmatch(page, -1)
 	if len(blocks) < 5 {
-		t.Fatalf("docs/slis.md has %d queries: want more", len(blocks))
+		t.Fatalf("docs/slis.md has %d queries, want at least 5", len(blocks))
 	}
 	var rules []map[string]string
 	for _, b := range blocks {

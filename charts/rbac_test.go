@@ -12,8 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// generatedRoles returns the roles that controller-gen has generated from internal/controller/rbac.go.
-func generatedRoles(t *testing.T) (cluster, own []rbacv1.PolicyRule) {
+// generatedRules returns the rules of the ClusterRole and of the Role that controller-gen has generated from
+// internal/controller/rbac.go.
+func generatedRules(t *testing.T) (cluster, own []rbacv1.PolicyRule) {
 	t.Helper()
 	manifest, err := os.ReadFile("../config/rbac/role.yaml")
 	if err != nil {
@@ -23,7 +24,7 @@ func generatedRoles(t *testing.T) (cluster, own []rbacv1.PolicyRule) {
 	return one[*rbacv1.ClusterRole](t, objects).Rules, one[*rbacv1.Role](t, objects).Rules
 }
 
-// manifests returns the manifests of all ways to install Capstan, by name.
+// manifests returns the objects of several ways to install Capstan, by name.
 func manifests(t *testing.T) map[string][]runtime.Object {
 	t.Helper()
 	return map[string][]runtime.Object{
@@ -35,8 +36,8 @@ func manifests(t *testing.T) map[string][]runtime.Object {
 	}
 }
 
-// ofPolicy returns rules in the form of the chart: with the names of the policies that it installs.
-func ofPolicy(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
+// withChartPolicies returns the rules with the names of the policies that the chart installs.
+func withChartPolicies(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	named := slices.Clone(rules)
 	for i, rule := range named {
 		if slices.Equal(rule.ResourceNames, []string{"capstan-requesters", "capstan-toolapprovals"}) {
@@ -47,8 +48,8 @@ func ofPolicy(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 }
 
 func TestChartRulesMatchGeneratedRules(t *testing.T) {
-	generated, ownRules := generatedRoles(t)
-	clusterRules := ofPolicy(generated)
+	generated, ownRules := generatedRules(t)
+	clusterRules := withChartPolicies(generated)
 	policyRules := slices.DeleteFunc(slices.Clone(clusterRules), func(r rbacv1.PolicyRule) bool {
 		return len(r.ResourceNames) == 0 && !slices.Contains(r.Resources, "requesters")
 	})
@@ -69,7 +70,7 @@ func TestChartRulesMatchGeneratedRules(t *testing.T) {
 	t.Run("PolicyOfConfig", func(t *testing.T) {
 		objects := renderChart(t, "approvalPolicy.install=false", "requesterPolicy.install=false")
 		if diff := cmp.Diff(generated, managerRole(t, objects).Rules); diff != "" {
-			t.Errorf("ClusterRole differs from config/rbac/role.yaml, where the policy is that of config/policy (-want +got):\n%s", diff)
+			t.Errorf("ClusterRole differs from config/rbac/role.yaml, which names the policies of config/policy (-want +got):\n%s", diff)
 		}
 	})
 
@@ -83,15 +84,15 @@ func TestChartRulesMatchGeneratedRules(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("Roles by namespace (-want +got):\n%s", diff)
 		}
-		const ofPolicy, ofNetwork = "capstan-system-capstan-approval-policy", "capstan-system-capstan-network"
+		const policyRole, networkRole = "capstan-system-capstan-approval-policy", "capstan-system-capstan-network"
 		roles := []string{
-			"capstan-system-capstan-agent-author", ofPolicy, "capstan-system-capstan-approver",
+			"capstan-system-capstan-agent-author", policyRole, "capstan-system-capstan-approver",
 			"capstan-system-capstan-budget-author", "capstan-system-capstan-connection-author", "capstan-system-capstan-metrics-reader",
-			ofNetwork, "capstan-system-capstan-turn-author", "capstan-system-capstan-turn-reader", "capstan-system-capstan-viewer",
+			networkRole, "capstan-system-capstan-turn-author", "capstan-system-capstan-turn-reader", "capstan-system-capstan-viewer",
 		}
 		if diff := cmp.Diff(roles, slices.Sorted(slices.Values(clusterRoles(objects)))); diff != "" {
-			t.Errorf("cluster-wide roles, of which the manager has those of the policy and of the network, "+
-				"since every other kind it reads is namespaced (-want +got):\n%s", diff)
+			t.Errorf("names of the ClusterRoles (-want +got); only those of the policy and of the network are for the "+
+				"manager, because all other kinds that it reads are namespaced:\n%s", diff)
 		}
 		own := map[string][]rbacv1.PolicyRule{}
 		for _, role := range every[*rbacv1.ClusterRole](objects) {
@@ -104,16 +105,16 @@ func TestChartRulesMatchGeneratedRules(t *testing.T) {
 				return kind == "nodes" || kind == "servicecidrs" || kind == "endpointslices"
 			})
 		})
-		if diff := cmp.Diff(map[string][]rbacv1.PolicyRule{ofPolicy: policyRules, ofNetwork: network}, own); diff != "" {
+		if diff := cmp.Diff(map[string][]rbacv1.PolicyRule{policyRole: policyRules, networkRole: network}, own); diff != "" {
 			t.Errorf("the ClusterRoles of the policy and of the network (-want +got):\n%s", diff)
 		}
 		var bound []string
 		for _, binding := range every[*rbacv1.ClusterRoleBinding](objects) {
 			bound = append(bound, binding.RoleRef.Name)
 		}
-		if diff := cmp.Diff([]string{"system:auth-delegator", ofPolicy, ofNetwork}, bound); diff != "" {
-			t.Errorf("the manager's ClusterRoles, want no more than to ask who reads a journal and whether they "+
-				"may, to get the policy, and to see which addresses are the cluster's (-want +got):\n%s", diff)
+		if diff := cmp.Diff([]string{"system:auth-delegator", policyRole, networkRole}, bound); diff != "" {
+			t.Errorf("ClusterRoles of the manager, which may only authenticate and authorize readers of journals, get the "+
+				"policies, and read the addresses of the cluster (-want +got):\n%s", diff)
 		}
 	})
 
@@ -178,9 +179,9 @@ func managerRole(t *testing.T, objects []runtime.Object) *rbacv1.ClusterRole {
 	return roles[0]
 }
 
-// TestRolesForPeople checks that every way to install Capstan has the same roles. Roles for viewing and editing
-// objects must allow neither reading conversations nor approving. TestCommandsOfAccessPageGiveTeamAccess asks an
-// API server for the permissions of each role.
+// TestRolesForPeople checks that all manifests have the same roles for people. The roles view and edit of Kubernetes
+// must not include the roles that read conversations, approve calls or write connections.
+// TestCommandsOfAccessPageGiveTeamAccess asks an API server for the permissions of each role.
 func TestRolesForPeople(t *testing.T) {
 	const aggregate = "rbac.authorization.k8s.io/aggregate-to-"
 	source := map[string]*rbacv1.ClusterRole{}
@@ -263,7 +264,8 @@ func checkRule(t *testing.T, rule rbacv1.PolicyRule) {
 			t.Errorf("rule %v has a wildcard", rule)
 		}
 	}
-	// The resource requesters exists only in roles: the policy of requesters asks for the permission to set it.
+	// The resource requesters exists only in roles. With the verb impersonate on it, the requester policy lets the
+	// manager set the requester of a sub-agent's Turn.
 	requesters := slices.Equal(rule.APIGroups, []string{"capstan.dev"}) && slices.Equal(rule.Resources, []string{"requesters"}) &&
 		slices.Equal(rule.Verbs, []string{"impersonate"})
 	for _, verb := range []string{"escalate", "bind", "impersonate", "deletecollection"} {
@@ -279,18 +281,18 @@ func checkRule(t *testing.T, rule rbacv1.PolicyRule) {
 	}
 	if slices.Contains(rule.APIGroups, "admissionregistration.k8s.io") && (!slices.Equal(rule.Verbs, []string{"get"}) ||
 		len(rule.ResourceNames) == 0 || slices.ContainsFunc(rule.ResourceNames, foreign)) {
-		t.Errorf("rule %v is about more than to get the policies that the manager relies on, and their bindings", rule)
+		t.Errorf("rule %v grants more than get on the policies that the manager relies on and on their bindings", rule)
 	}
 	// The manager creates only Turns, for sub-agents. It patches only Turns, to cancel those of sub-agents: the
 	// rest of their spec is immutable.
-	spec := []string{"configmaps", "agents", "modelproviders", "promptprofiles", "toolapprovals", "toolservers"}
+	userWritten := []string{"configmaps", "agents", "modelproviders", "promptprofiles", "toolapprovals", "toolservers"}
 	if slices.Contains(rule.Resources, "turns") && (len(rule.Resources) > 1 || slices.Contains(rule.Verbs, "update")) {
-		t.Errorf("rule %v lets Turns be replaced, or other objects be created by the same rule, want a rule for Turns alone", rule)
+		t.Errorf("rule %v has the verb update or also names other kinds, want a rule for Turns alone and without update", rule)
 	}
-	if slices.ContainsFunc(rule.Resources, func(r string) bool { return slices.Contains(spec, r) }) {
+	if slices.ContainsFunc(rule.Resources, func(r string) bool { return slices.Contains(userWritten, r) }) {
 		for _, verb := range []string{"create", "update", "patch"} {
 			if slices.Contains(rule.Verbs, verb) {
-				t.Errorf("rule %v may change a spec, which only people may write", rule)
+				t.Errorf("rule %v may change a spec or a ConfigMap, which only users may write", rule)
 			}
 		}
 	}
@@ -327,7 +329,7 @@ func TestBindingsJoinRolesAndServiceAccount(t *testing.T) {
 			}
 			for role, used := range known {
 				if used {
-					t.Errorf("%s is bound to no one", role)
+					t.Errorf("%s has no binding", role)
 				}
 			}
 		})

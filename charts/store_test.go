@@ -20,7 +20,7 @@ func TestPostgreSQLNeedsNoVolume(t *testing.T) {
 	objects := renderChart(t, storeURL, "replicas=3")
 	deployment, container := managerOf(t, objects)
 	if got := *deployment.Spec.Replicas; got != 3 {
-		t.Errorf("replicas = %d, want the 3 of the value replicas", got)
+		t.Errorf("replicas = %d, want 3, the value replicas", got)
 	}
 	if got := deployment.Spec.Strategy.Type; got != appsv1.RollingUpdateDeploymentStrategyType {
 		t.Errorf("strategy = %s, want RollingUpdate: Pods share the database", got)
@@ -155,19 +155,22 @@ func TestSeparateExecutors(t *testing.T) {
 		}
 		labels := d.Spec.Template.Labels
 		for name, selector := range map[string]map[string]string{
-			"Deployment": d.Spec.Selector.MatchLabels, "Service": service.Spec.Selector, "PodDisruptionBudget": budgetOf(budgets, d.Name),
+			"Deployment": d.Spec.Selector.MatchLabels, "Service": service.Spec.Selector,
+			"PodDisruptionBudget": budgetSelector(budgets, d.Name),
 		} {
 			if !selects(selector, labels) {
-				t.Errorf("the %s of %s selects %v, its Pods are labelled %v", name, d.Name, selector, labels)
+				t.Errorf("the %s of %s selects %v, but its Pods have the labels %v", name, d.Name, selector, labels)
 			}
 		}
-		if other := deployments[1-i]; selects(other.Spec.Selector.MatchLabels, labels) || selects(budgetOf(budgets, other.Name), labels) {
-			t.Errorf("%s has the Pods of %s, too", other.Name, d.Name)
+		if other := deployments[1-i]; selects(other.Spec.Selector.MatchLabels, labels) ||
+			selects(budgetSelector(budgets, other.Name), labels) {
+			t.Errorf("the Deployment or the PodDisruptionBudget %s also selects the Pods of %s", other.Name, d.Name)
 		}
 	}
 }
 
-func budgetOf(all []*policyv1.PodDisruptionBudget, name string) map[string]string {
+// budgetSelector returns the selector of the PodDisruptionBudget with this name, or nil if there is none.
+func budgetSelector(all []*policyv1.PodDisruptionBudget, name string) map[string]string {
 	for _, b := range all {
 		if b.Name == name {
 			return b.Spec.Selector.MatchLabels

@@ -14,13 +14,13 @@ import (
 )
 
 // TestUpgradeReusesTheValuesOfEveryEarlierChart imitates helm upgrade --reuse-values, which passes the values of the
-// earlier chart and none of the new defaults. Each file in testdata/earlier has the values of a chart, and the name of
-// the first version with these values. To save time, only the first rendering has the CRDs, which are most of a
-// manifest.
+// earlier chart and none of the new defaults. Each file in testdata/earlier has the values of a chart, and is named
+// after the first version with these values. To save time, only the first rendering of each file includes the CRDs,
+// which are most of a manifest.
 func TestUpgradeReusesTheValuesOfEveryEarlierChart(t *testing.T) {
 	files, err := filepath.Glob("testdata/earlier/*.yaml")
 	if err != nil || len(files) < 18 {
-		t.Fatalf("found %d earlier charts, %v", len(files), err)
+		t.Fatalf("found %d earlier charts (%v), want at least 18", len(files), err)
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {

@@ -23,7 +23,7 @@ func valuesFile(t *testing.T) *yaml.Node {
 	return document.Content[0]
 }
 
-// opaque lists values with a default whose content belongs to the user or to Kubernetes.
+// opaque lists the mappings whose keys belong to the user or to Kubernetes. walkValues does not visit their keys.
 var opaque = map[string]bool{"resources": true, "executor.autoscaling.behavior": true, "metrics.dashboard.labels": true}
 
 // walkValues calls visit for each value of a mapping and for the values below it.
@@ -214,7 +214,7 @@ func TestInvalidValuesAreRejected(t *testing.T) {
 }
 
 // TestReadAPIPortCanBeReused checks that another setting may have the default port of the plain read API, if
-// the plain read API listens elsewhere or the other port is not served.
+// the plain read API listens elsewhere, or if that other setting is not in use.
 func TestReadAPIPortCanBeReused(t *testing.T) {
 	for _, values := range [][]string{
 		{"metrics.enabled=false,metrics.port=8082"},

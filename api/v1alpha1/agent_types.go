@@ -211,7 +211,7 @@ type AgentApproval struct {
 	Approvers *Approvers `json:"approvers,omitempty"`
 }
 
-// Approvers are users. A user is one of them by name or as a member of a group.
+// Approvers are the users whose decisions count. They are listed by name or by group.
 // +kubebuilder:validation:MinProperties=1
 type Approvers struct {
 	// users are the names of 1 to 64 users, as the API server authenticates them.

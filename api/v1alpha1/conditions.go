@@ -38,8 +38,8 @@ const (
 	// stay Ready, and each Turn sends its requests anyway, with its retries and its chain of models. While the object
 	// is new, Turns wait.
 	ReasonEndpointUnreachable = "EndpointUnreachable"
-	// ReasonAddressRefused is set on ModelProvider and ToolServer. It means that this manager does not connect to
-	// the address. Agents stay Ready, as with EndpointUnreachable.
+	// ReasonAddressRefused is set on ModelProvider and ToolServer. It means that the manager must not connect
+	// to the address. Agents stay Ready, as with EndpointUnreachable.
 	ReasonAddressRefused = "AddressRefused"
 )
 
@@ -47,7 +47,8 @@ const (
 const (
 	// ConditionExceeded is True if a limit of the current period is reached.
 	ConditionExceeded = "Exceeded"
-	// ReasonLimitReached is set on Exceeded=True. The message names the limit, what is spent, and the reset.
+	// ReasonLimitReached is set on Exceeded=True. The message names the limit, the amount that is spent,
+	// and the time of the reset.
 	ReasonLimitReached = "LimitReached"
 	// ReasonWithinLimits is set on Exceeded=False.
 	ReasonWithinLimits = "WithinLimits"
@@ -91,7 +92,7 @@ const (
 	// ReasonProtocolError means that the server answered, but not as an MCP server.
 	ReasonProtocolError = "ProtocolError"
 	// ReasonMemoryUsedUp means that the manager has no memory for the server's list of tools, because the
-	// ToolServers of the namespace use their whole share.
+	// ToolServers of the namespace use all memory that one namespace may use for such lists.
 	ReasonMemoryUsedUp = "MemoryUsedUp"
 )
 
@@ -105,8 +106,8 @@ const (
 	// appears.
 	ReasonConfigMapNotFound = "ConfigMapNotFound"
 	// ReasonTooManyObjects is set on Agent, PromptProfile, ModelProvider and ToolServer. It means that the manager has
-	// no memory for the object, because the objects of these kinds in its namespace use their whole share. The manager
-	// checks again every 15 seconds.
+	// no memory for the object, because the objects of these kinds in its namespace use all memory that one namespace
+	// may use for them. The manager checks again every 15 seconds.
 	ReasonTooManyObjects = "TooManyObjects"
 	// ReasonConfigMapUnreadable is set on PromptProfile and Agent. It means that a ConfigMap that the object names
 	// could not be read: the manager lacks the permission, or the API server did not answer. The manager tries again,
@@ -323,8 +324,9 @@ const (
 	// TurnReasonOtherStore is set on JournalLost. It means that the executor uses another store than the earlier
 	// runs. For example, an emptyDir is replaced together with its Pod.
 	TurnReasonOtherStore = "OtherStore"
-	// TurnReasonEntriesMissing is set on JournalLost. It means that the store has fewer entries of the Turn than it
-	// is known to have had: an older copy of it was restored, or a replica without the newest entries took over.
+	// TurnReasonEntriesMissing is set on JournalLost. It means that the store has fewer entries of the Turn than
+	// status.executor.journalEntries: an older copy of the store was restored, or a replica without the newest entries
+	// took over.
 	TurnReasonEntriesMissing = "EntriesMissing"
 	// TurnReasonEntriesUncertain is set on JournalLost. It means that the store has entries of the Turn and may
 	// have lost later ones. Since these entries were written, an older copy of the store was restored, or the store

@@ -71,7 +71,7 @@ const (
 	NamespacesFromSelector NamespacesFrom = "Selector"
 )
 
-// AllowedNamespaces says which namespaces may refer to an object. Its own namespace always may.
+// AllowedNamespaces says which namespaces may refer to an object. The namespace of the object always may.
 // +kubebuilder:validation:XValidation:rule="has(self.selector) == (self.from == 'Selector')",
 // + message="selector must be given if from is Selector, and only then",fieldPath=".selector"
 type AllowedNamespaces struct {
@@ -87,8 +87,8 @@ type AllowedNamespaces struct {
 	Selector *LabelSelector `json:"selector,omitempty"`
 }
 
-// LabelSelector has the form of the label selectors of Kubernetes, with bounds. It selects the namespaces whose labels
-// meet all of its requirements.
+// LabelSelector selects the objects whose labels meet all requirements. It has the form of a label selector of
+// Kubernetes, with bounds on the number and the length of the requirements.
 // +kubebuilder:validation:MinProperties=1
 type LabelSelector struct {
 	// matchLabels are 1 to 16 labels with the values that they must have.

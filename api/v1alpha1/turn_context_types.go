@@ -234,7 +234,7 @@ type ConversationState string
 const (
 	// ConversationCold means that the conversation has just begun.
 	ConversationCold ConversationState = "Cold"
-	// ConversationActive means that the conversation is under way.
+	// ConversationActive means that the conversation continues without a pause.
 	ConversationActive ConversationState = "Active"
 	// ConversationResumed means that the conversation continues after a pause.
 	ConversationResumed ConversationState = "Resumed"

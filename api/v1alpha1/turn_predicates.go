@@ -55,8 +55,8 @@ func (t *Turn) WaitingSince() time.Time {
 	return t.CreationTimestamp.Time
 }
 
-// ExpiryTime returns the time at which a finished Turn is deleted. ok is false if the Turn has not finished or is
-// kept.
+// ExpiryTime returns the time at which a finished Turn is deleted. ok is false if the Turn has not finished or has
+// no TTL.
 func (t *Turn) ExpiryTime() (expiry time.Time, ok bool) {
 	if !t.IsFinished() || t.Spec.TTLSecondsAfterFinished == nil {
 		return time.Time{}, false

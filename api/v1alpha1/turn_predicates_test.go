@@ -13,7 +13,8 @@ var (
 	ended   = created.Add(90 * time.Second)
 )
 
-// turn returns a Turn with a main condition, changed by each of mutate.
+// turn returns a Turn with this status and reason of the condition Succeeded, or without conditions if status is empty.
+// Each function in mutate then changes the Turn.
 func turn(status metav1.ConditionStatus, reason string, mutate ...func(*Turn)) *Turn {
 	t := &Turn{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}}
 	if status != "" {
@@ -43,7 +44,7 @@ func TestState(t *testing.T) {
 		want   state
 	}{
 		"new":     {"no controller has processed it", turn("", ""), state{}},
-		"waiting": {"unknown is not the end", turn("Unknown", "Pending"), state{Reason: "Pending"}},
+		"waiting": {"a Turn whose Succeeded is Unknown has not ended", turn("Unknown", "Pending"), state{Reason: "Pending"}},
 		"running": {"it is bound", turn("Unknown", "Running", boundTo("e")), state{Reason: "Running", BoundTo: "e", Epoch: 3}},
 		"suspended": {
 			"a released binding keeps its epoch", turn("Unknown", "Suspended", boundTo("")),
@@ -116,8 +117,8 @@ func TestWaitingSince(t *testing.T) {
 		turn   *Turn
 		want   time.Time
 	}{
-		"new":     {"a new Turn waits since its creation", turn("", ""), created},
-		"resumed": {"a resumed Turn waits since the end of its suspension", turn("Unknown", "Pending", reconciling), ended},
+		"new":     {"a new Turn has waited since its creation", turn("", ""), created},
+		"resumed": {"a resumed Turn has waited since the end of its suspension", turn("Unknown", "Pending", reconciling), ended},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := tc.turn.WaitingSince(); !got.Equal(tc.want) {

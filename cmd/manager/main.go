@@ -35,7 +35,8 @@ func main() {
 	var o manager.Options
 	cmd := command(&o)
 	if err := cmd.Execute(); err != nil {
-		// The environment may set the format and the level of the log. It has not been read if a flag is invalid.
+		// The environment may set the format and the level of the log. If a flag is invalid, the command has not read
+		// the environment.
 		_ = manager.FromEnvironment(cmd.Flags(), os.LookupEnv)
 		logger(&o).Error(err, "Failed")
 		os.Exit(1)
@@ -176,7 +177,7 @@ func level(name string) zapcore.Level {
 // these messages at the debug level; errors stay errors.
 type quiet struct{ logr.LogSink }
 
-// Enabled reports whether messages of this level, moved down by one, are logged.
+// Enabled reports whether the wrapped sink logs a message that is one level lower.
 func (q quiet) Enabled(level int) bool { return q.LogSink.Enabled(level + 1) }
 
 // Info logs a message one level lower.

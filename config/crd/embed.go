@@ -4,7 +4,7 @@ package crd
 
 import "embed"
 
-// Bases holds the generated CustomResourceDefinitions, one YAML file a kind, in the folder "bases".
+// Bases holds the generated CustomResourceDefinitions, one YAML file per kind, in the folder "bases".
 //
 //go:embed bases/*.yaml
 var Bases embed.FS

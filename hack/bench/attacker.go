@@ -52,12 +52,12 @@ func (a *attacker) createAll(ctx context.Context, objects ...client.Object) erro
 	return a.create(ctx, len(objects), 0, func(i int) client.Object { return objects[i] })
 }
 
-// own returns the metadata of an object with this name.
+// own returns the metadata of an object with this name in the attacker's namespace.
 func (a *attacker) own(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Namespace: a.namespace}
 }
 
-// provider returns a ModelProvider that gets one attempt for each step.
+// provider returns a ModelProvider without retries: a step makes one attempt.
 func (a *attacker) provider(name, url string) *v1alpha1.ModelProvider {
 	return &v1alpha1.ModelProvider{ObjectMeta: a.own(name), Spec: v1alpha1.ModelProviderSpec{
 		Type: v1alpha1.ProviderTypeOpenAI, BaseURL: url,

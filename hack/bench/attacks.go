@@ -20,11 +20,11 @@ const (
 	// limited, because the attack should load the manager and not the API server.
 	attackRate = 100
 
-	agentServers = 30 // servers with large listings of one Agent
-	chainModels  = 8  // the highest possible number of models of one Agent
-	patches      = 40
-	contextChars = 120_000 // of a suspended Turn
-	payloadChars = 60_000  // of a running Turn
+	agentServers = 30      // servers with large listings of one Agent
+	chainModels  = 8       // the highest possible number of models of one Agent
+	patches      = 40      // of the Agent in the attack "storm"
+	contextChars = 120_000 // characters of the facts of a suspended Turn
+	payloadChars = 60_000  // characters of the facts of a running Turn
 
 	credentialBytes = 16 << 10 // the longest credential
 	annotationBytes = 200_000
@@ -36,8 +36,9 @@ const (
 // attack is an attempt of one tenant to harm others.
 type attack struct {
 	name string
-	// size is the size of the attack. what describes the attack, with %d for the size.
+	// size is the size of the attack.
 	size int
+	// The format string what describes the attack. It contains %d for the size.
 	what string
 	// prepare creates the objects that must exist before the victim is measured. If it is nil, there are none.
 	prepare func(context.Context, *attacker) error
@@ -49,8 +50,9 @@ type attack struct {
 	windows int
 	// needsServer is true if the attack counts only when the hostile server has received requests.
 	needsServer bool
-	// beginBytes is the number of bytes after which the attack has begun: the hostile server must have sent them before
-	// the measurement of the victim ends.
+	// beginBytes is the number of bytes after which the attack has begun. The measurement of the victim continues until
+	// the hostile server has sent them, but at most for beginPatience longer. If beginBytes is 0, the measurement
+	// does not wait for the attack to begin.
 	beginBytes int64
 	// volumeMiB is the size of the volume of the journal; 0 means that the volume is not limited.
 	volumeMiB int
@@ -89,7 +91,7 @@ func attacks() []attack {
 			prepare: prepareResults, needsServer: true,
 		},
 		{
-			name: "flood", size: 400, what: "%d Turns whose models send endless tiny events",
+			name: "flood", size: 400, what: "%d Turns whose models send 256 MiB of tiny events",
 			prepare: turnsOf("flood"), run: attackFlood, needsServer: true,
 		},
 		{
@@ -288,7 +290,7 @@ func prepareNames(ctx context.Context, a *attacker) error {
 	})
 }
 
-// attackNames starts the Turns of all Agents, which wait for their ModelProvider.
+// attackNames creates the ModelProvider for which the Turns of all Agents wait, so that they start.
 func attackNames(ctx context.Context, a *attacker) error {
 	return a.createAll(ctx, a.provider("names", a.server.Breaking()))
 }
@@ -298,7 +300,8 @@ func (a *attacker) chains() int { return (a.size + chainModels - 1) / chainModel
 
 func chain(i int) string { return fmt.Sprintf("chain-%d", i) }
 
-// attackFlood starts Turns whose streams of tiny events never end, many more than the manager reads at the same time.
+// attackFlood starts Turns whose models send tiny events: more bytes than a manager reads of one stream, in many more
+// streams than a manager reads at the same time.
 func attackFlood(ctx context.Context, a *attacker) error {
 	return a.createAll(ctx, a.provider("flood", a.server.Flooding()), a.agent("flood"))
 }

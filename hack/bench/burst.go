@@ -16,7 +16,8 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// creators is the number of Turns that are being created at the same time: enough to keep the API server busy.
+// creators is the maximum number of objects that are being created at the same time: enough to keep the API server
+// busy.
 const creators = 32
 
 // burstResult is the result of Turns that were created at the same time.
@@ -63,7 +64,7 @@ func (b *bench) burstOf(ctx context.Context, n int, newOne func(int) *v1alpha1.T
 		return b.watchFinished(ctx, n, func(turn *v1alpha1.Turn) bool {
 			mu.Lock()
 			defer mu.Unlock()
-			at, mine := created[turn.Name] // Turns of an earlier burst finish in the same namespace
+			at, mine := created[turn.Name] // the watch also reports the Turns of earlier bursts
 			if mine {
 				result.add(turn, time.Since(at))
 			}

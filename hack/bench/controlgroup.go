@@ -54,7 +54,7 @@ func newControlGroup(memory int, cpus float64) (g *controlGroup, err error) {
 	}
 	for _, controller := range []string{"+memory", "+cpu"} {
 		// If this write fails, for example because processes of this container are in the root group, setting the limit
-		// below fails and reports it.
+		// below fails, and newControlGroup returns that error.
 		_ = os.WriteFile(filepath.Join(cgroupRoot, "cgroup.subtree_control"), []byte(controller), 0o600)
 	}
 	if err := g.add("", limits); err != nil {
@@ -155,7 +155,7 @@ func (g *controlGroup) remove() error {
 	return errors.Join(errs...)
 }
 
-// String returns for the report how the memory is limited.
+// String describes, for the report, the mechanism that limits the memory.
 func (g *controlGroup) String() string {
 	if g == nil {
 		return "no cgroup: the report compares the peak with the limit"

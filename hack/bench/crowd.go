@@ -105,7 +105,7 @@ func (b *bench) runCrowd(ctx context.Context, tenants []string, group *controlGr
 	return r, err
 }
 
-// waitForAgents waits until this number of Agents in the namespaces of tenants is ready.
+// waitForAgents waits until this number of Agents is ready. It ignores the Agents of the other phases.
 func (b *bench) waitForAgents(ctx context.Context, want int) error {
 	ready := 0
 	err := wait.PollUntilContextTimeout(ctx, b.settle, agentsTimeout, true, func(ctx context.Context) (bool, error) {

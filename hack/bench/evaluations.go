@@ -126,8 +126,8 @@ func (b *bench) twoBursts(ctx context.Context, name, agent string, r *Evaluation
 	return percentiles(second.latencies, 0), nil
 }
 
-// awaitEvaluations waits until the answers of all Turns of the Agent with judges are evaluated, and adds their numbers
-// to r.
+// awaitEvaluations waits until the answers of all Turns of the Agent with judges are evaluated. It adds the number
+// of evaluated Turns and the number of failed evaluations to r.
 func (b *bench) awaitEvaluations(ctx context.Context, r *EvaluationsReport) error {
 	var done, failed int
 	err := wait.PollUntilContextTimeout(ctx, b.settle, evaluateTimeout, true, func(ctx context.Context) (bool, error) {

@@ -80,7 +80,7 @@ func (c contender) withStore(database string) contender {
 }
 
 // spread returns the number of Turns of the busiest executor divided by the number of Turns of the least busy
-// executor. It is NaN for a single executor, and infinite if an executor has run no Turns.
+// executor. The result is NaN for a single executor, and infinite if an executor has run no Turns.
 func (m *Measurement) spread() float64 {
 	var turns []int
 	for _, p := range m.Processes {
@@ -128,7 +128,8 @@ func (r *ExecutorsReport) rows() []executorsRow {
 		{"creation to completion, p95, ms", func(m *Measurement) float64 { return m.Completion.P95 }, number},
 		{"API writes per Turn", func(m *Measurement) float64 { return m.WritesPerTurn }, number},
 	}
-	// parts adds one line for each process of the setup with two executors. The one process has no such lines.
+	// parts adds one line for each process of the setup with two executors. In the column of the one
+	// process, these lines have a dash.
 	parts := func(of func(Process) float64, print func(float64) string) {
 		for i, p := range r.FullCapacity.Processes {
 			if math.IsNaN(of(p)) {

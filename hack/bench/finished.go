@@ -29,7 +29,7 @@ const (
 	moreBursts = 3
 
 	// silentIntervals is the number of consecutive intervals of settleInterval that must pass without requests. One
-	// is not enough, because the manager still looks up a deleted Turn two seconds after the deletion.
+	// interval is not enough, because the manager still looks up a deleted Turn two seconds after the deletion.
 	silentIntervals = 4
 
 	// quietTimeout is the maximum time to wait until the memory of a process is stable.
@@ -61,12 +61,12 @@ type side struct {
 // manager has its own API server, so that the bursts can alternate between the two. Other load on the machine then
 // slows down both.
 func (b *bench) compareFinished(ctx context.Context) (*FinishedReport, error) {
-	crowded, err := b.withOwnControlPlane(ctx, "many")
+	manyBench, err := b.withOwnControlPlane(ctx, "many")
 	if err != nil {
 		return nil, err
 	}
 	few := &side{bench: b, load: Load{Finished: fewFinished, FailedTurns: map[string]int{}}}
-	many := &side{bench: crowded, load: Load{Finished: b.finished, FailedTurns: map[string]int{}}}
+	many := &side{bench: manyBench, load: Load{Finished: b.finished, FailedTurns: map[string]int{}}}
 	r := &FinishedReport{}
 	start := time.Now()
 	for _, s := range []*side{few, many} {
@@ -228,58 +228,58 @@ type expense struct {
 // It then returns the manager's expense. The wait is needed because the manager does some work only seconds after the
 // end or the deletion of a Turn.
 func (s *side) whenSilent(ctx context.Context) (expense, error) {
-	now := expense{}
+	total := expense{}
 	silent := 0
 	err := wait.PollUntilContextTimeout(ctx, s.settle, settleTimeout, true, func(ctx context.Context) (bool, error) {
 		m, err := scrape(ctx, s.team[0].metricsURL)
-		if silent++; m.requests > now.requests+2 {
+		if silent++; m.requests > total.requests+2 {
 			silent = 0
 		}
-		now.requests = m.requests
+		total.requests = m.requests
 		return silent == silentIntervals, err
 	})
 	if err != nil {
 		return expense{}, fmt.Errorf("gave up waiting for the end of all requests of the manager: %w", err)
 	}
 	u, err := useOf(s.team[0].PID())
-	now.cpu = u.cpu
-	return now, err
+	total.cpu = u.cpu
+	return total, err
 }
 
 // whenQuiet waits until the memory of the manager is about the same after two garbage collections, and returns it.
 func (s *side) whenQuiet(ctx context.Context) (Memory, error) {
 	start := time.Now()
-	var last, now Memory
+	var previous, current Memory
 	err := wait.PollUntilContextTimeout(ctx, s.quiet, quietTimeout, true, func(ctx context.Context) (bool, error) {
 		var err error
-		last = now
-		now, err = memoryAfterCollection(ctx, s.team[0])
-		return err == nil && now.isNear(last), err
+		previous = current
+		current, err = memoryAfterCollection(ctx, s.team[0])
+		return err == nil && current.isNear(previous), err
 	})
 	if err != nil {
-		return Memory{}, fmt.Errorf("gave up waiting until the manager's memory is stable (last %+v, before %+v): %w", now, last, err)
+		return Memory{}, fmt.Errorf("gave up waiting until the manager's memory is stable (last %+v, before %+v): %w", current, previous, err)
 	}
 	s.logf("%d finished Turns, idle after %.0f s: %s MiB resident, live heap of %s MiB", s.load.Finished,
-		time.Since(start).Seconds(), number(now.ResidentMiB), number(now.HeapMiB))
-	return now, nil
+		time.Since(start).Seconds(), number(current.ResidentMiB), number(current.HeapMiB))
+	return current, nil
 }
 
 // memoryAfterCollection waits for the next garbage collection and returns the memory after it.
 func memoryAfterCollection(ctx context.Context, p *running) (Memory, error) {
-	var first, now scraped
+	var first, latest scraped
 	err := wait.PollUntilContextCancel(ctx, scrapeInterval, true, func(ctx context.Context) (bool, error) {
 		var err error
-		now, err = scrape(ctx, p.metricsURL)
+		latest, err = scrape(ctx, p.metricsURL)
 		if first.collections == 0 {
-			first = now
+			first = latest
 		}
-		return now.collections > first.collections, err
+		return latest.collections > first.collections, err
 	})
 	if err != nil {
 		return Memory{}, fmt.Errorf("gave up waiting for a garbage collection: %w", err)
 	}
 	u, err := useOf(p.PID())
-	return Memory{ResidentMiB: mebibytes(u.memory), HeapMiB: now.liveHeap / (1 << 20), StacksMiB: now.stacks / (1 << 20)}, err
+	return Memory{ResidentMiB: mebibytes(u.memory), HeapMiB: latest.liveHeap / (1 << 20), StacksMiB: latest.stacks / (1 << 20)}, err
 }
 
 // isNear reports whether the memory has hardly changed since an earlier sample.
@@ -301,7 +301,7 @@ func scrape(ctx context.Context, url string) (s scraped, err error) {
 	if err != nil {
 		return s, fmt.Errorf("failed to read the manager's metrics: %w", err)
 	}
-	defer func() { _ = response.Body.Close() }() // an error while reading is more useful than this one
+	defer func() { _ = response.Body.Close() }() // an error of the read is more useful than an error of Close
 	return parseScraped(response.Body)
 }
 

@@ -127,7 +127,7 @@ func (f *floor) ask(ctx context.Context, message string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = response.Body.Close() }() // the body was read to its end, or the other error is more useful
+	defer func() { _ = response.Body.Close() }() // the body was read to its end, or ask returns a more useful error
 	if response.StatusCode != http.StatusOK {
 		return "", fmt.Errorf("the model answered %s", response.Status)
 	}

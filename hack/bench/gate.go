@@ -20,7 +20,7 @@ type gate struct {
 	mu      sync.Mutex
 	waiting int
 	full    chan struct{} // closed when size requests wait at the same time
-	opened  chan struct{}
+	opened  chan struct{} // closed by open
 }
 
 func newGate(size int) *gate {
@@ -30,9 +30,9 @@ func newGate(size int) *gate {
 // open lets all waiting and all later requests through.
 func (g *gate) open() { close(g.opened) }
 
-// awaitFull waits until size requests wait at the same time.
-func (g *gate) awaitFull(ctx context.Context, atMost time.Duration) error {
-	timer := time.NewTimer(atMost)
+// awaitFull waits until size requests wait at the same time, and returns an error after the timeout.
+func (g *gate) awaitFull(ctx context.Context, timeout time.Duration) error {
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case <-g.full:
@@ -42,7 +42,7 @@ func (g *gate) awaitFull(ctx context.Context, atMost time.Duration) error {
 	case <-timer.C:
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		return fmt.Errorf("only %d of %d Turns wait for the model at the same time after %s", g.waiting, g.size, atMost)
+		return fmt.Errorf("only %d of %d Turns wait for the model at the same time after %s", g.waiting, g.size, timeout)
 	}
 }
 

@@ -31,13 +31,13 @@ type keeper struct {
 	ready   string // URL of the readiness probe
 	logf    func(format string, args ...any)
 
-	again chan chan struct{} // receives requests for a restart that does not count
+	again chan chan struct{} // receives requests for a restart, which does not count as an unexpected exit
 	stop  context.CancelFunc
 	done  chan struct{}
 
 	mu     sync.Mutex
 	starts int
-	begun  time.Time // the last start
+	begun  time.Time // the time of the last start
 	exits  int       // unexpected exits
 	peak   peaks
 	pid    int // 0 while no process is running
@@ -225,10 +225,10 @@ func (k *keeper) counts() (exits int, peak peaks) {
 	return k.exits, k.peak
 }
 
-// waitReady waits until the program is ready, for at most atMost.
-func (k *keeper) waitReady(ctx context.Context, atMost time.Duration) error {
+// waitReady waits until the program is ready, and returns an error after the timeout.
+func (k *keeper) waitReady(ctx context.Context, timeout time.Duration) error {
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	err := wait.PollUntilContextTimeout(ctx, pollInterval, atMost, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, pollInterval, timeout, true, func(ctx context.Context) (bool, error) {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, k.ready, http.NoBody)
 		if err != nil {
 			return false, err
@@ -240,7 +240,7 @@ func (k *keeper) waitReady(ctx context.Context, atMost time.Duration) error {
 		return response.Body.Close() == nil && response.StatusCode == http.StatusOK, nil
 	})
 	if err != nil {
-		return fmt.Errorf("%s was not ready within %s, see %s: %w", k.program.Name, atMost, filepath.Join(k.dir, "logs"), err)
+		return fmt.Errorf("%s was not ready within %s, see %s: %w", k.program.Name, timeout, filepath.Join(k.dir, "logs"), err)
 	}
 	return nil
 }

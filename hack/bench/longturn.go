@@ -110,7 +110,7 @@ func (s *longServers) tools() http.Handler {
 	return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return tools }, nil)
 }
 
-// pageOf returns the text of a page. Each page has another text.
+// pageOf returns the text of a page. No two pages have the same text.
 func pageOf(page string) string {
 	var text strings.Builder
 	for n := 0; text.Len() < pageChars; n++ {
@@ -218,7 +218,7 @@ func (s *longServers) killAndMeasure(ctx context.Context, k *keeper, c *LongCost
 	}
 }
 
-// count adds the counts of requests and calls.
+// count fills in the counts of requests, calls and tokens.
 func (s *longServers) count(c *LongCost) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

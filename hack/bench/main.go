@@ -105,7 +105,7 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, out, progress io.Writer) error {
-	// Discard the logs of the libraries. They return what matters as errors.
+	// Discard the logs of the libraries. The libraries return what matters as errors.
 	klog.SetLogger(logr.Discard())
 	ctrllog.SetLogger(logr.Discard())
 	switch {

@@ -23,7 +23,7 @@ type bench struct {
 	harness  *harness.Harness
 	cluster  *harness.ControlPlane
 	api      client.Client
-	turns    rest.Interface
+	turns    rest.Interface // the client for Turns; options.turns is the number of Turns
 	model    *server.Server
 	modelURL string
 	dir      string
@@ -168,8 +168,8 @@ func (b *bench) createAll(ctx context.Context, objects []client.Object) error {
 	return nil
 }
 
-// contend starts a contender, runs some Turns to warm it up, and measures it with the counted Turns. Then it stops
-// the contender and deletes the Turns.
+// contend starts a contender, runs some Turns to warm it up, and then measures a burst and single Turns. At the end it
+// stops the contender and deletes the Turns.
 func (b *bench) contend(ctx context.Context, c contender) (*Measurement, error) {
 	t, err := b.start(ctx, c)
 	if err != nil {

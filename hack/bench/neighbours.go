@@ -47,9 +47,9 @@ const (
 // neighbourOptions holds the flags of the phase neighbours.
 type neighbourOptions struct {
 	attacks   []attack
-	window    time.Duration // for which the victim is measured under an attack
-	interval  time.Duration // between two Turns of the victim
-	wait      time.Duration // for the victim's last Turns
+	window    time.Duration // how long to measure the victim before an attack, and at least during the attack
+	interval  time.Duration // the time between two Turns of the victim
+	wait      time.Duration // how long to wait for the victim's last Turns
 	memoryMiB int
 }
 
@@ -223,8 +223,8 @@ func (n *neighbourhood) measure(ctx context.Context, a attack, tenant *attacker,
 	return result, err
 }
 
-// restart restarts the manager and returns the load of the victim's first Turns. They are always slow, because an
-// executor gets Turns only after it has renewed its Lease.
+// restart restarts the manager and returns the load of the victim's first Turns. These Turns are always slow,
+// because an executor gets Turns only after it has renewed its Lease.
 func (n *neighbourhood) restart(ctx context.Context, a attack, k *keeper) (*VictimLoad, error) {
 	if err := k.restart(ctx); err != nil {
 		return nil, err

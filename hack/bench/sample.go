@@ -68,12 +68,12 @@ func (b *bench) sampleAfterWrites(ctx context.Context, t team) (sample, error) {
 		if err != nil {
 			return false, fmt.Errorf("failed to read the API server's metrics: %w", err)
 		}
-		now, err := parseCounters(bytes.NewReader(text))
+		current, err := parseCounters(bytes.NewReader(text))
 		if err != nil {
 			return false, err
 		}
-		same := last.writes != nil && maps.Equal(last.writes, now.writes)
-		last = now
+		same := last.writes != nil && maps.Equal(last.writes, current.writes)
+		last = current
 		return same, nil
 	})
 	if err != nil {

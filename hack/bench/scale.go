@@ -96,7 +96,7 @@ func (b *bench) measureScale(ctx context.Context) (*ScaleReport, error) {
 		return nil, err
 	}
 	r := &ScaleReport{MemoryMiB: b.scale.memoryMiB, LimitCPUs: b.scale.cpus, Bound: small.cgroup.String()}
-	cpus := readCPUTime()
+	before := readCPUTime()
 	for _, part := range b.scale.parts {
 		switch part {
 		case partNamespaces:
@@ -110,7 +110,7 @@ func (b *bench) measureScale(ctx context.Context) (*ScaleReport, error) {
 			return nil, fmt.Errorf("%s: %w", part, err)
 		}
 	}
-	r.StolenPercent = readCPUTime().stolenSince(cpus)
+	r.StolenPercent = readCPUTime().stolenSince(before)
 	return r, nil
 }
 

@@ -23,10 +23,10 @@ func readCPUTime() cpuTime {
 	return cpuTime{all: t.User + t.Nice + t.System + t.Idle + t.Iowait + t.IRQ + t.SoftIRQ + t.Steal, stolen: t.Steal}
 }
 
-// stolenSince returns the steal time since then, in percent of the CPU time.
-func (t cpuTime) stolenSince(then cpuTime) float64 {
-	if t.all <= then.all {
+// stolenSince returns the steal time between an earlier reading and t, in percent of the CPU time in between.
+func (t cpuTime) stolenSince(earlier cpuTime) float64 {
+	if t.all <= earlier.all {
 		return 0
 	}
-	return 100 * (t.stolen - then.stolen) / (t.all - then.all)
+	return 100 * (t.stolen - earlier.stolen) / (t.all - earlier.all)
 }

@@ -3,18 +3,18 @@ package main
 import "testing"
 
 func TestStolenSince(t *testing.T) {
-	then := cpuTime{all: 1000, stolen: 10}
+	earlier := cpuTime{all: 1000, stolen: 10}
 	for name, tc := range map[string]struct {
-		now  cpuTime
-		want float64
+		later cpuTime
+		want  float64
 	}{
 		"none":          {cpuTime{all: 1020, stolen: 10}, 0},
 		"a quarter":     {cpuTime{all: 1020, stolen: 15}, 25},
-		"no time":       {then, 0},
+		"no time":       {earlier, 0},
 		"nothing known": {cpuTime{}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := tc.now.stolenSince(then); got != tc.want {
+			if got := tc.later.stolenSince(earlier); got != tc.want {
 				t.Errorf("stolenSince = %v, want %v", got, tc.want)
 			}
 		})

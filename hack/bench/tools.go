@@ -159,7 +159,7 @@ func toolObjects(modelURL, toolsURL string) []client.Object {
 	}
 }
 
-// toolTurns returns a function that makes the Turn with a number. All Turns have the same message.
+// toolTurns returns a function that makes the Turn with the given number. All Turns have the same message.
 func toolTurns(prefix, message string, payload int) func(int) *v1alpha1.Turn {
 	return func(i int) *v1alpha1.Turn {
 		turn := newTurn(fmt.Sprintf("%s-%d", prefix, i), payload)

@@ -111,9 +111,9 @@ func (v *victim) update(turn *v1alpha1.Turn) {
 	}
 }
 
-// load creates Turns for at least the given time, and until the channel is closed unless it is nil. Then it waits for
-// the ends of the Turns.
-func (v *victim) load(ctx context.Context, prefix string, atLeast time.Duration, until <-chan struct{}) (*VictimLoad, error) {
+// load creates Turns until minimum has passed and attackEnded is closed. If attackEnded is nil, only minimum counts.
+// Then load waits until the Turns have ended.
+func (v *victim) load(ctx context.Context, prefix string, minimum time.Duration, attackEnded <-chan struct{}) (*VictimLoad, error) {
 	var group sync.WaitGroup
 	var mu sync.Mutex
 	var outcomes []victimOutcome
@@ -127,13 +127,13 @@ func (v *victim) load(ctx context.Context, prefix string, atLeast time.Duration,
 			outcomes = append(outcomes, o)
 		})
 	}
-	start, cpus := time.Now(), readCPUTime()
-	steady, newcomers, enough := time.NewTicker(v.interval), time.NewTicker(newcomerInterval), time.NewTimer(atLeast)
+	start, cpuBefore := time.Now(), readCPUTime()
+	steady, newcomers, enough := time.NewTicker(v.interval), time.NewTicker(newcomerInterval), time.NewTimer(minimum)
 	defer steady.Stop()
 	defer newcomers.Stop()
 	defer enough.Stop()
 	timeUp := enough.C
-	for i := 0; timeUp != nil || until != nil; i++ {
+	for i := 0; timeUp != nil || attackEnded != nil; i++ {
 		select {
 		case <-steady.C:
 			begin(fmt.Sprintf("%s-%d", prefix, i), false)
@@ -141,8 +141,8 @@ func (v *victim) load(ctx context.Context, prefix string, atLeast time.Duration,
 			begin(fmt.Sprintf("%s-new-%d", prefix, i), true)
 		case <-timeUp:
 			timeUp = nil
-		case <-until:
-			until = nil
+		case <-attackEnded:
+			attackEnded = nil
 		case <-ctx.Done():
 			cancel()
 			group.Wait()
@@ -153,7 +153,7 @@ func (v *victim) load(ctx context.Context, prefix string, atLeast time.Duration,
 	group.Wait()
 	drain.Stop()
 	l := newVictimLoad(outcomes, time.Since(start))
-	l.StolenPercent = readCPUTime().stolenSince(cpus)
+	l.StolenPercent = readCPUTime().stolenSince(cpuBefore)
 	return l, nil
 }
 

@@ -13,8 +13,8 @@ import (
 // milliseconds for a write that takes one millisecond on the disk itself, and the benchmark should not measure that.
 const inMemory = "/dev/shm"
 
-// mountVolume mounts a new volume of a size below a parent directory, as a journal has in a cluster, and returns its
-// mount point. It needs Linux, root and loop devices.
+// mountVolume creates a volume with the given size, mounts it at the directory parent/volume, and returns this
+// directory. In a cluster, a journal has such a volume. mountVolume needs Linux, root and loop devices.
 func mountVolume(ctx context.Context, parent string, mebibytes int) (dir string, unmount func() error, err error) {
 	dir = filepath.Join(parent, "volume")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -34,8 +34,8 @@ func mountVolume(ctx context.Context, parent string, mebibytes int) (dir string,
 	}, nil
 }
 
-// newImage creates an image of a size in bytes. It allocates the whole image in advance, so that the memory is
-// charged to this process and not to the manager, which has a memory limit.
+// newImage creates an image file with the given size in bytes. It allocates the whole image in advance, so that the
+// memory is charged to this process and not to the manager, which has a memory limit.
 func newImage(parent string, size int64) (path string, err error) {
 	if info, err := os.Stat(inMemory); err == nil && info.IsDir() {
 		parent = inMemory

@@ -17,8 +17,8 @@ type checker struct {
 	evidence
 	figures
 	broken []violation
-	// requests holds the requests of all journals by ID. intents holds the intents of all journals by idempotency
-	// key, and names the names of their Turns.
+	// requests holds the requests of all journals by ID. intents holds the intents of all journals by idempotency key.
+	// names holds the names of the Turns that requested the calls, by the same keys.
 	requests map[string]*request
 	intents  map[string][]*intent
 	names    map[string]string
@@ -32,7 +32,7 @@ type checker struct {
 	// that were billed for these requests, by the message of the Turn.
 	followUpCost    decimal.Decimal
 	billedFollowUps map[string]tokens
-	// byID holds the requests that the model server has received.
+	// byID holds the requests that the model server has received, by their IDs.
 	byID map[string][]asked
 }
 
@@ -121,7 +121,7 @@ func messageOf(t *v1alpha1.Turn) string {
 // checkCuts checks that only kills have interrupted requests and calls, and that the journal has the right outcome for
 // calls that were interrupted.
 func (c *checker) checkCuts(turn string, h *history) {
-	byKill := func(f *flight) {
+	checkCause := func(f *flight) {
 		inFlight := func(k kill) bool { return !k.To.Before(f.begun) && !k.From.After(f.cut) }
 		if f.lost() && !f.toSubAgent && !f.cut.IsZero() && !slices.ContainsFunc(c.Kills, inFlight) {
 			c.wrong(knownOutcomes, turn, "%s was interrupted between %s and %s, but no process was killed in that time", f.what,
@@ -129,10 +129,10 @@ func (c *checker) checkCuts(turn string, h *history) {
 		}
 	}
 	for _, r := range h.requests {
-		byKill(&r.flight)
+		checkCause(&r.flight)
 	}
 	for _, i := range h.intents {
-		byKill(&i.flight)
+		checkCause(&i.flight)
 		if i.lost() && !i.repeatable() && i.outcome != loop.Unknown {
 			c.wrong(knownOutcomes, turn, "%s was in flight at a kill, but its recorded outcome is %q", i.what, i.outcome)
 		}

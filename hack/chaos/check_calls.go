@@ -13,20 +13,20 @@ import (
 // remove older messages from later requests, so the check looks at all requests together. In a Session, the model also
 // sees the unknown outcomes of earlier Turns.
 func (c *checker) checkUnknownOutcomesShown(t *v1alpha1.Turn, h *history) {
-	said := map[string]bool{}
+	shown := map[string]bool{}
 	for _, r := range h.requests {
 		for _, a := range c.byID[r.ID] {
 			for _, id := range a.Unknown {
 				// If an identical call was refused, its result also mentions the unknown outcome, which is not the
 				// outcome of the refused call.
 				if !h.refusedForTwin(id) && (h.asks(id) || !c.unknownInSession(t, id)) {
-					said[id] = true
+					shown[id] = true
 				}
 			}
 		}
 	}
-	c.UnknownTold += len(said)
-	if got, want := slices.Sorted(maps.Keys(said)), h.unknownCalls(); !slices.Equal(got, want) {
+	c.UnknownTold += len(shown)
+	if got, want := slices.Sorted(maps.Keys(shown)), h.unknownCalls(); !slices.Equal(got, want) {
 		c.wrong(knownOutcomes, t.Name, "the model saw %d unknown outcomes, want %d: %q, want %q", len(got), len(want), got, want)
 	}
 }
@@ -130,7 +130,7 @@ func (c *checker) findChildren() {
 // checkSubAgents checks two facts: each call of a sub-agent created exactly one Turn and received its answer, and the
 // status includes the usage of these Turns.
 func (c *checker) checkSubAgents(t *v1alpha1.Turn, h *history) {
-	var answered, there []string
+	var answered, existing []string
 	for _, f := range h.finishes {
 		if f.Name == toolHelper && f.Spent != nil {
 			answered = append(answered, f.Spent.Turn)
@@ -142,28 +142,28 @@ func (c *checker) checkSubAgents(t *v1alpha1.Turn, h *history) {
 			calls[i.IdempotencyKey] = true
 		}
 	}
-	var took tokens
+	var used tokens
 	for _, child := range c.children[string(t.UID)] {
-		there = append(there, child.Name)
+		existing = append(existing, child.Name)
 		for _, u := range []*v1alpha1.Usage{child.Status.Usage, child.Status.SubAgentUsage} {
 			if u != nil {
-				took.add(u.InputTokens, u.OutputTokens)
+				used.add(u.InputTokens, u.OutputTokens)
 			}
 		}
 	}
 	c.Delegated += len(calls)
 	slices.Sort(answered)
-	slices.Sort(there)
-	if len(calls) != len(there) || !slices.Equal(answered, there) {
+	slices.Sort(existing)
+	if len(calls) != len(existing) || !slices.Equal(answered, existing) {
 		c.wrong(oneChild, t.Name, "%d calls of sub-agents received the answers of %q, but the child Turns are %q",
-			len(calls), answered, there)
+			len(calls), answered, existing)
 	}
-	var said tokens
+	var reported tokens
 	if u := t.Status.SubAgentUsage; u != nil {
-		said.add(u.InputTokens, u.OutputTokens)
+		reported.add(u.InputTokens, u.OutputTokens)
 	}
-	c.OfChildren.add(said.Input, said.Output)
-	if said != took {
-		c.wrong(exactUsage, t.Name, "its status reports %+v tokens of sub-agents, but their statuses report %+v", said, took)
+	c.OfChildren.add(reported.Input, reported.Output)
+	if reported != used {
+		c.wrong(exactUsage, t.Name, "its status reports %+v tokens of sub-agents, but their statuses report %+v", reported, used)
 	}
 }

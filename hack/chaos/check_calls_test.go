@@ -17,7 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-func (s *scribe) request(step int, id, name string) {
+func (s *scribe) requestApproval(step int, id, name string) {
 	s.write(journal.ApprovalRequested, loop.Approval{Step: step, CallID: id, Name: name})
 }
 
@@ -51,7 +51,8 @@ func (s *scribe) summarise(step int) {
 
 const childUID = "uid-2"
 
-// saga is a Turn that uses every feature of a Turn, with the Turn of its sub-agent. A kill hit it once, in a wave.
+// saga returns the evidence of a Turn that uses every feature, and of the Turn of its sub-agent. A kill hit the parent
+// once, in a wave.
 func saga() evidence {
 	s := &scribe{}
 	s.run(1)
@@ -71,8 +72,8 @@ func saga() evidence {
 	s.endCall(1, "c", "child")                 // 15
 	s.ask(2, 1)                                // 16
 	s.reply(2, "d wipe", "e wipe")             // 17
-	s.request(2, "d", toolWipe)                // 18
-	s.request(2, "e", toolWipe)                // 19
+	s.requestApproval(2, "d", toolWipe)        // 18
+	s.requestApproval(2, "e", toolWipe)        // 19
 	s.park(2)                                  // 20
 	s.run(4)                                   // 21
 	s.decide(2, "d", true)                     // 22
@@ -114,12 +115,12 @@ func saga() evidence {
 	}
 	parent := done("t", uid, 4, v1alpha1.StepCounts{Count: 4, ModelRequests: 5, ToolCalls: 4, Resumes: 1, Compactions: 1}, 5)
 	parent.Status.SubAgentUsage = &v1alpha1.Usage{InputTokens: 20, OutputTokens: 4}
-	own := done("child", childUID, 1, v1alpha1.StepCounts{Count: 2, ModelRequests: 2, ToolCalls: 1}, 2)
-	own.OwnerReferences = []metav1.OwnerReference{
+	childTurn := done("child", childUID, 1, v1alpha1.StepCounts{Count: 2, ModelRequests: 2, ToolCalls: 1}, 2)
+	childTurn.OwnerReferences = []metav1.OwnerReference{
 		{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Turn", Name: "t", UID: uid, Controller: new(true)},
 	}
 	e := evidence{
-		Turns: []turnEvidence{{Entries: s.entries, Turn: parent}, {Entries: child.entries, Turn: own}},
+		Turns: []turnEvidence{{Entries: s.entries, Turn: parent}, {Entries: child.entries, Turn: childTurn}},
 		Called: map[string]called{
 			uid + "/1/a": {toolLook, 1}, uid + "/1/b": {toolLook, 2}, uid + "/2/d": {toolWipe, 1}, childUID + "/1/x": {toolCount, 1},
 		},
@@ -167,8 +168,8 @@ func TestBrokenGuaranteesOfCallsAreReported(t *testing.T) {
 			rewrite(e, func(all []journal.Entry) []journal.Entry { return slices.Delete(all, from-1, to) })
 		}
 	}
-	add := func(behind int, epoch int64, write func(*scribe)) func(*evidence) {
-		return func(e *evidence) { rewrite(e, insert(behind, epoch, write)) }
+	add := func(after int, epoch int64, write func(*scribe)) func(*evidence) {
+		return func(e *evidence) { rewrite(e, insert(after, epoch, write)) }
 	}
 	for name, tc := range map[string]struct {
 		reason string
@@ -243,7 +244,7 @@ func TestBrokenGuaranteesOfCallsAreReported(t *testing.T) {
 		},
 		"AskedTwice": {
 			"an approval that was requested twice",
-			add(19, 3, func(s *scribe) { s.request(2, "d", toolWipe) }), approvedOnly, "was requested twice",
+			add(19, 3, func(s *scribe) { s.requestApproval(2, "d", toolWipe) }), approvedOnly, "was requested twice",
 		},
 		"DecidedTwice": {
 			"a decision that was made twice", add(23, 4, func(s *scribe) { s.decide(2, "d", false) }),

@@ -55,11 +55,11 @@ func (c *checker) checkRecords() {
 		for j := range r.Expenses {
 			e := &r.Expenses[j]
 			requests += e.Requests
-			about := messages[r.UID]
-			of := recorded[about]
-			of.add(e.Usage.InputTokens, e.Usage.OutputTokens)
-			recorded[about] = of
-			estimated[about] = estimated[about] || e.Usage.Estimated
+			message := messages[r.UID]
+			total := recorded[message]
+			total.add(e.Usage.InputTokens, e.Usage.OutputTokens)
+			recorded[message] = total
+			estimated[message] = estimated[message] || e.Usage.Estimated
 			c.FollowedUp.add(e.Usage.InputTokens, e.Usage.OutputTokens)
 			c.followUpCost = c.followUpCost.Add(c.costOf(r.Turn, e.Cost))
 			if e.For == usage.ForEvaluation {
@@ -84,17 +84,17 @@ func (c *checker) checkRecords() {
 }
 
 // checkBillOfFollowUps compares the recorded tokens of the requests of judges and for memories with the billed
-// tokens, for each message of Turns. It skips a message if such a request was interrupted, because its billed tokens
-// are not known.
+// tokens, for each message of Turns. It skips a message if a request about it was interrupted, because the billed
+// tokens of that request are not known.
 func (c *checker) checkBillOfFollowUps(recorded map[string]tokens, estimated map[string]bool) {
-	about := slices.Collect(maps.Keys(recorded))
+	messages := slices.Collect(maps.Keys(recorded))
 	for message := range c.billedFollowUps {
-		if _, both := recorded[message]; !both {
-			about = append(about, message)
+		if _, isRecorded := recorded[message]; !isRecorded {
+			messages = append(messages, message)
 		}
 	}
-	slices.Sort(about)
-	for _, message := range about {
+	slices.Sort(messages)
+	for _, message := range messages {
 		if estimated[message] {
 			c.EstimatedMessages++
 			continue
@@ -133,7 +133,7 @@ func (c *checker) checkRecord(t *v1alpha1.Turn, r *turnrecord.Record) {
 	}
 }
 
-// costOf returns a cost, which may be nil.
+// costOf returns the amount of a cost, or 0 if the cost is nil. It records a violation if the cost is invalid.
 func (c *checker) costOf(turn string, cost *turnrecord.Cost) decimal.Decimal {
 	if cost == nil {
 		return decimal.Zero

@@ -17,11 +17,11 @@ type sessionEvidence struct {
 // again for a summary that an earlier Turn has paid for.
 func (c *checker) checkSessions() {
 	for _, e := range c.Sessions {
-		c.session(e)
+		c.checkSession(e)
 	}
 }
 
-func (c *checker) session(e sessionEvidence) {
+func (c *checker) checkSession(e sessionEvidence) {
 	name := e.Session.Name
 	added := map[string]int{}
 	for _, entry := range e.Entries {
@@ -56,13 +56,13 @@ func (c *checker) session(e sessionEvidence) {
 	if len(added) != turns {
 		c.wrong(wholeSessions, name, "its history has %d Turns, but there are %d", len(added), turns)
 	}
-	var said tokens
+	var reported tokens
 	if u := e.Session.Status.Usage; u != nil {
-		said.add(u.InputTokens, u.OutputTokens)
+		reported.add(u.InputTokens, u.OutputTokens)
 	}
-	if e.Session.Status.Turns != int64(turns) || said != used {
+	if e.Session.Status.Turns != int64(turns) || reported != used {
 		c.wrong(wholeSessions, name, "its status has %d Turns and %+v tokens, but there are %d Turns with %+v",
-			e.Session.Status.Turns, said, turns, used)
+			e.Session.Status.Turns, reported, turns, used)
 	}
 	// A conversation grows by one answer per Turn, and a summary replaces several answers.
 	if 2*summaries > turns {

@@ -25,7 +25,7 @@ import (
 
 const uid = "uid-1"
 
-// at returns a second of the day on which the stories happen.
+// at returns the time that is this many seconds after noon, on the day of all stories.
 func at(second int) time.Time { return time.Date(2026, 1, 1, 12, 0, second, 0, time.UTC) }
 
 // scribe writes a journal with one entry per second.
@@ -100,7 +100,8 @@ func (s *scribe) end() {
 	s.write(journal.Finalized, turn.Result{Stop: turn.StopCompleted, Message: "the model answered"})
 }
 
-// story is a Turn that was killed twice: during a request, and during a call that must not be made twice.
+// story returns the evidence of a Turn whose manager was killed twice: during a request, and during a call that must
+// not be made twice.
 func story() evidence {
 	s := &scribe{}
 	s.run(1)
@@ -160,7 +161,7 @@ func TestIntactEvidenceHasNoViolation(t *testing.T) {
 	}
 }
 
-// TestKillsWithoutVisibleEffect has stories in which all guarantees hold: the request or the call in flight never
+// TestKillsWithoutVisibleEffect checks stories in which all guarantees hold: the request or the call in flight never
 // arrived, or was rightly repeated.
 func TestKillsWithoutVisibleEffect(t *testing.T) {
 	e := story()
@@ -284,13 +285,13 @@ func TestEachBrokenGuaranteeIsReported(t *testing.T) {
 			"a request that no journal has",
 			func(e *evidence) { e.Asked = append(e.Asked, asked{ID: uid + "/99"}) }, paidOnce, "which no journal has",
 		},
-		"Anonymous": {"a request without a name", func(e *evidence) { e.Asked[0].ID = "" }, paidOnce, `request ""`},
+		"Anonymous": {"a request without an ID", func(e *evidence) { e.Asked[0].ID = "" }, paidOnce, `request ""`},
 		"Invented":  {"a reply that the model server never gave", func(e *evidence) { e.Asked = e.Asked[:3] }, paidOnce, "never received"},
 		"TwoReplies": {
 			"two replies for one step",
 			func(e *evidence) { rewrite(e, insert(12, 3, func(s *scribe) { s.ask(2, 1); s.reply(2) })) }, paidOnce, "is a reply to step 2",
 		},
-		"WrongNumber": {"a request under the name of another", func(e *evidence) {
+		"WrongNumber": {"a request with the ID of another request", func(e *evidence) {
 			e.Turns[0].Entries[10].Payload = []byte(strings.Replace(string(e.Turns[0].Entries[10].Payload), "/11", "/12", 1))
 		}, paidOnce, "must have the ID"},
 
@@ -344,7 +345,7 @@ func TestEachBrokenGuaranteeIsReported(t *testing.T) {
 			knownOutcomes, "without a new epoch",
 		},
 		"NotReported": {
-			"a status that does not report it", func(e *evidence) { status(e).Steps.UnknownOutcomes = 0 },
+			"a status that does not report the unknown outcome", func(e *evidence) { status(e).Steps.UnknownOutcomes = 0 },
 			knownOutcomes, "reports 0 unknown outcomes, want 1",
 		},
 		"NotTold": {

@@ -57,7 +57,8 @@ type called struct {
 	Times int
 }
 
-// kill is the death of a process, at some instant between From and To.
+// kill is the death of a process, at some instant between From and To. An outageMaker uses it for an outage from From
+// to To.
 type kill struct{ From, To time.Time }
 
 // guarantee is a property that the test checks.

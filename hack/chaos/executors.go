@@ -22,12 +22,13 @@ const (
 	movePatience = 60 * time.Second
 	// sharePatience is the maximum time until both executors run Turns.
 	sharePatience = 30 * time.Second
-	// creators is the number of Turns that are created at the same time.
+	// creators is the maximum number of Turns that are being created at the same time.
 	creators = 16
-	// manyTurns is the number of Turns that each executor must run before one executor is lost.
+	// manyTurns is the number of Turns that each executor must run before one executor is lost. With a small
+	// --executor-turns, fewer Turns are enough.
 	manyTurns = 20
 	// soonestLoss and latestLoss bound the time between the moment when both executors run Turns and the loss of
-	// one.
+	// the first executor.
 	soonestLoss, latestLoss = 200 * time.Millisecond, 1500 * time.Millisecond
 	// wakeTime is how long the test waits for forbidden writes of an executor that has woken up.
 	wakeTime = 6 * time.Second
@@ -124,7 +125,7 @@ func (c *executorsPhase) killFirst(ctx context.Context) error {
 	}
 	at := c.first.kill()
 	c.kills = append(c.kills, at)
-	// The list cannot change after the read, because a dead process binds no Turn.
+	// After the kill, no further Turn can join this list, because a dead process binds no Turn.
 	mine, err := c.boundTo(ctx, c.first.spec.name)
 	if err != nil {
 		return err
@@ -138,8 +139,8 @@ func (c *executorsPhase) killFirst(ctx context.Context) error {
 	if err := c.endFollowUps(ctx); err != nil {
 		return err
 	}
-	// The next executor stops itself just before it writes the end of a Turn, so that this write is still to be
-	// made when it wakes up.
+	// The next executor process stops itself (SIGSTOP) just before it writes the end of a Turn. So it tries this
+	// write when it wakes up.
 	spec := c.first.spec
 	spec.pause = &failpoint.Point{
 		Turn: failpoint.AnyTurn, Effect: failpoint.Write, When: failpoint.Before, Detail: failpoint.DetailEnd,
@@ -185,7 +186,7 @@ func (c *executorsPhase) pauseFirst(ctx context.Context) error {
 	return c.checkZombie(ctx, mine, before, asleep, awake)
 }
 
-// awaitWork creates Turns and waits until both executors are in the middle of many.
+// awaitWork creates Turns and waits until both executors run many of them.
 func (c *executorsPhase) awaitWork(ctx context.Context, prefix string) error {
 	creation, creationCtx := errgroup.WithContext(ctx)
 	creation.SetLimit(creators) // otherwise the first Turns could end before the last Turns are created
@@ -296,7 +297,7 @@ func (c *executorsPhase) awaitMove(ctx context.Context, how string, mine map[str
 	return nil
 }
 
-// awaitSomeFinished waits until one of these Turns has finished, and returns all of them that have.
+// awaitSomeFinished waits until at least one of the given Turns has finished, and returns all that have finished.
 func (c *executorsPhase) awaitSomeFinished(ctx context.Context, mine map[string]*v1alpha1.Turn) (map[string]*v1alpha1.Turn, error) {
 	for {
 		turns, err := c.turns(ctx, c.phase)
@@ -319,8 +320,8 @@ func (c *executorsPhase) awaitSomeFinished(ctx context.Context, mine map[string]
 }
 
 // checkZombie checks that the first executor, which was paused from asleep to awake, has written nothing for the Turns
-// that it had. A Turn that was parked later may be bound to this executor again; its writes to that Turn are
-// legitimate.
+// that it ran before the pause (mine). before holds those of them that had finished when the executor woke up. A Turn
+// that was parked later may be bound to the executor again. Then the executor may write to this Turn.
 func (c *executorsPhase) checkZombie(ctx context.Context, mine, before map[string]*v1alpha1.Turn, asleep, awake time.Time) error {
 	uids := map[string]bool{}
 	for name, was := range mine {
@@ -343,7 +344,8 @@ func (c *executorsPhase) checkZombie(ctx context.Context, mine, before map[strin
 	return c.checkAttempts(uids, asleep, awake, len(before))
 }
 
-// lastWrite returns the time of the last write by a field manager, in seconds, according to the managed fields.
+// lastWrite returns the time of the last write by a field manager, according to the managed fields. The time has a
+// precision of one second.
 func lastWrite(o client.Object, manager string) time.Time {
 	var last time.Time
 	for _, f := range o.GetManagedFields() {

@@ -15,8 +15,9 @@ func (t *tokens) add(input, output int64) {
 type figures struct {
 	Turns    int `json:"turns"`
 	Finished int `json:"finished"`
-	// Resumes counts, by the statuses, the runs that continued an earlier one. By the journals, Parked counts the
-	// runs that continued after a wait for approval or for the Turn of a sub-agent, and CutOff counts the others.
+	// Resumes is the number of resumes in the statuses. Parked and CutOff count the runs that continued an earlier run
+	// according to the journals: Parked those after a wait for approval or for the Turn of a sub-agent, and CutOff the
+	// others.
 	Resumes int `json:"resumes"`
 	Parked  int `json:"resumesOfParkedTurns"`
 	CutOff  int `json:"resumesOfTurnsCutOff"`
@@ -30,12 +31,12 @@ type figures struct {
 	Asides   int `json:"recordedRepliesBesideSteps"`
 	Failures int `json:"recordedFailures"`
 	Unsent   int `json:"recordedFailuresNotSent"`
-	// LostSent and LostUnsent count the requests in flight at a kill that have reached the model server, or have
-	// not.
+	// LostSent counts the requests in flight at a kill that have reached the model server, and LostUnsent the requests
+	// in flight at a kill that have not.
 	LostSent   int `json:"requestsInFlightSent"`
 	LostUnsent int `json:"requestsInFlightNotSent"`
-	// Repeated counts the requests that the model server has received twice, or for a step whose reply was already
-	// recorded.
+	// Repeated counts the violations of paidOnce by a single request: for example, the model server has received it
+	// twice, no journal has it, or the journal already had the reply.
 	Repeated int `json:"repliesRequestedAgain"`
 	// Compactions counts the replacements of older messages by a summary.
 	Compactions int `json:"compactions"`
@@ -78,8 +79,8 @@ type figures struct {
 	OfChildren tokens `json:"reportedTokensOfChildren"`
 	Lost       tokens `json:"billedTokensOfLostReplies"`
 	Estimated  tokens `json:"reportedEstimates"`
-	// Records counts the records of Turns. Judged and Learned count the requests of judges and for memories in them,
-	// and FollowedUp their usage. FollowUps counts those that the model server has received.
+	// Records counts the records of Turns. Judged and Learned count the requests of judges and for memories in them, and
+	// FollowedUp their usage. FollowUps counts the requests of both kinds that the model server has received.
 	Records    int    `json:"records"`
 	Judged     int    `json:"requestsOfJudges"`
 	Learned    int    `json:"requestsForMemories"`

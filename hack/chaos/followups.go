@@ -33,14 +33,14 @@ func isFollowUp(instruction string) bool {
 
 // enableFollowUps enables evaluation and learning if the object is an Agent, and adds a judge if it is a PromptProfile.
 func enableFollowUps(object client.Object) {
-	most := new(int32(100_000))
+	maxPerHour := new(int32(100_000))
 	switch o := object.(type) {
 	case *v1alpha1.PromptProfile:
 		o.Spec.Judges = []v1alpha1.Judge{{Name: "relevance", Type: v1alpha1.JudgeRelevance}}
 	case *v1alpha1.Agent:
-		o.Spec.Evaluation = &v1alpha1.AgentEvaluation{MaxPerHour: most}
+		o.Spec.Evaluation = &v1alpha1.AgentEvaluation{MaxPerHour: maxPerHour}
 		o.Spec.Memory = &v1alpha1.AgentMemory{Learning: &v1alpha1.AgentLearning{
-			Scopes: []v1alpha1.LearnedScope{v1alpha1.LearnedScopeUser}, MaxPerHour: most,
+			Scopes: []v1alpha1.LearnedScope{v1alpha1.LearnedScopeUser}, MaxPerHour: maxPerHour,
 		}}
 	}
 }

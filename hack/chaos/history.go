@@ -54,14 +54,15 @@ type flight struct {
 	cut   time.Time
 }
 
-// lost reports whether the outcome is unknown.
+// lost reports whether the run that began the request or the call ended without recording its outcome.
 func (f *flight) lost() bool { return !f.ended }
 
 // request is a request to a model.
 type request struct {
 	flight
 	loop.Request
-	// replied is true if the journal has the reply. usage is the usage of the reply or of the failure.
+	// replied is true if the journal has the reply. unsent is true if the journal has a failure before the request was
+	// sent. usage is the usage of the reply or of the failure.
 	replied, unsent bool
 	usage           model.Usage
 }
@@ -146,6 +147,7 @@ func (h *history) read(e journal.Entry) error {
 	return nil
 }
 
+// decoded decodes the payload of an entry and passes both to take.
 func decoded[T any](e journal.Entry, take func(journal.Entry, T)) error {
 	var payload T
 	if err := json.Unmarshal(e.Payload, &payload); err != nil {
@@ -183,13 +185,13 @@ type waiting struct {
 // parks ends a run that waits. Only calls of sub-agents may be in flight, and the run must wait for something.
 func (h *history) parks(e journal.Entry, w waiting) {
 	h.waits = true
-	var at []*flight
+	var children []*flight
 	for _, f := range h.open {
 		if !f.toSubAgent {
 			h.wrong(wholeJournals, "the run parks in entry %d while %s is in flight", e.Seq, f.what)
 			continue
 		}
-		at = append(at, f)
+		children = append(children, f)
 	}
 	undecided := 0
 	for _, a := range h.approvals {
@@ -197,13 +199,14 @@ func (h *history) parks(e journal.Entry, w waiting) {
 			undecided++
 		}
 	}
-	if w.Approvals != 0 && w.Approvals != undecided || len(w.Turns) != len(at) || w.Approvals+len(w.Turns) == 0 {
+	if w.Approvals != 0 && w.Approvals != undecided || len(w.Turns) != len(children) || w.Approvals+len(w.Turns) == 0 {
 		h.wrong(wholeJournals, "the run parks in entry %d for %d decisions and %d Turns, but %d and %d are open",
-			e.Seq, w.Approvals, len(w.Turns), undecided, len(at))
+			e.Seq, w.Approvals, len(w.Turns), undecided, len(children))
 	}
 }
 
-// checkIdle checks that nothing is in flight when a request or a call begins.
+// checkIdle checks that nothing is in flight at an entry. The text in what describes the entry, for example as a
+// request that begins.
 func (h *history) checkIdle(e journal.Entry, what string) {
 	for _, f := range h.open {
 		h.wrong(wholeJournals, "%s in entry %d while %s is in flight in the same run", what, e.Seq, f.what)
@@ -258,8 +261,9 @@ func (h *history) endFlight(f *flight) bool {
 	return true
 }
 
-// pending returns the request in flight if it belongs to this step and purpose, and nil otherwise.
-func (h *history) pending(e journal.Entry, step int, purpose loop.Purpose) *request {
+// endRequest ends the request in flight and returns it. If no request with this step and purpose is in flight,
+// endRequest records a violation and returns nil.
+func (h *history) endRequest(e journal.Entry, step int, purpose loop.Purpose) *request {
 	if n := len(h.requests); n > 0 && h.requests[n-1].Step == step && h.requests[n-1].Purpose == purpose &&
 		h.endFlight(&h.requests[n-1].flight) {
 		return h.requests[n-1]
@@ -269,7 +273,7 @@ func (h *history) pending(e journal.Entry, step int, purpose loop.Purpose) *requ
 }
 
 func (h *history) replied(e journal.Entry, s loop.Step) {
-	if r := h.pending(e, s.Step, s.Purpose); r != nil {
+	if r := h.endRequest(e, s.Step, s.Purpose); r != nil {
 		r.replied, r.usage = true, s.Reply.Usage
 	}
 	if s.Purpose != loop.ForStep {
@@ -283,7 +287,7 @@ func (h *history) replied(e journal.Entry, s loop.Step) {
 }
 
 func (h *history) failed(e journal.Entry, a loop.FailedRequest) {
-	if r := h.pending(e, a.Step, a.Purpose); r != nil {
+	if r := h.endRequest(e, a.Step, a.Purpose); r != nil {
 		r.unsent, r.usage = a.Unsent, a.Usage
 	}
 }

@@ -92,8 +92,8 @@ func (h *history) intended(e journal.Entry, i loop.Intent) {
 	h.open = append(h.open, &made.flight)
 }
 
-// mayJoin reports whether a call may be made while other calls are in flight: all of them must be calls of toolLook
-// in the same step.
+// mayJoin reports whether a call may be made while other calls are in flight: this call and the calls in flight must
+// all be calls of toolLook in the same step.
 func (h *history) mayJoin(made *intent) bool {
 	if len(h.open) == 0 || made.Name != toolLook {
 		return false
@@ -118,8 +118,8 @@ func (h *history) asks(callID string) bool {
 	})
 }
 
-// twinIsUnknown reports whether the same reply contains an identical call with an unknown outcome. When the second
-// call would be made, the model has not yet seen that outcome.
+// twinIsUnknown reports whether the same reply contains an identical call with an unknown outcome. In that
+// case, the call must not be made, because the model has not yet seen that outcome.
 func (h *history) twinIsUnknown(step int, callID string) bool {
 	if step < 1 || step > len(h.steps) {
 		return false

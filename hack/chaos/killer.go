@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// A manager is killed between soonestKill and latestKill after it is ready. One in startKillsOneIn kills hits a
-	// manager that is still starting, at most latestStartKill after its start.
+	// A manager is killed between soonestKill and latestKill after it is ready. One in startKillsOneIn kills does not
+	// wait until the manager is ready: it comes at most latestStartKill after the test has seen the process.
 	soonestKill, latestKill = 100 * time.Millisecond, 2500 * time.Millisecond
 	latestStartKill         = 1500 * time.Millisecond
 	startKillsOneIn         = 6
@@ -111,8 +111,8 @@ func (k *keeper) kill(p *process) {
 }
 
 // checkExits records a violation for each exit that neither a kill nor an outage explains. A manager may exit if it
-// cannot start during an outage. A manager that is ready must wait for the server instead. It returns the number of
-// exits.
+// cannot start during an outage. A manager that is ready must wait for the server instead. checkExits
+// returns the number of exits.
 func (k *keeper) checkExits(p *phaseReport, d *outageMaker) int {
 	for _, e := range k.exits {
 		if e.ready || !d.explains(e.at) {

@@ -24,15 +24,15 @@ import (
 )
 
 const (
-	objectName = "chaos" // the name of all objects that a Turn needs
+	objectName = "chaos" // the name of the objects that a Turn needs, except for the Agents and the narrow ModelProvider
 	modelName  = "chaos"
 
-	// slowestCall is the maximum time of a tool call, and slowestWay the maximum delay of a request on its way to the
+	// slowestCall is the maximum time of a tool call, and maxRequestDelay the maximum delay of a request on its way to the
 	// model server.
 	slowestCall = 150 * time.Millisecond
 	// slowestSlowCall replaces slowestCall in phases with slow Turns.
 	slowestSlowCall = 1200 * time.Millisecond
-	slowestWay      = 30 * time.Millisecond
+	maxRequestDelay = 30 * time.Millisecond
 	// retryInterval is the time between two attempts to reach the API server, which may be down.
 	retryInterval = 300 * time.Millisecond
 )
@@ -267,8 +267,8 @@ func (r *rig) asked() ([]asked, error) {
 			if m.Role == "system" && isFollowUp(m.Content) {
 				a.FollowUp = true
 			}
-			if all := aMessage.FindAllString(m.Content, -1); m.Role == "user" && len(all) > 0 {
-				a.About = all[len(all)-1] // older messages of the Session come first
+			if found := turnMessage.FindAllString(m.Content, -1); m.Role == "user" && len(found) > 0 {
+				a.About = found[len(found)-1] // older messages of the Session come first
 			}
 			if m.Role == "tool" && strings.Contains(m.Content, "outcome_unknown") {
 				a.Unknown = append(a.Unknown, m.ToolCallID)

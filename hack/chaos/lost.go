@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// suspendedOneIn: one of so many Turns is suspended before the loss.
+	// One in suspendedOneIn Turns is suspended before the loss.
 	suspendedOneIn = 5
 	// lossPatience is the maximum time until enough Turns are in the middle of their work.
 	lossPatience = 60 * time.Second
@@ -128,22 +128,22 @@ func (l *lossPhase) awaitWork(ctx context.Context, names map[string]bool) error 
 		if err != nil {
 			return err
 		}
-		parked, at := 0, 0
+		parked, running := 0, 0
 		for i := range turns {
 			switch t := &turns[i]; {
 			case !belongs(t, names) || t.IsFinished():
 			case len(t.Status.PendingApprovals) > 0:
 				parked++
 			case t.BoundTo() != "":
-				at++
+				running++
 			}
 		}
-		if parked > 0 && at > 0 && l.tools.effectCount() >= len(names)/2 {
+		if parked > 0 && running > 0 && l.tools.effectCount() >= len(names)/2 {
 			return l.suspend(ctx, turns, names)
 		}
 		if !pause(ctx, probeInterval) {
-			return fmt.Errorf("gave up waiting for Turns in the middle of their work: %d are running and %d wait for approval: %w", at,
-				parked, context.Cause(ctx))
+			return fmt.Errorf("gave up waiting for Turns in the middle of their work: %d are running and %d wait for approval: %w",
+				running, parked, context.Cause(ctx))
 		}
 	}
 }
@@ -250,7 +250,7 @@ func (l *lossPhase) check(ctx context.Context, how string, begun map[string]bool
 		l.checkTurn(t)
 	}
 	l.fact("Turns in the middle of their work when the journals were lost after "+how, "%d", lost)
-	l.fact("  side-effecting calls by then, and of all", "%d, %d", sum(before), made)
+	l.fact("  side-effecting calls by then, and in total", "%d, %d", sum(before), made)
 	l.fact("  made twice", "%d", twice)
 	l.fact("  unknown outcomes, by the statuses", "%d", unknown)
 	return nil
@@ -261,7 +261,7 @@ func (l *lossPhase) checkTurn(t *v1alpha1.Turn) {
 	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded)
 	_, child := translate.Parent(t)
 	switch {
-	// its parent has lost its journal, too, and ended first
+	// The parent has lost its journal, too. It ended first, which has cancelled the child.
 	case child && t.Status.StopReason == v1alpha1.StopCancelled:
 	case c == nil || t.Status.StopReason != v1alpha1.StopInterrupted:
 		l.wrong(lostJournals, t.Name, "it ended as %q: %s", t.Status.StopReason, messageOf(t))

@@ -22,10 +22,11 @@ type outageMaker struct {
 	store journalStore
 	rand  *rand.Rand
 
-	mu       sync.Mutex
-	ways     map[string]int
-	outages  []kill // from the beginning to the end of each outage
-	api, own int    // how often the API server and the store were stopped
+	mu      sync.Mutex
+	ways    map[string]int // the number of outages, by description
+	outages []kill         // from the beginning to the end of each outage
+	// apiOutages and storeOutages count the outages of the API server and of the store.
+	apiOutages, storeOutages int
 }
 
 // run causes outages until ctx ends.
@@ -67,15 +68,15 @@ func (d *outageMaker) apiServerPaused(ctx context.Context, takes time.Duration) 
 	return "API server paused", resume()
 }
 
-func (d *outageMaker) note(how string, own bool, outage kill) {
+func (d *outageMaker) note(how string, ofStore bool, outage kill) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ways[how]++
 	d.outages = append(d.outages, outage)
-	if own {
-		d.own++
+	if ofStore {
+		d.storeOutages++
 	} else {
-		d.api++
+		d.apiOutages++
 	}
 }
 
@@ -83,7 +84,7 @@ func (d *outageMaker) note(how string, own bool, outage kill) {
 func (d *outageMaker) enough() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return min(d.api, d.own) >= d.options.outages
+	return min(d.apiOutages, d.storeOutages) >= d.options.outages
 }
 
 // explains reports whether a process that exited at this time may have exited because of an outage.

@@ -30,8 +30,8 @@ type plan struct {
 	inSession bool
 }
 
-// The tools. toolCount and toolWipe must not be called twice; toolLook may be. toolWipe requires approval.
-// toolHelper is another Agent.
+// The tools. A call of toolCount or toolWipe must not be made twice; a call of toolLook may be made twice. toolWipe
+// requires approval. toolHelper is another Agent.
 const (
 	toolCount  = "count"
 	toolLook   = "look"
@@ -180,8 +180,8 @@ func follow(plan string, number int) string {
 	return fmt.Sprintf("Follow %s at pace-%d.", plan, number%paces)
 }
 
-// aMessage matches the message of a Turn in the request of a judge or of learning.
-var aMessage = regexp.MustCompile(`Follow \S+ at pace-\d+\.`)
+// turnMessage matches the message of a Turn in any request to the model, such as a request of a judge.
+var turnMessage = regexp.MustCompile(`Follow \S+ at pace-\d+\.`)
 
 // isDenied reports whether calls that require approval are denied for the Turn with this message.
 func isDenied(message string) bool { return strings.Contains(message, denied) }
@@ -190,7 +190,8 @@ func isDenied(message string) bool { return strings.Contains(message, denied) }
 // tool results may be refusals and older messages may be compacted.
 func stepText(step int) string { return fmt.Sprintf("I am at step %d.", step) }
 
-// rules returns the rules of the fake model: one for summaries, and one delayed reply for each plan, pace and step.
+// rules returns the rules of the fake model: one each for summaries, judges and memories, and one for each plan, pace
+// and step. All replies are delayed.
 func rules(r *rand.Rand) []server.Rule {
 	all := []server.Rule{{
 		When:  server.When{SystemContains: "You shorten conversations."},

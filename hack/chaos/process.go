@@ -53,7 +53,7 @@ type process struct {
 	err         error
 }
 
-// startManager starts a manager. When the rig stops, it also stops the manager. Processes of one name share a log file.
+// startManager starts a manager. When the rig stops, it kills the manager. Processes of one name share a log file.
 func (r *rig) startManager(ctx context.Context, spec managerSpec) (*process, error) {
 	address, err := harness.FreeAddress(ctx)
 	if err != nil {
@@ -177,7 +177,7 @@ func (p *process) stopped() bool {
 func (p *process) stop() error {
 	timer := time.NewTimer(stopPatience)
 	defer timer.Stop()
-	select { // before it is ready, a signal would kill it
+	select { // SIGTERM would kill a process that is not ready
 	case <-p.ready:
 	case <-p.done:
 	case <-timer.C:

@@ -24,14 +24,14 @@ func (r *rig) random(ctx context.Context) (*phaseReport, error) {
 	k := &keeper{rig: r, spec: managerSpec{name: "manager", namespace: phase, store: store.url(), capacity: 20}}
 	d := &outageMaker{rig: r, store: store, rand: r.fork(), ways: map[string]int{}}
 	l := &loader{rig: r, phase: phase, total: r.options.turns, kills: r.kills, killed: &k.atWork}
-	killing := r.fork()
+	killRand := r.fork()
 
 	done := func() bool { return d.enough() && int(k.atWork.Load()) >= r.kills }
 	stopOutages := runInBackground(ctx, fail, d.run)
 	stopAll := runInBackground(ctx, fail, k.run, func(ctx context.Context) error { return l.feed(ctx, done) },
 		r.newApprover(phase, slowestDecision).run,
 		func(ctx context.Context) error {
-			k.killRepeatedly(ctx, killing, l)
+			k.killRepeatedly(ctx, killRand, l)
 			return nil
 		})
 	err = l.await(ctx, done)

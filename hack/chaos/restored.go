@@ -15,8 +15,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/executor"
 )
 
-// positionsPassed is the number of positions that a Lease must publish after the copy was made. The position of the
-// store may be two ahead of the position in the Lease.
+// positionsPassed is the number by which the position in the Lease must grow after the copy was made. It is more than
+// two, because the position of the store, and so of the copy, may be two ahead of the position in the Lease.
 const positionsPassed = 3
 
 // restoredCopies tests both kinds of stores: it runs Turns, copies the store, lets the Turns continue, kills the
@@ -81,15 +81,15 @@ func (l *lossPhase) loseToOlderCopy(ctx context.Context, name string, store copi
 }
 
 // outrunCopy creates Turns until a Lease has published positions that the copy cannot have, and two more calls were
-// made afterwards. Because of these calls, work is in flight; Turns that wait for approval make no calls.
+// made afterwards. These calls show that Turns are at work: a Turn that waits for approval makes no calls.
 func (l *lossPhase) outrunCopy(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, lossPatience, fmt.Errorf("timed out after %s", lossPatience))
 	defer cancel()
-	now, err := l.position(ctx)
+	position, err := l.position(ctx)
 	if err != nil {
 		return err
 	}
-	last, enough := now+positionsPassed, math.MaxInt
+	target, enough := position+positionsPassed, math.MaxInt
 	for i := 0; l.tools.effectCount() < enough; i++ {
 		if i%20 == 0 { // one each second, so that a Turn is always running
 			if err := l.createTurn(ctx, l.phase, fmt.Sprintf("%s-after-%03d", name, i/20), lasting[i/20%len(lasting)], i/20); err != nil {
@@ -97,13 +97,13 @@ func (l *lossPhase) outrunCopy(ctx context.Context, name string) error {
 			}
 		}
 		if !pause(ctx, probeInterval) {
-			return fmt.Errorf("gave up waiting for a Lease with position %d or later (now %d) and two more calls: %w", last, now,
+			return fmt.Errorf("gave up waiting for a Lease with position %d or later (now %d) and two more calls: %w", target, position,
 				context.Cause(ctx))
 		}
-		if now, err = l.position(ctx); err != nil {
+		if position, err = l.position(ctx); err != nil {
 			return err
 		}
-		if now >= last && enough == math.MaxInt {
+		if position >= target && enough == math.MaxInt {
 			enough = l.tools.effectCount() + 2
 		}
 	}

@@ -25,7 +25,7 @@ type rig struct {
 	harness *harness.Harness
 	cluster *harness.ControlPlane
 	api     client.Client
-	// user is the name of the test's user, who asks for all Turns.
+	// user is the name of the test's user, who is the requester of all Turns.
 	user     string
 	model    *server.Server
 	modelURL string
@@ -83,7 +83,7 @@ func (r *rig) start(ctx context.Context) error {
 	})
 	// Delay each request on its way, so that a kill can hit a request that was sent and has not arrived.
 	delayed := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if pause(req.Context(), rand.N(slowestWay)) { //nolint:gosec // because it must be random, not secret
+		if pause(req.Context(), rand.N(maxRequestDelay)) { //nolint:gosec // because it must be random, not secret
 			r.model.ServeHTTP(w, req)
 		}
 	})

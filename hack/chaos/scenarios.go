@@ -15,7 +15,7 @@ type scenario struct {
 	points []failpoint.Point
 }
 
-// childOf is the pattern for the Turns of sub-agents of a scenario's Turn.
+// childOf is a suffix. After the name of a scenario's Turn, it matches the rest of the names of its sub-agents' Turns.
 const childOf = "-" + failpoint.AnyTurn
 
 func having(e failpoint.Effect, detail string, nth int) failpoint.Point {
@@ -89,7 +89,7 @@ func furtherScenarios() []scenario {
 	return all
 }
 
-// secondCrashPoints lists the effects at which the second manager dies, after the first one died during a call.
+// secondCrashPoints lists the effects at which the second manager dies. The first manager has died right after a call.
 func secondCrashPoints() []failpoint.Point {
 	return []failpoint.Point{
 		having(failpoint.Write, failpoint.DetailClaim, 1),

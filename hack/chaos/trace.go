@@ -21,7 +21,7 @@ func (c *executorsPhase) checkAttempts(uids map[string]bool, asleep, awake time.
 		return err
 	}
 	fenced, conflicts := 0, 0
-	own := map[string]bool{} // Turns that were bound to it again: their journals have runs with a newer epoch
+	own := map[string]bool{} // Turns that were bound to this executor again: it has started a new run of them
 	for _, s := range steps {
 		if !uids[s.Turn] || s.End.Before(awake) || own[s.Turn] {
 			continue
@@ -46,7 +46,8 @@ func (c *executorsPhase) checkAttempts(uids map[string]bool, asleep, awake time.
 	c.fact("  appends to the journal that failed after it woke up", "%d", fenced)
 	c.fact("  writes of a status that failed after it woke up", "%d", conflicts)
 	if fenced == 0 || conflicts == 0 {
-		return fmt.Errorf("it tried %d appends and %d writes of a status after it woke up: that proves nothing", fenced, conflicts)
+		return fmt.Errorf("%d appends and %d writes of a status by the executor failed after it woke up, want at least one of each: "+
+			"this proves nothing", fenced, conflicts)
 	}
 	return nil
 }

@@ -4,8 +4,8 @@
 //   - config/crd/bases/*.yaml, byte for byte, to charts/capstan/files/crds;
 //   - the rules of the ClusterRole and of the Role in config/rbac/role.yaml to charts/capstan/files, where the chart's
 //     templates put them into the Roles that the values of the chart select;
-//   - the policies in config/policy and the roles of people in config/rbac, byte for byte, to charts/capstan/files,
-//     where templates take their specs and rules;
+//   - the policies in config/policy, config/requester and config/usepolicy, and the roles of people in config/rbac,
+//     byte for byte, to charts/capstan/files, where templates take their specs and rules;
 //   - the defaults of charts/capstan/values.yaml to charts/capstan/files, where a template finds the values that are
 //     missing in an upgrade with --reuse-values;
 //   - the same defaults with their comments to the table of values in charts/capstan/README.md.

@@ -117,11 +117,11 @@ func TestSyncRefuses(t *testing.T) {
 			want: "failed to find a Role with rules",
 		},
 		"TwoRoles": {
-			reason: "it is not known where the second holds",
+			reason: "it is not clear in which namespace the second Role applies",
 			roles:  clusterRole + "---\n" + role + "---\n" + role, crds: crds, want: "there must be only one Role",
 		},
 		"UnknownField": {
-			reason: "it would be lost in the chart",
+			reason: "the field would be lost in the chart",
 			roles:  clusterRole + "aggregationRule: {}\n---\n" + role, crds: crds, want: "aggregationRule",
 		},
 	}

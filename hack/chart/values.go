@@ -106,19 +106,19 @@ func walk(prefix string, mapping *yamlv3.Node, schema valueSchema, definitions m
 	var all []value
 	for i := 0; i < len(mapping.Content); i += 2 {
 		key, node := mapping.Content[i], mapping.Content[i+1]
-		of := schema.Properties[key.Value]
-		if name, isRef := strings.CutPrefix(of.Ref, "#/definitions/"); isRef {
-			of = definitions[name]
+		entrySchema := schema.Properties[key.Value]
+		if name, isRef := strings.CutPrefix(entrySchema.Ref, "#/definitions/"); isRef {
+			entrySchema = definitions[name]
 		}
 		v := value{
 			path: prefix + key.Value, comment: comment(key.HeadComment), node: node,
 			// resources is one value, because its fields are those of Kubernetes. A user removes a limit with null.
-			isGroup:   len(of.Properties) > 0 && len(node.Content) > 0 && key.Value != "resources",
-			mayBeNull: of.allowsNull(),
+			isGroup:   len(entrySchema.Properties) > 0 && len(node.Content) > 0 && key.Value != "resources",
+			mayBeNull: entrySchema.allowsNull(),
 		}
 		all = append(all, v)
 		if v.isGroup {
-			all = append(all, walk(v.path+".", node, of, definitions)...)
+			all = append(all, walk(v.path+".", node, entrySchema, definitions)...)
 		}
 	}
 	return all

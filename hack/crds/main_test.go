@@ -15,15 +15,15 @@ func TestRewriteJoinsLinesOfParagraphs(t *testing.T) {
 			"---\ndescription: one two three\n",
 		},
 		"paragraphs": {
-			"an empty line does", "---\ndescription: |-\n  one\n  two\n\n  three\n",
+			"an empty line separates paragraphs", "---\ndescription: |-\n  one\n  two\n\n  three\n",
 			"---\ndescription: |-\n  one two\n\n  three\n",
 		},
 		"list": {
-			"so does an entry of a list", "---\ndescription: |-\n  these:\n  - one\n  - two\n",
+			"each entry of a list begins a line", "---\ndescription: |-\n  these:\n  - one\n  - two\n",
 			"---\ndescription: |-\n  these:\n  - one\n  - two\n",
 		},
 		"field": {
-			"a field of that name has a description of its own",
+			"a field with the name description has a description of its own",
 			"---\nproperties:\n  description:\n    description: |-\n      one\n      two\n    type: string\n",
 			"---\nproperties:\n  description:\n    description: one two\n    type: string\n",
 		},

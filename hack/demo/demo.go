@@ -57,8 +57,8 @@ type demo struct {
 	harness *harness.Harness
 	cluster *harness.ControlPlane
 	api     client.WithWatch
-	// token is the approver's token. approvable is the time from which decisions are accepted: shortly after the
-	// installation of the policy they are not.
+	// token is the approver's token. approvable is the time from which Capstan accepts decisions. Capstan ignores
+	// decisions in the first seconds after the installation of the policy.
 	token      string
 	approvable time.Time
 	// shown holds the last printed states of the Turns, by name.
@@ -94,7 +94,7 @@ func (d *demo) run(signals context.Context) (err error) {
 	d.harness = harness.New(d.workspace.dir, cancel)
 	defer func() {
 		if cause := context.Cause(ctx); err != nil && cause != nil {
-			err = cause // that a program has exited explains more than the error of the interrupted call
+			err = cause // the exit of a program explains more than the error of the interrupted call
 		}
 		err = d.finish(err, signals.Err() != nil)
 	}()

@@ -16,8 +16,8 @@ const (
 	// backgroundVariable marks the background process that the process in the terminal has started.
 	backgroundVariable = "CAPSTAN_DEMO_BACKGROUND"
 
-	// stopTimeout is the maximum time to wait until a kept demo has stopped. The demo kills each of its programs
-	// earlier.
+	// stopTimeout is the maximum time to wait until a kept demo has stopped. It is longer than the time after which the
+	// demo kills its programs.
 	stopTimeout  = 2 * time.Minute
 	pollInterval = 100 * time.Millisecond
 )
@@ -122,8 +122,8 @@ func (w workspace) runInBackground(ctx context.Context, args []string, out io.Wr
 	if err := errors.Join(background.Start(), log.Close()); err != nil {
 		return fmt.Errorf("failed to start the demo in the background: %w", err)
 	}
-	interrupted := context.AfterFunc(ctx, func() { _ = background.Process.Signal(syscall.SIGTERM) })
-	defer interrupted()
+	stopForwarding := context.AfterFunc(ctx, func() { _ = background.Process.Signal(syscall.SIGTERM) })
+	defer stopForwarding()
 	if _, err := io.Copy(out, printed); err != nil {
 		return fmt.Errorf("failed to show the demo's progress: %w", err)
 	}

@@ -1,8 +1,8 @@
 // Command demo shows Capstan at work on this machine. It starts a real control plane, the fake model server, a tool
 // server and the manager. Then it applies the manifests of the quickstart and shows the progress of the Turn. After
-// that it does the same for an Agent with tools, and approves a call. At the end it stops all of them.
+// that it does the same for an Agent with tools, and approves a call. At the end it stops all these programs.
 //
-// With KEEP=1 or --keep, all of them keep running in the background, until demo --stop.
+// With KEEP=1 or --keep, the programs keep running in the background, until demo --stop.
 package main
 
 import (

@@ -16,7 +16,7 @@ type workspace struct{ dir string }
 
 // state is the state that a running demo publishes.
 type state struct {
-	// PID is the process that holds the lock. It stops everything when it receives SIGTERM.
+	// PID is the process that holds the lock. This process stops everything when it receives SIGTERM.
 	PID int `json:"pid"`
 	// Kept is true if the demo has succeeded and keeps running.
 	Kept bool `json:"kept"`

@@ -59,15 +59,15 @@ func (t *test) upgradeToPrevious(ctx context.Context) error {
 // whyNoDowngrade returns the reason why the release cannot go back to the previous version: the schema of the journal
 // has changed. It returns an empty string if the release can go back.
 func whyNoDowngrade(t *test) (string, error) {
-	before, err := os.ReadFile(t.previous("migrations"))
+	previous, err := os.ReadFile(t.previous("migrations"))
 	if err != nil {
 		return "", err
 	}
-	now, err := os.ReadDir(filepath.Join(t.options.root, "internal/store/sqlite/migrations"))
+	current, err := os.ReadDir(filepath.Join(t.options.root, "internal/store/sqlite/migrations"))
 	if err != nil {
 		return "", err
 	}
-	if len(now) == len(strings.Fields(string(before))) {
+	if len(current) == len(strings.Fields(string(previous))) {
 		return "", nil
 	}
 	return "the journal's schema is newer than that of the previous version and cannot go back", nil
@@ -152,7 +152,8 @@ func installPostgres(ctx context.Context, t *test) error {
 		"store.passwordSecret.name=capstan-store", "executor.separate=true", "executor.replicas=2")
 }
 
-// startWaiting creates Turns whose call requires approval, and waits until they are waiting.
+// startWaiting installs the chart and creates Turns whose call requires approval. It returns when all of them wait for
+// the approval.
 func startWaiting(ctx context.Context, t *test) error {
 	if err := t.install(ctx); err != nil {
 		return err
@@ -198,8 +199,8 @@ func (t *test) awaitPolicy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for made := range strings.FieldsSeq(out) {
-		at, err := time.Parse(time.RFC3339, made)
+	for created := range strings.FieldsSeq(out) {
+		at, err := time.Parse(time.RFC3339, created)
 		if err != nil {
 			return fmt.Errorf("failed to read when the policy of ToolApprovals was created: %w", err)
 		}

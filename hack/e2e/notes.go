@@ -10,7 +10,7 @@ import (
 // firstAnswerHeading begins the paragraph of NOTES with the commands for a first answer.
 const firstAnswerHeading = "For a first answer"
 
-// notesCommands returns the commands of that paragraph, in order.
+// notesCommands returns the commands of the paragraph that begins with firstAnswerHeading, in order.
 func notesCommands(notes string) []string {
 	_, paragraph, _ := strings.Cut(notes, firstAnswerHeading)
 	var commands []string

@@ -39,7 +39,7 @@ type round struct {
 	// prepare brings the release into the state for the disturbance. If it is nil, the release is already in that
 	// state.
 	prepare func(context.Context, *test) error
-	// disturb disturbs the manager. It may wait until the new manager should exist.
+	// disturb disturbs the manager. If no other manager starts by itself, disturb also installs the next one.
 	disturb func(context.Context, *test, *result) error
 	// impossible returns the reason why the round cannot run with this version. If it is nil, the round can always
 	// run.
@@ -47,8 +47,8 @@ type round struct {
 	// after checks the state after the round and brings the release back to the chart's defaults. If it is nil,
 	// there is nothing to do.
 	after func(context.Context, *test) error
-	// lost: the journal does not survive. abrupt: the manager has no time to shut down. one: only the executor with the
-	// most Turns is disturbed.
+	// lost is true if the journal does not survive. abrupt is true if the manager has no time to shut down. one is true
+	// if only the executor with the most Turns is disturbed.
 	lost, abrupt, one bool
 }
 
@@ -205,7 +205,7 @@ func (t *test) round(ctx context.Context, r round) error {
 		}
 	}
 	t.results = append(t.results, result{round: r, Ends: map[string]int{}})
-	found := &t.results[len(t.results)-1]
+	outcome := &t.results[len(t.results)-1]
 	for i := range turnsPerRound {
 		if err := t.createTurn(ctx, r, i); err != nil {
 			return err
@@ -225,19 +225,19 @@ func (t *test) round(ctx context.Context, r round) error {
 		}
 	}
 	if r.one {
-		found.Victim = chooseVictim(old)
+		outcome.Victim = chooseVictim(old)
 	}
-	if found.InFlight = len(old); found.InFlight == 0 {
+	if outcome.InFlight = len(old); outcome.InFlight == 0 {
 		return errors.New("no Turn is in flight: this proves nothing")
 	}
-	found.Disturbed = time.Now()
-	if err := r.disturb(ctx, t, found); err != nil {
+	outcome.Disturbed = time.Now()
+	if err := r.disturb(ctx, t, outcome); err != nil {
 		return err
 	}
-	if err := t.awaitTakeOver(ctx, found, old); err != nil {
+	if err := t.awaitTakeOver(ctx, outcome, old); err != nil {
 		return err
 	}
-	if err := t.awaitEnd(ctx, found); err != nil {
+	if err := t.awaitEnd(ctx, outcome); err != nil {
 		return err
 	}
 	if err := t.ready(ctx); err != nil {
@@ -245,17 +245,17 @@ func (t *test) round(ctx context.Context, r round) error {
 	}
 	if r.after != nil {
 		if err := r.after(ctx, t); err != nil {
-			found.fail("afterwards: %v", err)
+			outcome.fail("afterwards: %v", err)
 		}
 	}
-	if len(found.Failures) > 0 {
-		return errors.New(strings.Join(found.Failures, "; "))
+	if len(outcome.Failures) > 0 {
+		return errors.New(strings.Join(outcome.Failures, "; "))
 	}
 	return nil
 }
 
 // chooseVictim returns the executor with the most Turns, and removes the Turns of the other executors from old. If
-// there is only one executor, it removes all Turns and returns an empty string.
+// there is only one executor, chooseVictim removes all Turns and returns an empty string.
 func chooseVictim(old map[string]string) string {
 	turns := map[string]int{}
 	for _, executor := range old {
@@ -321,18 +321,18 @@ func (t *test) awaitCalls(ctx context.Context, round string) error {
 	})
 }
 
-// awaitTakeOver waits until no Turn is bound to its old executor, and records the times.
+// awaitTakeOver waits until each unfinished Turn is bound, and not to its old executor. It also records the times.
 func (t *test) awaitTakeOver(ctx context.Context, r *result, old map[string]string) error {
 	first := ""
 	pods := slices.Compact(slices.Sorted(maps.Values(old)))
 	err := t.poll(ctx, patience, func(ctx context.Context) (bool, string, error) {
 		if r.Gone == 0 {
-			there, err := t.output(ctx, "", t.cluster.Kubectl,
+			existing, err := t.output(ctx, "", t.cluster.Kubectl,
 				append([]string{"-n", system, "get", "pods", "--ignore-not-found", "-o", "name"}, pods...)...)
 			if err != nil {
 				return false, "", err
 			}
-			if there == "" {
+			if existing == "" {
 				r.Gone = time.Since(r.Disturbed)
 			}
 		}
@@ -379,9 +379,9 @@ func (t *test) started(ctx context.Context, pod string) (time.Time, error) {
 	return at, nil
 }
 
-// checkTakeOver compares the time of a takeover with the guarantee. A manager that shuts down uses its grace period,
-// and its Turns do not move before it has exited. In that case, the time begins when the old Pod no longer exists and
-// the new container has started.
+// checkTakeOver compares the time of a takeover with the guarantee: at most takeOver, which includes promptStart for
+// the start of the new container. If the container starts later, the delay is added. A manager that shuts down keeps
+// its Turns until it has exited. In that case, the time counts from the end of the old Pod, without promptStart.
 func (r *result) checkTakeOver() {
 	begun := r.Started - promptStart
 	if r.round.abrupt {

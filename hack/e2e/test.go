@@ -191,8 +191,8 @@ func (t *test) ready(ctx context.Context) error {
 		"--timeout", patience.String())
 }
 
-// helmTest runs the chart's test of the installation. The test's log must contain the usual lines and each of more.
-// helmTest removes the test's Pod, so that nothing is left after the release is removed.
+// helmTest runs the chart's test of the installation. The test's log must contain the usual lines and each
+// string in more. helmTest removes the test's Pod, so that nothing is left after the release is removed.
 func (t *test) helmTest(ctx context.Context, more ...string) error {
 	if err := t.helm(ctx, "test", "capstan", "--namespace", system); err != nil {
 		return err

@@ -186,7 +186,7 @@ func (s *imageSpec) labels() map[string]string {
 	}
 }
 
-// entry is a file of a layer. A name that ends with a slash is a directory.
+// entry is a file of an archive or of a layer. A name that ends with a slash is a directory.
 type entry struct {
 	name  string
 	mode  int64
@@ -200,19 +200,19 @@ type entry struct {
 func baseLayer() (v1.Layer, error) {
 	const users = "root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n"
 	const groups = "root:x:0:\nnonroot:x:65532:\n"
-	never := time.Unix(0, 0)
+	unixZero := time.Unix(0, 0)
 	return layer([]entry{
-		{name: "etc/", mode: 0o755, when: never},
-		{name: "etc/group", mode: 0o644, data: []byte(groups), when: never},
-		{name: "etc/passwd", mode: 0o644, data: []byte(users), when: never},
-		{name: "etc/ssl/", mode: 0o755, when: never},
-		{name: "etc/ssl/certs/", mode: 0o755, when: never},
-		{name: "etc/ssl/certs/ca-certificates.crt", mode: 0o644, data: authorities(), when: never},
-		{name: "tmp/", mode: 0o1777, when: never},
-		{name: "var/", mode: 0o755, when: never},
-		{name: "var/lib/", mode: 0o755, when: never},
+		{name: "etc/", mode: 0o755, when: unixZero},
+		{name: "etc/group", mode: 0o644, data: []byte(groups), when: unixZero},
+		{name: "etc/passwd", mode: 0o644, data: []byte(users), when: unixZero},
+		{name: "etc/ssl/", mode: 0o755, when: unixZero},
+		{name: "etc/ssl/certs/", mode: 0o755, when: unixZero},
+		{name: "etc/ssl/certs/ca-certificates.crt", mode: 0o644, data: authorities(), when: unixZero},
+		{name: "tmp/", mode: 0o1777, when: unixZero},
+		{name: "var/", mode: 0o755, when: unixZero},
+		{name: "var/lib/", mode: 0o755, when: unixZero},
 		// A directory for the journal with write access for the user, for runs without a volume.
-		{name: "var/lib/capstan/", mode: 0o750, owner: 65532, when: never},
+		{name: "var/lib/capstan/", mode: 0o750, owner: 65532, when: unixZero},
 	})
 }
 

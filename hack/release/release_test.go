@@ -207,7 +207,7 @@ func entriesOf(t *testing.T, img v1.Image) map[string]entry {
 func TestAnImageTrustsTheAuthorities(t *testing.T) {
 	roots := x509.NewCertPool()
 	if data := authorities(); !roots.AppendCertsFromPEM(data) || bytes.Count(data, []byte("BEGIN CERTIFICATE")) < 100 {
-		t.Errorf("the image trusts %d authorities, want more than 100", bytes.Count(data, []byte("BEGIN CERTIFICATE")))
+		t.Errorf("the image trusts %d authorities, want at least 100", bytes.Count(data, []byte("BEGIN CERTIFICATE")))
 	}
 }
 
@@ -217,8 +217,7 @@ func TestTheSameProgramsGiveTheSameBytes(t *testing.T) {
 	manager, cli := build(t, "manager", both...), build(t, "capstan", host, platform{"windows", "amd64"})
 	for range 2 {
 		dist := t.TempDir()
-		makeRelease(t, dist, manager, cli)
-		// The chart was packaged at another time.
+		makeRelease(t, dist, manager, cli) // gives the package of the chart another time in each release
 		data, err := os.ReadFile(filepath.Join(dist, checksumsFile))
 		if err != nil {
 			t.Fatal(err)
@@ -382,7 +381,7 @@ func change(t *testing.T, path string, to func([]byte) []byte) {
 	write(t, path, string(to(data)))
 }
 
-// TestPush pushes to a real registry and checks that it lists the referrers of the image.
+// TestPush pushes to a registry in this process and checks that the registry lists the referrers of the image.
 func TestPush(t *testing.T) {
 	dist := t.TempDir()
 	makeImage(t, dist, build(t, "manager", both...))

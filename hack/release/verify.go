@@ -37,7 +37,7 @@ type verifier struct {
 
 	out    io.Writer
 	errs   []error
-	images map[string]v1.Hash
+	images map[string]v1.Hash // the digests of the checked images, by name
 }
 
 func runVerify(ctx context.Context, args []string, out io.Writer) error {
@@ -160,8 +160,8 @@ func (v *verifier) archive(ctx context.Context, p platform) error {
 }
 
 // program checks the platform that a program is built for. If the program is for this machine, it must print the
-// version when it is run with the flag ask.
-func (v *verifier) program(ctx context.Context, data []byte, p platform, ask string) error {
+// version when it is run with versionArgument. If versionArgument is empty, program does not run it.
+func (v *verifier) program(ctx context.Context, data []byte, p platform, versionArgument string) error {
 	info, err := buildinfo.Read(bytes.NewReader(data))
 	if err != nil {
 		return fmt.Errorf("failed to read the build information of the program of %s: %w", p, err)
@@ -175,7 +175,7 @@ func (v *verifier) program(ctx context.Context, data []byte, p platform, ask str
 			return fmt.Errorf("the program of %s is built with %s=%s, want %s", p, key, settings[key], want)
 		}
 	}
-	if ask == "" || p.os != runtime.GOOS || p.arch != runtime.GOARCH {
+	if versionArgument == "" || p.os != runtime.GOOS || p.arch != runtime.GOARCH {
 		return nil
 	}
 	directory, err := os.MkdirTemp("", "capstan-release-")
@@ -187,7 +187,7 @@ func (v *verifier) program(ctx context.Context, data []byte, p platform, ask str
 	if err := os.WriteFile(path, data, 0o700); err != nil { //nolint:gosec // because it is run
 		return err
 	}
-	out, err := exec.CommandContext(ctx, path, ask).CombinedOutput()
+	out, err := exec.CommandContext(ctx, path, versionArgument).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("the program of %s cannot be run: %w: %s", p, err, out)
 	}
@@ -234,9 +234,9 @@ func (v *verifier) sbom(data, program []byte) error {
 	return nil
 }
 
-// checkImage checks the OCI archive, and that the archives for docker load contain the same images. ask is the flag
-// that makes the program print its version, or empty if the program has none.
-func (v *verifier) checkImage(ctx context.Context, image, ask string) error {
+// checkImage checks the OCI archive, and that the archives for docker load contain the same images.
+// versionArgument is the argument that makes the program print its version, or empty if the program has none.
+func (v *verifier) checkImage(ctx context.Context, image, versionArgument string) error {
 	base := filepath.Base(image)
 	a, err := openArchive(v.path(imageArchive(base, v.version)))
 	if err != nil {
@@ -267,7 +267,7 @@ func (v *verifier) checkImage(ctx context.Context, image, ask string) error {
 		if err != nil {
 			return err
 		}
-		program, err := v.platformImage(ctx, img, p, ask)
+		program, err := v.platformImage(ctx, img, p, versionArgument)
 		if err != nil {
 			return fmt.Errorf("%s: %w", p, err)
 		}
@@ -290,7 +290,7 @@ func (v *verifier) checkImage(ctx context.Context, image, ask string) error {
 }
 
 // platformImage checks the image of one platform and returns its program.
-func (v *verifier) platformImage(ctx context.Context, img v1.Image, p platform, ask string) ([]byte, error) {
+func (v *verifier) platformImage(ctx context.Context, img v1.Image, p platform, versionArgument string) ([]byte, error) {
 	config, err := img.ConfigFile()
 	if err != nil {
 		return nil, err
@@ -313,10 +313,10 @@ func (v *verifier) platformImage(ctx context.Context, img v1.Image, p platform, 
 		return nil, errors.New("it lacks the certificates of authorities")
 	}
 	program := find(entries, strings.TrimPrefix(config.Config.Entrypoint[0], "/"))
-	return program, v.program(ctx, program, p, ask)
+	return program, v.program(ctx, program, p, versionArgument)
 }
 
-// refersTo returns the content of the only artifact of a type that refers to an image.
+// refersTo returns the content of the first artifact of a type that refers to an image.
 func (a *archived) refersTo(digest v1.Hash, mediaType string) ([]byte, error) {
 	for _, img := range a.attached {
 		manifest, err := img.Manifest()

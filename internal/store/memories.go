@@ -16,11 +16,11 @@ import (
 type Memories interface {
 	memories.Learner
 
-	// FindMemories returns the memories of owners that may fit a text and have not expired at a time. For each owner it
-	// returns, in any order, the memories that contain a word of the text, found by a full-text index; the
-	// memories.MaxNewest newest memories; and, if the search has a vector, the memories.MaxNearest memories with the
-	// most similar vectors. FindMemories sets Similarity of each memory whose vector is of the same space. An owner
-	// keeps at most memories.MaxItems memories, so the cost is bounded.
+	// FindMemories returns the memories of owners that may fit a text and have not expired. For each owner, it returns
+	// the following memories in any order: the memories that contain a word of the text; the memories.MaxNewest newest
+	// memories; and, if the search has a vector, the memories.MaxNearest memories with the most similar vectors.
+	// FindMemories sets the Similarity of each memory that has a vector of the same space as the vector of the search.
+	// An owner keeps at most memories.MaxItems memories, so the cost is bounded.
 	FindMemories(ctx context.Context, owners []memories.Owner, s memories.Search, now time.Time) ([]memories.Memory, error)
 
 	// EmbedMemories sets the vectors of memories. It skips memories that no longer exist. A memory that is learned
@@ -35,9 +35,11 @@ type Memories interface {
 	ListMemories(ctx context.Context, q MemoryQuery) ([]memories.Memory, error)
 
 	// DeleteMemories deletes up to limit memories that a selector selects. It returns the number of deleted memories;
-	// fewer than limit means that there are no more. The tasks that would learn from the selected Turns depend on the
-	// selector. If it has an ID, these tasks continue. If it has a scope and no ID, they learn nothing more in this
-	// scope, and lose their claims. Otherwise they end, and the observations of the Turns are deleted.
+	// fewer than limit means that there are no more.
+	//
+	// The selector also decides about the tasks that would learn from the selected Turns. If the selector has an ID,
+	// these tasks continue. If it has a scope and no ID, the tasks learn nothing more in this scope, and lose their
+	// claims. Otherwise the tasks end, and the observations of the Turns are deleted.
 	DeleteMemories(ctx context.Context, s MemorySelector, at time.Time, limit int) (deleted int, err error)
 
 	// SetExpired notes whether a Turn or a Session is deleted because its time to live is over. It must be called before

@@ -32,9 +32,9 @@ type Records interface {
 	PurgeRecords(ctx context.Context, before time.Time, limit int) (purged int, err error)
 
 	// TrimRecords deletes up to limit records of the namespace that has the most records, oldest first. It keeps at
-	// least most records of this namespace. It returns the number of deleted records, even with an error; 0 means that
-	// no namespace has more than most records.
-	TrimRecords(ctx context.Context, most, limit int) (trimmed int, err error)
+	// least maxRecords records of this namespace. It returns the number of deleted records, even with an error; 0 means
+	// that no namespace has more than maxRecords records.
+	TrimRecords(ctx context.Context, maxRecords, limit int) (trimmed int, err error)
 
 	// DeletedUntil considers the Turns of a namespace whose records PurgeRecords or TrimRecords has deleted. It returns
 	// the latest time at which one of these Turns ended, or the zero time if no record was deleted. An empty namespace
@@ -58,7 +58,8 @@ const MaxRecords = 500
 // RecordQuery selects records and a page of them.
 type RecordQuery struct {
 	RecordSelector
-	// Since and Until limit the time of the end: Since is included, and Until is not. A zero time is no limit.
+	// Since and Until limit the time at which a Turn ended: Since is included, and Until is not. A zero time is no
+	// limit.
 	Since, Until time.Time
 	// After is the position of the last record of the previous page. The zero value selects the first page.
 	After RecordPosition

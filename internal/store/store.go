@@ -36,7 +36,7 @@ type Store interface {
 	Mark(ctx context.Context, least int64) (State, error)
 
 	// Check returns an error if the store cannot write now, or if a write would be lost. The error says what to do.
-	// Check returns when ctx ends.
+	// Check returns at the latest when ctx ends.
 	Check(ctx context.Context) error
 
 	// Close closes the store. Later calls return ErrClosed. Close may be called more than once.
@@ -64,9 +64,9 @@ type Keeper interface {
 	// long.
 	Purge(ctx context.Context, before time.Time, limit int) (purged int, err error)
 
-	// UIDs returns up to limit UIDs of journals that have entries and are not retired. It returns the UIDs that follow
-	// the UID after, in an order that the store defines. To list all UIDs, start with the empty string and continue
-	// with the last UID of each page.
+	// UIDs returns a page of the UIDs of journals that have entries and are not retired, in an order that the store
+	// defines. The page has up to limit UIDs that follow a given UID. To list all UIDs, start with the empty string and
+	// continue with the last UID of each page.
 	UIDs(ctx context.Context, after string, limit int) ([]string, error)
 
 	// Size returns the size of the store. It is cheap even for a large store.

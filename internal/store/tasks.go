@@ -8,7 +8,7 @@ import (
 )
 
 // Tasks keeps the work that follows the end of Turns. The append that ends a Turn adds its tasks: see journal.Entry.
-// Retire ends the tasks of a Turn. A task that has ended still counts for the limits of the Agent if it had begun.
+// Retire ends the tasks of a Turn. A task that has ended still counts against the limits of the Agent if it had begun.
 //
 // All times are to the microsecond. A call with a claim that is no longer valid returns task.ErrLost.
 type Tasks interface {
@@ -19,9 +19,9 @@ type Tasks interface {
 	// last namespace starts again with the first. The store defines the order of namespaces. Of the tasks of this
 	// namespace, ClaimTask claims the one that has waited longest.
 	//
-	// If the attempt of an earlier claim has not ended, its process has exited. The attempt then counts with all tokens
-	// that it has reserved, and the estimate of its open request is charged. PostponeTask and FinishTask also charge an
-	// open request.
+	// If an earlier claim expired before its attempt ended, ClaimTask assumes that the process of the attempt has
+	// exited. The attempt then counts with all tokens that it has reserved, and the estimate of its open request is
+	// charged. PostponeTask and FinishTask also charge an open request.
 	ClaimTask(ctx context.Context, s task.Search) (*task.Task, error)
 
 	// RenewTask extends a claim until a time.
@@ -38,13 +38,13 @@ type Tasks interface {
 	// *budget.Refusal and changes nothing.
 	ChargeTask(ctx context.Context, h task.Held, c task.Charge) error
 
-	// PostponeTask ends a claim, and no process can claim the task before a time. An attempt that has begun counts for
-	// Task.Attempts only if it was cut off, and for the limits of the Agent only if it has used tokens.
+	// PostponeTask ends a claim, and no process can claim the task before a time. An attempt that has begun counts in
+	// Task.Attempts only if it was cut off, and against the limits of the Agent only if it has used tokens.
 	PostponeTask(ctx context.Context, h task.Held, d task.Delay) error
 
 	// FinishTask stores the result of a task: its memories, and its evaluations in the record of the Turn. The claim
 	// remains valid. used is the number of tokens that the attempt has used, or zero if it has not begun. A task that
-	// was skipped, and has used no tokens in any attempt, does not count for the limits of the Agent.
+	// was skipped, and has used no tokens in any attempt, does not count against the limits of the Agent.
 	FinishTask(ctx context.Context, h task.Held, r task.Result, used int64) error
 
 	// PublishTask ends the work on a finished task, and deletes its result. It deletes the whole task if its work has

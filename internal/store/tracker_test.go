@@ -20,17 +20,17 @@ type loss struct{ known, found int64 }
 // follower is a process with a Tracker. It records the losses that the Tracker reports.
 type follower struct {
 	*store.Tracker
-	published int64
-	failure   error
-	asked     int
-	losses    []loss
+	published      int64
+	failure        error
+	publishedCalls int
+	losses         []loss
 }
 
 func follow(s store.PositionStore) *follower {
 	f := &follower{}
 	f.Tracker = store.NewTracker(s, store.TrackerOptions{
 		Published: func(context.Context, string) (int64, error) {
-			f.asked++
+			f.publishedCalls++
 			return f.published, f.failure
 		},
 		Lost: func(known int64, found, _ store.State) { f.losses = append(f.losses, loss{known, found.Position}) },
@@ -45,7 +45,8 @@ func appendTo(t *testing.T, m *journaltest.Memory, uid string) {
 	}
 }
 
-// TestStoreIsComparedWithPublishedPosition checks that only the first call of Identity compares the store.
+// TestStoreIsComparedWithPublishedPosition checks that the first call of Identity compares the store with the published
+// position, and that the second call does not.
 func TestStoreIsComparedWithPublishedPosition(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason    string
@@ -71,8 +72,8 @@ func TestStoreIsComparedWithPublishedPosition(t *testing.T) {
 						before, tc.reason)
 				}
 			}
-			if diff := cmp.Diff(tc.losses, f.losses, cmp.AllowUnexported(loss{})); diff != "" || f.asked != 1 {
-				t.Errorf("Published was called %d times, want once; losses (-want +got):\n%s", f.asked, diff)
+			if diff := cmp.Diff(tc.losses, f.losses, cmp.AllowUnexported(loss{})); diff != "" || f.publishedCalls != 1 {
+				t.Errorf("Published was called %d times, want once; losses (-want +got):\n%s", f.publishedCalls, diff)
 			}
 		})
 	}
@@ -91,7 +92,8 @@ func TestIncomparableStoreIsNotUsed(t *testing.T) {
 	}
 }
 
-// TestStoreIsReplacedByOlderCopy checks that the next call of Identity detects the replacement.
+// TestStoreIsReplacedByOlderCopy checks that the next calls of Identity detect the replacement, and that only one of
+// them reports a loss.
 func TestStoreIsReplacedByOlderCopy(t *testing.T) {
 	older, newer := &journaltest.Memory{}, &journaltest.Memory{}
 	used := &replaceable{newer}
@@ -118,9 +120,9 @@ func TestStoreIsReplacedByOlderCopy(t *testing.T) {
 		})
 	}
 	group.Wait()
-	now, err := older.State(t.Context())
-	if err != nil || f.Last().Incarnation != now.Incarnation || now.Incarnation == "1" {
-		t.Errorf("Last: %+v, and the state of the store is %+v, %v; want its new incarnation", f.Last(), now, err)
+	state, err := older.State(t.Context())
+	if err != nil || f.Last().Incarnation != state.Incarnation || state.Incarnation == "1" {
+		t.Errorf("Last: %+v, and the state of the store is %+v, %v; want its new incarnation", f.Last(), state, err)
 	}
 	if diff := cmp.Diff(1, len(f.losses)); diff != "" {
 		t.Errorf("losses %v, want one report", f.losses)

@@ -25,7 +25,8 @@ type Use struct {
 	Namespaces map[string]int64
 }
 
-// entryBytes is counted for each entry and each artifact in addition to its content: the other columns and the index.
+// entryBytes is the number of bytes that are counted for each entry and each artifact in addition to its content. It
+// stands for the other columns and the index.
 const entryBytes = 128
 
 // BytesOf returns the number of bytes that are counted for entries and their artifacts.

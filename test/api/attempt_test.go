@@ -78,7 +78,8 @@ func empty(kind string) client.Object {
 	return object.(client.Object)
 }
 
-// fromSet returns the object of the set with the same kind and name, or the only Turn of the set.
+// fromSet returns the object of the set that has the kind and the name of like. For a Turn, it returns the only Turn of
+// the set.
 func fromSet(set *manifest.Set, like *unstructured.Unstructured) (object client.Object) {
 	GinkgoHelper()
 	var ok bool
@@ -138,7 +139,7 @@ func rejected(ctx context.Context, base, patch, field, message string) {
 	Expect(err).To(MatchError(ContainSubstring(message)))
 }
 
-// fault is the error of one field, because of which an API server rejects an object.
+// fault is the error of one field, in an API server's rejection of an object.
 type fault struct{ Field, Message string }
 
 const unknownField = "unknown field"
@@ -186,7 +187,8 @@ func load(ctx context.Context, text string) (*manifest.Set, error) {
 	return manifest.Load(ctx, []string{"-"}, manifest.Options{Stdin: strings.NewReader(text)})
 }
 
-// manifestOf returns the object as text, without the API server's defaults.
+// manifestOf returns the object as text. The caller must call it before create, which adds the API server's defaults to
+// the object.
 func manifestOf(object *unstructured.Unstructured) string { return asJSON(object.Object) }
 
 func asJSON(value any) string {

@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// fullTurn sets each field of a Turn to a value other than its default, except for sessionRef, which excludes a
-// history.
+// fullTurn sets each field of a Turn to a value other than its default. The exceptions are sessionRef, which excludes a
+// history, and messageFrom and undo, which exclude a message.
 const fullTurn = `
 apiVersion: capstan.dev/v1alpha1
 kind: Turn
@@ -85,8 +85,9 @@ spec:
   message: What are my open loops?
 `
 
-// immutableFields has a patch for each immutable field of a Turn's spec. The patch sets a value other than in
-// fullTurn and bareTurn. If a field has only two values, VALUE stands for the value that the Turn does not have.
+// immutableFields has a patch for each immutable field of a Turn's spec, except for messageFrom, sessionRef and undo,
+// which have tests of their own. The patch sets a value that differs from the values in fullTurn and bareTurn. If a
+// field has only two values, VALUE stands for the value that the Turn does not have.
 var immutableFields = map[string]string{
 	"agentRef":   `spec: {agentRef: {name: other}}`,
 	"message":    `spec: {message: "And now?"}`,
@@ -161,12 +162,12 @@ var _ = Describe("a stored Turn", func() {
 	})
 
 	for _, name := range slices.Sorted(maps.Keys(immutableFields)) {
-		change := immutableFields[name]
+		patch := immutableFields[name]
 		toDefault := map[string]string{"citations": "Show", "execution": "Run", "onJournalLoss": "Interrupt"}[name]
 		toOther := map[string]string{"citations": "Hide", "execution": "PrepareOnly", "onJournalLoss": "Rerun"}[name]
 
 		It("rejects a change of "+name, func(ctx SpecContext) {
-			expectImmutable(ctx, fullTurn, strings.ReplaceAll(change, "VALUE", toDefault), "spec."+name, mustNotChange(name))
+			expectImmutable(ctx, fullTurn, strings.ReplaceAll(patch, "VALUE", toDefault), "spec."+name, mustNotChange(name))
 		})
 		if name == "agentRef" {
 			It("rejects the removal of "+name, func(ctx SpecContext) {
@@ -181,7 +182,7 @@ var _ = Describe("a stored Turn", func() {
 			continue // bareTurn has a message
 		}
 		It("rejects the addition of "+name, func(ctx SpecContext) {
-			expectImmutable(ctx, bareTurn, strings.ReplaceAll(change, "VALUE", toOther), "spec."+name, mustNotChange(name))
+			expectImmutable(ctx, bareTurn, strings.ReplaceAll(patch, "VALUE", toOther), "spec."+name, mustNotChange(name))
 		})
 	}
 

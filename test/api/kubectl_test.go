@@ -13,8 +13,8 @@ import (
 // patience is the maximum time to wait for the API server.
 const patience = 90 * time.Second
 
-// readyStatus returns the status of an object that is Ready. hash is the line with the kind's field for a hash, or
-// empty.
+// readyStatus returns the status of an object that is Ready. hash is the YAML line that sets the hash in the status, or
+// empty for a kind without a hash.
 func readyStatus(hash string) string {
 	return `
 status:

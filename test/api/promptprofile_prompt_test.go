@@ -10,7 +10,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// wholeProfile has every field of a profile that affects the prompt.
+// wholeProfile sets most of the fields of a profile that affect the prompt.
 const wholeProfile = `
 spec:
   mode: Task

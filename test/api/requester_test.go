@@ -26,8 +26,9 @@ func createAs(ctx SpecContext, user, patch string) (requester string, err error)
 }
 
 const (
+	// named has a requester: see withRequester.
 	named = `spec: {requestedBy: {username: "NAME"}}`
-	// child has a Turn as its controller, like the Turn of a sub-agent, and a requester.
+	// child has a requester, and a Turn as its controller, like the Turn of a sub-agent.
 	child = `
 metadata: {ownerReferences: [{apiVersion: capstan.dev/v1alpha1, kind: Turn, name: parent, uid: u, controller: true}]}
 spec: {requestedBy: {username: "NAME"}}
@@ -38,10 +39,11 @@ metadata: {ownerReferences: [{apiVersion: capstan.dev/v1alpha1, kind: Turn, name
 `
 )
 
+// withRequester replaces NAME in a patch by a user.
 func withRequester(patch, user string) string { return strings.Replace(patch, "NAME", user, 1) }
 
-// enforcePolicies installs policies and waits until they are in force. It waits again until they are gone, because they
-// must not affect other tests.
+// enforcePolicies installs policies and waits until they are in force. After the test, it waits until they are no
+// longer in force, because they must not affect other tests.
 func enforcePolicies(ctx SpecContext, enforced func(SpecContext) bool, files ...[2]string) {
 	GinkgoHelper()
 	DeferCleanup(func(ctx SpecContext) {

@@ -50,14 +50,14 @@ func (w *recordingTransport) RoundTrip(r *http.Request) (*http.Response, error) 
 var _ = Describe("the status of a Turn", func() {
 	const namespace, message = "default", "How long are refunds open?"
 	var (
-		seen    *recordingTransport
-		written client.Client
+		seen   *recordingTransport
+		writer client.Client
 	)
 	BeforeEach(func() {
 		transport, err := rest.TransportFor(controlPlane.Config)
 		Expect(err).NotTo(HaveOccurred())
 		seen = &recordingTransport{RoundTripper: transport}
-		written, err = statuswriter.Client(apiClient, controlPlane.Config, &http.Client{Transport: seen})
+		writer, err = statuswriter.Client(apiClient, controlPlane.Config, &http.Client{Transport: seen})
 		Expect(err).NotTo(HaveOccurred())
 	})
 	create := func(ctx context.Context, name string) *v1alpha1.Turn {
@@ -71,7 +71,7 @@ var _ = Describe("the status of a Turn", func() {
 		}
 		Expect(apiClient.Create(ctx, t)).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) {
-			// a test may have deleted it, or created another Turn with the same name
+			// A test may have deleted this Turn, or created another Turn with the same name.
 			Expect(client.IgnoreNotFound(apiClient.Delete(ctx, t))).To(Succeed())
 		})
 		return t
@@ -88,35 +88,35 @@ var _ = Describe("the status of a Turn", func() {
 	}
 	stored := func(ctx context.Context, t *v1alpha1.Turn) *v1alpha1.Turn {
 		GinkgoHelper()
-		now := &v1alpha1.Turn{}
-		Expect(apiClient.Get(ctx, client.ObjectKeyFromObject(t), now)).To(Succeed())
-		return now
+		current := &v1alpha1.Turn{}
+		Expect(apiClient.Get(ctx, client.ObjectKeyFromObject(t), current)).To(Succeed())
+		return current
 	}
 
 	It("is written alone and leaves the rest unchanged, even if the writer has only a part of the Turn", func(ctx SpecContext) {
 		t := create(ctx, "whole")
 		mine := t.DeepCopy()
 		answer(mine, "30 days")
-		Expect(written.Status().Update(ctx, mine)).To(Succeed())
+		Expect(writer.Status().Update(ctx, mine)).To(Succeed())
 		Expect(seen.sent).To(And(ContainSubstring("30 days"), Not(ContainSubstring(message)), Not(ContainSubstring("managedFields"))))
 		Expect(seen.received).To(And(ContainSubstring("PartialObjectMetadata"), Not(ContainSubstring("30 days")),
 			Not(ContainSubstring(message))))
 
-		now := stored(ctx, t)
-		Expect(mine.ResourceVersion).To(And(Equal(now.ResourceVersion), Not(Equal(t.ResourceVersion))))
-		Expect(now.Spec).To(Equal(t.Spec))
-		Expect(now.Labels).To(Equal(t.Labels))
-		Expect(now.Annotations).To(Equal(t.Annotations))
-		Expect(now.Status.Result).To(Equal(mine.Status.Result))
-		Expect(now.Status.StartTime.Equal(mine.Status.StartTime)).To(BeTrue())
+		current := stored(ctx, t)
+		Expect(mine.ResourceVersion).To(And(Equal(current.ResourceVersion), Not(Equal(t.ResourceVersion))))
+		Expect(current.Spec).To(Equal(t.Spec))
+		Expect(current.Labels).To(Equal(t.Labels))
+		Expect(current.Annotations).To(Equal(t.Annotations))
+		Expect(current.Status.Result).To(Equal(mine.Status.Result))
+		Expect(current.Status.StartTime.Equal(mine.Status.StartTime)).To(BeTrue())
 
 		controller.Strip(mine)
 		mine.Status.Result.Text = "14 days"
-		Expect(written.Status().Update(ctx, mine)).To(Succeed(), "the resourceVersion must be that of the last write")
-		now = stored(ctx, t)
-		Expect(now.Status.Result.Text).To(Equal("14 days"))
-		Expect(now.Spec.Message).To(Equal(message))
-		Expect(now.Annotations).To(Equal(t.Annotations))
+		Expect(writer.Status().Update(ctx, mine)).To(Succeed(), "the resourceVersion must be that of the last write")
+		current = stored(ctx, t)
+		Expect(current.Status.Result.Text).To(Equal("14 days"))
+		Expect(current.Spec.Message).To(Equal(message))
+		Expect(current.Annotations).To(Equal(t.Annotations))
 		Expect(apierrors.IsInvalid(apiClient.Update(ctx, mine))).To(BeTrue(), "a stripped Turn must not replace the whole one")
 	})
 
@@ -124,26 +124,26 @@ var _ = Describe("the status of a Turn", func() {
 		t := create(ctx, "refused")
 		old := t.DeepCopy()
 		answer(t, "30 days")
-		Expect(written.Status().Update(ctx, t)).To(Succeed())
+		Expect(writer.Status().Update(ctx, t)).To(Succeed())
 		answer(old, "never")
-		Expect(apierrors.IsConflict(written.Status().Update(ctx, old))).To(BeTrue(), "another client has written meanwhile")
+		Expect(apierrors.IsConflict(writer.Status().Update(ctx, old))).To(BeTrue(), "another client has written meanwhile")
 
 		invalid := t.DeepCopy()
 		invalid.Status.StopReason = "Whatever"
-		err := written.Status().Update(ctx, invalid)
+		err := writer.Status().Update(ctx, invalid)
 		Expect(apierrors.IsInvalid(err)).To(BeTrue(), "%v", err)
 		Expect(err).To(MatchError(ContainSubstring("status.stopReason")))
 		Expect(invalid.ResourceVersion).To(Equal(t.ResourceVersion), "nothing was written")
 
 		large := t.DeepCopy()
 		large.Status.Result.Text = strings.Repeat("x", 4<<20)
-		Expect(apierrors.IsRequestEntityTooLargeError(written.Status().Update(ctx, large))).To(BeTrue())
+		Expect(apierrors.IsRequestEntityTooLargeError(writer.Status().Update(ctx, large))).To(BeTrue())
 
 		Expect(apiClient.Delete(ctx, t)).To(Succeed())
-		Expect(apierrors.IsNotFound(written.Status().Update(ctx, t))).To(BeTrue())
+		Expect(apierrors.IsNotFound(writer.Status().Update(ctx, t))).To(BeTrue())
 		create(ctx, "refused")
 		t.ResourceVersion = ""
-		Expect(apierrors.IsConflict(written.Status().Update(ctx, t))).To(BeTrue(), "it is another Turn with the same name")
+		Expect(apierrors.IsConflict(writer.Status().Update(ctx, t))).To(BeTrue(), "it is another Turn with the same name")
 		Expect(stored(ctx, t).Status.Result).To(BeNil())
 	})
 
@@ -152,6 +152,6 @@ var _ = Describe("the status of a Turn", func() {
 		answer(t, "30 days")
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		Expect(written.Status().Update(ended, t)).To(MatchError(context.Canceled))
+		Expect(writer.Status().Update(ended, t)).To(MatchError(context.Canceled))
 	})
 })

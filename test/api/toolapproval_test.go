@@ -75,8 +75,8 @@ var _ = Describe("ToolApproval", func() {
 		Entry("an unknown decision", `spec: {decision: "Yes"}`, "spec.decision", `supported values: "Approved", "Denied"`),
 		Entry("too long a reason", `spec: {reason: `+strings.Repeat("r", 1025)+`}`, "spec.reason", "1024"),
 		Entry("no approver", `spec: {decidedBy: null}`, "spec.decidedBy", "Required value"),
-		Entry("an empty name", `spec: {decidedBy: ""}`, "spec.decidedBy", "at least 1 chars long"),
-		Entry("too long a name", `spec: {decidedBy: `+strings.Repeat("d", 257)+`}`, "spec.decidedBy", "256"),
+		Entry("an approver with an empty name", `spec: {decidedBy: ""}`, "spec.decidedBy", "at least 1 chars long"),
+		Entry("an approver with too long a name", `spec: {decidedBy: `+strings.Repeat("d", 257)+`}`, "spec.decidedBy", "256"),
 		Entry("an unknown field", `spec: {approved: true}`, "spec.approved", "unknown field"),
 	)
 

@@ -15,7 +15,7 @@ func relevancePatch(relevance string) string {
 	return contextPatch(`memories: [{id: m, text: t, relevance: ` + relevance + `}]`)
 }
 
-// wholeContext has every field of a context that can be combined with the others.
+// wholeContext has every field of a context except data.
 const wholeContext = `
 spec:
   context:

@@ -7,7 +7,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// wholeShaping has every field of a Turn that shapes its prompt and its answer.
+// wholeShaping sets every field of the shaping of a Turn, and the fields guardrails, promptMode, depth and model.
 const wholeShaping = `
 spec:
   shaping:

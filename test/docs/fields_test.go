@@ -83,14 +83,14 @@ func factsOf(s apiextensionsv1.JSONSchemaProps, required bool) []string {
 // walk visits all fields below a schema, except for those of conditions, which are the same in all of Kubernetes.
 func walk(s apiextensionsv1.JSONSchemaProps, path string, visit func(string, apiextensionsv1.JSONSchemaProps, bool)) {
 	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
-		field, below := s.Properties[name], path+"."+name
-		visit(below, field, slices.Contains(s.Required, name))
+		field, fieldPath := s.Properties[name], path+"."+name
+		visit(fieldPath, field, slices.Contains(s.Required, name))
 		switch {
 		case name == "conditions":
 		case field.Items != nil && field.Items.Schema != nil:
-			walk(*field.Items.Schema, below+"[]", visit)
+			walk(*field.Items.Schema, fieldPath+"[]", visit)
 		default:
-			walk(field, below, visit)
+			walk(field, fieldPath, visit)
 		}
 	}
 }

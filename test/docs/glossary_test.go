@@ -9,8 +9,8 @@ import (
 )
 
 var (
-	entry = regexp.MustCompile(`(?m)^### (.+)$`)
-	bound = regexp.MustCompile(`(?m)^##? `)
+	entry        = regexp.MustCompile(`(?m)^### (.+)$`)
+	outerHeading = regexp.MustCompile(`(?m)^##? `)
 )
 
 func TestGlossaryDefinesEachTermOnceInOrderWithALink(t *testing.T) {
@@ -26,7 +26,7 @@ func TestGlossaryDefinesEachTermOnceInOrderWithALink(t *testing.T) {
 			end = starts[i+1][0]
 		}
 		text := page[start[1]:end]
-		if bound.MatchString(text) {
+		if outerHeading.MatchString(text) {
 			t.Errorf("docs/glossary.md: a heading of another level follows %q: want one list of terms", term)
 		}
 		if !link.MatchString(text) {

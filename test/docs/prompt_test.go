@@ -42,7 +42,7 @@ func TestPromptPageShowsRealOutput(t *testing.T) {
 	end := 0
 	for _, at := range blocks {
 		shown := page[at[2]:at[3]]
-		real := runSession(t, shown)
+		real := runBlock(t, shown)
 		if diff := cmp.Diff(real, shown); diff != "" && !*update {
 			t.Errorf("%s shows output that is not current (go test ./test/docs -update corrects it): -real +shown:\n%s",
 				promptPage, diff)
@@ -74,9 +74,9 @@ func TestPromptPageHasEverySectionAndMessage(t *testing.T) {
 	}
 }
 
-// runSession runs the commands of a block, which are the lines that begin with a dollar sign. It returns the commands
+// runBlock runs the commands of a block, which are the lines that begin with a dollar sign. It returns the commands
 // with their output.
-func runSession(t *testing.T, block string) string {
+func runBlock(t *testing.T, block string) string {
 	t.Helper()
 	var seen strings.Builder
 	code := 0

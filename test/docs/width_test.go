@@ -67,7 +67,8 @@ func isComment(line string, _ *bool) bool {
 	return goComment.MatchString(line) && !goDirective.MatchString(line)
 }
 
-// isParagraph reports whether a line of Markdown is neither code, nor a row of a table, nor a heading.
+// isParagraph reports whether a line of Markdown is neither code, nor a row of a table, nor a heading. code is true
+// inside a code block; isParagraph changes it at the fences of the block.
 func isParagraph(line string, code *bool) bool {
 	if strings.HasPrefix(strings.TrimSpace(line), "```") {
 		*code = !*code

@@ -22,7 +22,7 @@ const root = "../.."
 // source is the text of manifests, and the name of their file.
 type source struct{ name, text string }
 
-// directories returns all directories with manifests, at any depth.
+// directories returns the directories of examples whose manifests these tests apply, at any depth.
 func directories() []string {
 	examples := filepath.Join(root, "examples")
 	var all []string
@@ -31,13 +31,13 @@ func directories() []string {
 			return err
 		}
 		directory, err := filepath.Rel(examples, filepath.Dir(path))
-		if strings.HasPrefix(directory, "gitops") { // test/gitops applies it, because it contains objects of other tools
+		if strings.HasPrefix(directory, "gitops") { // test/gitops applies these manifests, because some belong to other tools
 			return err
 		}
 		if directory == filepath.Join("cluster", "servers") { // these are the servers of the example cluster
 			return err
 		}
-		if directory == "eval" || directory == "backtest" { // its file has cases, or a second version of a profile
+		if directory == "eval" || directory == "backtest" { // these files have cases, or a second version of a profile
 			return err
 		}
 		if !slices.Contains(all, directory) {
@@ -77,8 +77,8 @@ func pages() []string {
 	return append(all, filepath.Join(root, "README.md"), filepath.Join(root, "examples", "README.md"))
 }
 
-// blocksOf returns the fenced YAML blocks of a page, named by their first line. A block with a list is part of
-// another file and not a manifest.
+// blocksOf returns the fenced YAML blocks of a page, each named by the page and the number of its first line. It leaves
+// out a block that begins with a list item, because such a block is part of another file and not a manifest.
 func blocksOf(page string) []source {
 	text, err := os.ReadFile(page)
 	if err != nil {

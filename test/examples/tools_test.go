@@ -27,8 +27,8 @@ type helpdesk struct {
 	desk      *tickets.Desk
 }
 
-// newHelpdesk starts the model of the demo, its tools and a manager. It applies examples/tools with the addresses of
-// the model and the tools.
+// newHelpdesk starts the model of the demo, the ticket tools and a manager. It applies examples/tools with the
+// addresses of the model and the tools.
 func newHelpdesk(ctx context.Context) *helpdesk {
 	GinkgoHelper()
 	h := &helpdesk{namespace: newNamespace(ctx)}
@@ -121,13 +121,13 @@ var _ = Describe("examples/tools", func() {
 	It("searches, reads, delegates, waits for approval, closes the ticket once, and answers", func(ctx SpecContext) {
 		h := newHelpdesk(ctx)
 
-		waits := h.waitForState(ctx, v1alpha1.TurnReasonAwaitingApproval)
+		waiting := h.waitForState(ctx, v1alpha1.TurnReasonAwaitingApproval)
 		Expect(h.ticket().State).To(Equal("open"), "no ticket is closed before the approval")
-		Expect(waits.Status.PendingApprovals[0]).To(And(HaveField("Name", "close_ticket"), HaveField("Step", BeEquivalentTo(4))))
-		Expect(waits.Status.ParkedTime).NotTo(BeNil())
-		Expect(calls(waits)).To(Equal(append(callsBeforeClosing[:5:5], "close_ticket Pending")))
+		Expect(waiting.Status.PendingApprovals[0]).To(And(HaveField("Name", "close_ticket"), HaveField("Step", BeEquivalentTo(4))))
+		Expect(waiting.Status.ParkedTime).NotTo(BeNil())
+		Expect(calls(waiting)).To(Equal(append(callsBeforeClosing[:5:5], "close_ticket Pending")))
 
-		h.decide(ctx, waits, v1alpha1.ApprovalApproved, "")
+		h.decide(ctx, waiting, v1alpha1.ApprovalApproved, "")
 		done := h.waitForState(ctx, v1alpha1.TurnReasonCompleted)
 		Expect(done.Status.Result.Text).To(Equal("I closed ticket 1042, Printer on floor 3 jams. " + similarTicket))
 		Expect(h.ticket()).To(And(HaveField("State", "closed"), HaveField("Closings", 1)))

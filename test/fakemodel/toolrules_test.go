@@ -16,9 +16,9 @@ import (
 
 // The outputs of the demo's tool server.
 const (
-	foundTwo  = "1042 [open] Printer on floor 3 jams, for Grace\n0977 [closed] Printer on floor 3 prints stripes, for Alan"
-	ticket42  = "Ticket 1042 [open]: Printer on floor 3 jams\nRequester: Grace\n- Waits for a &lt;part&gt;.\n- The roller is &lt;new&gt;."
-	ticket977 = "Ticket 0977 [closed]: Printer on floor 3 prints stripes\nRequester: Alan\n- The drum was worn.\n- Closed."
+	foundTwo   = "1042 [open] Printer on floor 3 jams, for Grace\n0977 [closed] Printer on floor 3 prints stripes, for Alan"
+	ticket1042 = "Ticket 1042 [open]: Printer on floor 3 jams\nRequester: Grace\n- Waits for a &lt;part&gt;.\n- The roller is &lt;new&gt;."
+	ticket0977 = "Ticket 0977 [closed]: Printer on floor 3 prints stripes\nRequester: Alan\n- The drum was worn.\n- Closed."
 )
 
 // TestToolRules checks the calls and the final answers of the Agent of examples/tools and of its sub-agent.
@@ -27,15 +27,15 @@ func TestToolRules(t *testing.T) {
 		desk       = "You look after the tickets of the helpdesk."
 		researcher = "You compare tickets with earlier ones."
 		message    = "The printer on floor 3 works again, please close its ticket."
-		like       = "Ticket 0977, Printer on floor 3 prints stripes: The drum was worn."
+		similar    = "Ticket 0977, Printer on floor 3 prints stripes: The drum was worn."
 		task       = "Which earlier ticket is like 1042, Printer on floor 3 jams, and how was it closed?"
 	)
-	begin := []string{
+	readingCalls := []string{
 		`search_tickets{"query": "` + message + `", "limit": 2}`,
 		`get_ticket{"id": "1042"}`, `get_ticket{"id": "0977"}`,
 		`researcher{"task": "` + task + `"}`,
 	}
-	closing := append(slices.Clone(begin), `close_ticket{"id": "1042", "resolution": "The roller is \u003cnew\u003e."}`)
+	closingCalls := append(slices.Clone(readingCalls), `close_ticket{"id": "1042", "resolution": "The roller is \u003cnew\u003e."}`)
 	for name, tc := range map[string]struct {
 		reason, system, user string
 		results              []string
@@ -44,27 +44,27 @@ func TestToolRules(t *testing.T) {
 	}{
 		"approved": {
 			"an approved call closes the ticket", desk, message,
-			[]string{foundTwo, ticket42, ticket977, like, "Ticket 1042 is closed."},
-			closing,
-			"I closed ticket 1042, Printer on floor 3 jams. The researcher found one like it. " + like,
+			[]string{foundTwo, ticket1042, ticket0977, similar, "Ticket 1042 is closed."},
+			closingCalls,
+			"I closed ticket 1042, Printer on floor 3 jams. The researcher found one like it. " + similar,
 		},
 		"denied": {
 			"a denied call leaves the ticket open, and the answer says so", desk, message,
-			[]string{foundTwo, ticket42, ticket977, like, "error (denied): not now"},
-			closing,
+			[]string{foundTwo, ticket1042, ticket0977, similar, "error (denied): not now"},
+			closingCalls,
 			"I left ticket 1042, Printer on floor 3 jams, as it is: I was not allowed to close it, or could " +
-				"not. The researcher found one like it. " + like,
+				"not. The researcher found one like it. " + similar,
 		},
 		"a question": {
 			"the agent closes no ticket without a request to close it", desk, "What is with the printer?",
-			[]string{foundTwo, ticket42, ticket977, like},
-			[]string{`search_tickets{"query": "What is with the printer?", "limit": 2}`, begin[1], begin[2], begin[3]},
-			"I found ticket 1042, Printer on floor 3 jams. The researcher found one like it. " + like,
+			[]string{foundTwo, ticket1042, ticket0977, similar},
+			[]string{`search_tickets{"query": "What is with the printer?", "limit": 2}`, readingCalls[1], readingCalls[2], readingCalls[3]},
+			"I found ticket 1042, Printer on floor 3 jams. The researcher found one like it. " + similar,
 		},
 		"one ticket": {
 			"the agent reads the only ticket twice", desk, "What is with the printer?",
-			[]string{"1042 [open] Printer on floor 3 jams, for Grace", ticket42, ticket42, "No earlier ticket is like it."},
-			[]string{`search_tickets{"query": "What is with the printer?", "limit": 2}`, begin[1], begin[1], begin[3]},
+			[]string{"1042 [open] Printer on floor 3 jams, for Grace", ticket1042, ticket1042, "No earlier ticket is like it."},
+			[]string{`search_tickets{"query": "What is with the printer?", "limit": 2}`, readingCalls[1], readingCalls[1], readingCalls[3]},
 			"I found ticket 1042, Printer on floor 3 jams.",
 		},
 		"no ticket": {
@@ -88,9 +88,9 @@ func TestToolRules(t *testing.T) {
 		},
 		"sub-agent": {
 			"the sub-agent searches and reads the closed ticket", researcher, task,
-			[]string{foundTwo, ticket977},
+			[]string{foundTwo, ticket0977},
 			[]string{`search_tickets{"query": "` + task + `"}`, `get_ticket{"id": "0977"}`},
-			like,
+			similar,
 		},
 		"sub-agent finds none": {
 			"without a closed ticket, no earlier ticket is similar", researcher, task,

@@ -67,7 +67,7 @@ func TestRepeatedApplyChangesNothing(t *testing.T) {
 			apply(t, o, owner, options...)
 			after := s.live(o)
 			if before.GetResourceVersion() != after.GetResourceVersion() || before.GetGeneration() != after.GetGeneration() {
-				t.Errorf("%s %s: the apply of %s has changed it: %s", o.GetKind(), o.GetName(), owner,
+				t.Errorf("%s %s: an apply by %s has changed the object: %s", o.GetKind(), o.GetName(), owner,
 					cmp.Diff(before.Object, after.Object))
 			}
 		}
@@ -98,12 +98,12 @@ func secretOf(s *testEnv) *unstructured.Unstructured {
 // live reads the current state of an object.
 func (s *testEnv) live(o *unstructured.Unstructured) *unstructured.Unstructured {
 	s.t.Helper()
-	now := &unstructured.Unstructured{}
-	now.SetGroupVersionKind(o.GroupVersionKind())
-	if err := apiClient.Get(s.t.Context(), client.ObjectKeyFromObject(o), now); err != nil {
+	current := &unstructured.Unstructured{}
+	current.SetGroupVersionKind(o.GroupVersionKind())
+	if err := apiClient.Get(s.t.Context(), client.ObjectKeyFromObject(o), current); err != nil {
 		s.t.Fatal(err)
 	}
-	return now
+	return current
 }
 
 // checkOwners checks that GitOps tools own no field of the status, and that the manager owns fields of the status and

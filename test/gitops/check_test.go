@@ -84,10 +84,10 @@ func TestTheCheckShowsAChangedPrompt(t *testing.T) {
 	}
 	edit(t, profile, "exactly one sentence", "{{ .absent }}")
 	if status, out, errOut := check(t, directory, "main"); status != 1 || !strings.Contains(errOut, "absent") {
-		t.Errorf("with a prompt that cannot be rendered: status %d, want 1 and why: %s%s", status, out, errOut)
+		t.Errorf("with a prompt that cannot be rendered: status %d, want 1 and an error that names the variable: %s%s", status, out, errOut)
 	}
 	if status, _, errOut := check(t, directory, "nowhere"); status != 1 ||
 		!strings.Contains(errOut, "the revision nowhere has no folder agents") {
-		t.Errorf("against an unknown revision: status %d, want 1 and why: %s", status, errOut)
+		t.Errorf("against an unknown revision: status %d, want 1 and an error that names the revision: %s", status, errOut)
 	}
 }

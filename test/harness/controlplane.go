@@ -50,8 +50,8 @@ type ControlPlane struct {
 
 // StartControlPlane starts etcd and kube-apiserver on free ports of 127.0.0.1, installs the given parts and writes
 // the kubeconfig. It returns an error if KUBEBUILDER_ASSETS does not name a directory with the programs, or if
-// a program does not become ready; in the second case, the error ends with the program's log. A cancelled ctx takes
-// effect only after both have started.
+// a program does not become ready; in the second case, the error ends with the last lines of both logs. A cancelled
+// ctx takes effect only after both programs have started.
 func (h *Harness) StartControlPlane(ctx context.Context, install Install) (*ControlPlane, error) {
 	assets, err := findAssets()
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/approvals"
 )
 
-// installPolicy creates the policy of Install.Policy and its binding. It returns when managers accept decisions made
-// from now on, or with the cause of ctx if ctx ends first.
+// installPolicy creates the policy in a directory and its binding: see Install.Policy. It returns when managers accept
+// the decisions that are made from then on. If ctx ends first, it returns the cause of ctx.
 func installPolicy(ctx context.Context, config *rest.Config, directory string) error {
 	var policy admissionv1.ValidatingAdmissionPolicy
 	var binding admissionv1.ValidatingAdmissionPolicyBinding

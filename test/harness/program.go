@@ -137,7 +137,7 @@ func (p *Process) ended() bool {
 	}
 }
 
-// watch reports if the process exits without being stopped.
+// watch calls report if the process exits without being stopped.
 func (p *Process) watch(report func(error)) {
 	select {
 	case <-p.stopping:

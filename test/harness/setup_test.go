@@ -15,7 +15,7 @@ import (
 
 var clientScheme = runtime.NewScheme()
 
-// testProgram returns a program that runs this test's executable in another role.
+// testProgram returns a program that runs this test's executable with the role serve or stubborn: see TestMain.
 func testProgram(t *testing.T, role string) Program {
 	t.Helper()
 	self, err := os.Executable()
@@ -39,7 +39,9 @@ func mustStop(t *testing.T, s *Harness) {
 // failOnExit returns a function for New that fails the test when a program exits without being stopped.
 func failOnExit(t *testing.T) func(error) {
 	t.Helper()
-	return func(err error) { t.Errorf("a stopped program was reported as exited by itself: %v", err) }
+	return func(err error) {
+		t.Errorf("the harness reported an unexpected exit, although the test stopped the program or its start failed: %v", err)
+	}
 }
 
 // serve answers every request with 200 until SIGTERM, and then exits. If stubborn is true, it ignores SIGTERM.

@@ -8,11 +8,11 @@ import (
 // skew bounds the difference between the clocks of two executors, in nanoseconds: see docs/architecture.md.
 const skew = 2_000_000_000
 
-// Tree returns the spans by their IDs, and the problems because of which they are not one connected trace below the
-// caller's span: spans of several traces, no root or several roots, a missing parent, a span outside the time of its
-// parent, or different spans with the same ID. The evaluation of a Turn and the extraction of memories must begin after
-// their parent has ended. caller is the ID of the caller's span, or empty. The same span may arrive twice, because a
-// sender that receives no answer sends it again.
+// Tree returns the spans by their IDs, and the reasons why the spans are not one connected trace below the caller's
+// span: spans of several traces, no root or several roots, a missing parent, a span that ends before its start or is
+// outside the time of its parent, or different spans with the same ID. The evaluation of a Turn and the extraction of
+// memories must begin after their parent has ended. caller is the ID of the caller's span, or empty. The same span may
+// arrive twice, because a sender that receives no answer sends it again.
 func Tree(spans []Span, caller string) (byID map[string]Span, problems []string) {
 	byID = map[string]Span{}
 	add := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }

@@ -36,7 +36,7 @@ func startCluster(t *testing.T) cluster {
 // ended.
 func (c cluster) run(t *testing.T, namespace, dir string) *v1alpha1.Turn {
 	t.Helper()
-	// The command line uses the namespace default here. The name of the namespace does not affect the outcome.
+	// Without a cluster, the Turn is in the namespace default. The name of the namespace does not affect the outcome.
 	c.must(t, "create", "namespace", namespace)
 	c.must(t, "apply", "--namespace", namespace, "-f", dir)
 	name := strings.TrimSpace(c.must(t, "get", "-f", filepath.Join(dir, "turn.yaml"), "--namespace", namespace, "-o", "name"))
@@ -46,8 +46,8 @@ func (c cluster) run(t *testing.T, namespace, dir string) *v1alpha1.Turn {
 	}
 	if bytes.Contains(agents, []byte("requireApproval")) {
 		c.must(t, "wait", "--namespace", namespace, "--for=jsonpath={.status.pendingApprovals}", name, "--timeout=60s")
-		_, bare, _ := strings.Cut(name, "/")
-		capstan(t, "approve", bare, "-y", "--without-arguments", "--namespace", namespace, "--kubeconfig", c.Kubeconfig)
+		_, turnName, _ := strings.Cut(name, "/")
+		capstan(t, "approve", turnName, "-y", "--without-arguments", "--namespace", namespace, "--kubeconfig", c.Kubeconfig)
 	}
 	c.must(t, "wait", "--namespace", namespace, "--for=jsonpath={.status.completionTime}", name, "--timeout=60s")
 	return read[v1alpha1.Turn](t, []byte(c.must(t, "get", name, "--namespace", namespace, "-o", "json")))

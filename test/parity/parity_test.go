@@ -21,8 +21,8 @@ import (
 	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
-// outcome is the part of a Turn's status that must be the same. It leaves out times, names of executors and people, IDs
-// that the model generates, and hashes of these values.
+// outcome is the part of a Turn's status that must be the same with and without a cluster. It leaves out times, names
+// of executors and people, IDs that the model generates, and hashes of these values.
 type outcome struct {
 	Reason     string
 	StopReason v1alpha1.StopReason
@@ -109,7 +109,7 @@ func toolsURL(t *testing.T) string {
 // root is the root directory of the repository, and examples the directory of all examples.
 const root, examples = "../..", "../../examples"
 
-// directories returns all directories of examples, at any depth.
+// directories returns the directories of examples that have a turn.yaml, at any depth.
 func directories(t *testing.T) []string {
 	t.Helper()
 	var all []string

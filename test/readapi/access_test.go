@@ -16,22 +16,22 @@ var _ = Describe("Who may read a journal", func() {
 		s := newTestEnv(ctx)
 		t := s.turn(ctx, "first")
 		s.append(ctx, t, story()...)
-		journalOf := s.path("first", "journal")
+		journalPath := s.path("first", "journal")
 
 		By("rejecting a request without a token")
-		none := s.get(ctx, "", journalOf)
+		none := s.get(ctx, "", journalPath)
 		Expect(none.refusal(http.StatusUnauthorized)).To(ContainSubstring("the request has no bearer token"))
 		Expect(none.header.Get("WWW-Authenticate")).To(Equal("Bearer"))
 
 		By("rejecting an unknown token")
-		Expect(s.get(ctx, "invented", journalOf).refusal(http.StatusUnauthorized)).To(ContainSubstring("rejects the token"))
+		Expect(s.get(ctx, "invented", journalPath).refusal(http.StatusUnauthorized)).To(ContainSubstring("rejects the token"))
 
 		By("rejecting a user who may read the Turn but not its conversation")
 		viewer := s.user(ctx, "viewer", rbacv1.PolicyRule{
 			APIGroups: []string{"capstan.dev"},
 			Resources: []string{"turns"}, Verbs: []string{"get", "list"},
 		})
-		refused := s.get(ctx, viewer, journalOf).refusal(http.StatusForbidden)
+		refused := s.get(ctx, viewer, journalPath).refusal(http.StatusForbidden)
 		Expect(refused).To(ContainSubstring(
 			`"system:serviceaccount:` + s.namespace + `:viewer" may not read the conversation of Turn "first"`))
 		Expect(refused).To(ContainSubstring("apiGroups [capstan.dev], resources [turns/log] and verbs [get]"))
@@ -42,7 +42,7 @@ var _ = Describe("Who may read a journal", func() {
 
 		By("serving a user with the permission")
 		reader := s.user(ctx, "reader", logRule)
-		Expect(s.get(ctx, reader, journalOf).lines()).To(HaveLen(3))
+		Expect(s.get(ctx, reader, journalPath).lines()).To(HaveLen(3))
 		Expect(s.get(ctx, reader, s.path("absent", "journal")).refusal(http.StatusNotFound)).To(
 			Equal(`there is no Turn "absent" in namespace "` + s.namespace + `"`))
 

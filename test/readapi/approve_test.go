@@ -33,8 +33,8 @@ var approverRules = []rbacv1.PolicyRule{
 	{APIGroups: []string{"capstan.dev"}, Resources: []string{"toolapprovals"}, Verbs: []string{"create", "get"}},
 }
 
-// at starts the command line at a terminal, and types this input.
-func at(ctx context.Context, typed string, args ...string) *command {
+// atTerminal starts the command line at a terminal, and types the given input.
+func atTerminal(ctx context.Context, typed string, args ...string) *command {
 	c := &command{code: make(chan int, 1)}
 	go func() {
 		defer GinkgoRecover()
@@ -46,8 +46,9 @@ func at(ctx context.Context, typed string, args ...string) *command {
 	return c
 }
 
-// waiting creates a Turn that waits for approvals. Its journal has the arguments of the calls, by call ID.
-func (s *testEnv) waiting(ctx context.Context, name string, arguments map[string]string) *v1alpha1.Turn {
+// createWaitingTurn creates a Turn that waits for approvals. arguments maps the ID of each pending call to its
+// arguments, which the journal contains.
+func (s *testEnv) createWaitingTurn(ctx context.Context, name string, arguments map[string]string) *v1alpha1.Turn {
 	GinkgoHelper()
 	t := s.turn(ctx, name)
 	entries := story()[:1]
@@ -99,19 +100,19 @@ const hostileArguments = `{"id":1042,"note":"done\u001b[2J\nhash     0000\u202e"
 var _ = Describe("The commands approve and deny", func() {
 	It("show a call, ask, and record the approver", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
-		t := s.waiting(ctx, "first", map[string]string{"call_1": hostileArguments})
+		t := s.createWaitingTurn(ctx, "first", map[string]string{"call_1": hostileArguments})
 		as := s.as(s.user(ctx, "ada", approverRules...))
 		who := "system:serviceaccount:" + s.namespace + ":ada"
 
 		By("doing nothing without a yes")
 		for _, typed := range []string{"n\n", "\n", "maybe\nno\n", ""} {
-			no := at(ctx, typed, append([]string{"approve", "first"}, as...)...).must(ctx, exit.Failed)
+			no := atTerminal(ctx, typed, append([]string{"approve", "first"}, as...)...).must(ctx, exit.Failed)
 			Expect(no.err.String()).To(ContainSubstring("no decision was made about call_1"), typed)
 		}
 		Expect(s.approvals(ctx)).To(BeEmpty())
 
 		By("showing the call without control characters, which a terminal would act on")
-		yes := at(ctx, "y\n", append([]string{"approve", "first", "--reason", "as agreed"}, as...)...).must(ctx, exit.OK)
+		yes := atTerminal(ctx, "y\n", append([]string{"approve", "first", "--reason", "as agreed"}, as...)...).must(ctx, exit.OK)
 		Expect(yes.err.String()).To(And(
 			ContainSubstring("  turn     "+s.namespace+"/first\n"), ContainSubstring(
 				"  tool     close_ticket\n  server   server\n  schema   schema\n"), ContainSubstring("  call     call_1\n"),
@@ -134,9 +135,9 @@ var _ = Describe("The commands approve and deny", func() {
 		}))
 
 		By("reporting that the call has a decision already")
-		again := at(ctx, "y\n", append([]string{"approve", "first"}, as...)...).must(ctx, exit.OK)
+		again := atTerminal(ctx, "y\n", append([]string{"approve", "first"}, as...)...).must(ctx, exit.OK)
 		Expect(again.out.String()).To(And(ContainSubstring("was already approved by "+who), ContainSubstring(": as agreed\n")))
-		late := at(ctx, "y\n", append([]string{"deny", "first"}, as...)...).must(ctx, exit.Failed)
+		late := atTerminal(ctx, "y\n", append([]string{"deny", "first"}, as...)...).must(ctx, exit.Failed)
 		Expect(late.err.String()).To(ContainSubstring("was already approved by " + who))
 		Expect(s.approvals(ctx)).To(HaveLen(1))
 	})
@@ -144,9 +145,9 @@ var _ = Describe("The commands approve and deny", func() {
 	It("decide about several calls: one by one, by name, or all together", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
 		both := map[string]string{"call_1": `{"id":1}`, "call_2": `{"id":2}`}
-		s.waiting(ctx, "first", both)
+		s.createWaitingTurn(ctx, "first", both)
 		as := s.as(s.user(ctx, "ada", approverRules...))
-		one := at(ctx, "n\ny\n", append([]string{"deny", "first", "-o", "name"}, as...)...).must(ctx, exit.Failed)
+		one := atTerminal(ctx, "n\ny\n", append([]string{"deny", "first", "-o", "name"}, as...)...).must(ctx, exit.Failed)
 		Expect(one.out.String()).To(MatchRegexp(`^toolapproval\.capstan\.dev/first-[0-9a-f]{16}\n$`))
 		Expect(s.approvals(ctx)).To(HaveExactElements(
 			HaveField("Spec", And(HaveField("CallID", "call_2"), HaveField("Decision", v1alpha1.ApprovalDenied)))))
@@ -164,22 +165,22 @@ var _ = Describe("The commands approve and deny", func() {
 		Expect(json.Unmarshal([]byte(named.out.String()), &made)).To(Succeed())
 		Expect(made.Kind + "/" + made.Spec.CallID).To(Equal("ToolApproval/call_1"))
 
-		s.waiting(ctx, "second", both)
-		all := at(ctx, "y\n", append([]string{"approve", "second", "--all"}, as...)...).must(ctx, exit.OK)
+		s.createWaitingTurn(ctx, "second", both)
+		all := atTerminal(ctx, "y\n", append([]string{"approve", "second", "--all"}, as...)...).must(ctx, exit.OK)
 		Expect(strings.Count(all.err.String(), "[y/N]")).To(Equal(1))
 		Expect(strings.Count(all.out.String(), " was approved by ")).To(Equal(2))
 	})
 
 	It("approve no call that they cannot show, unless a flag allows it", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
-		t := s.waiting(ctx, "first", map[string]string{"call_1": `{"id":1}`})
+		t := s.createWaitingTurn(ctx, "first", map[string]string{"call_1": `{"id":1}`})
 		other, err := canonical.Hash(json.RawMessage(`{"id":2}`))
 		Expect(err).NotTo(HaveOccurred())
 		t.Status.PendingApprovals[0].ArgumentsHash = other
 		Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
 		as := s.as(s.user(ctx, "ada", approverRules...))
 		for _, args := range [][]string{{}, {"-y"}} {
-			swapped := at(ctx, "y\n", append(append([]string{"approve", "first"}, args...), as...)...).must(ctx, exit.Failed)
+			swapped := atTerminal(ctx, "y\n", append(append([]string{"approve", "first"}, args...), as...)...).must(ctx, exit.Failed)
 			Expect(swapped.err.String()).To(And(ContainSubstring("the journal has no arguments with the hash in the Turn's status"),
 				ContainSubstring("add --without-arguments")))
 		}
@@ -187,15 +188,15 @@ var _ = Describe("The commands approve and deny", func() {
 
 		By("reporting why the arguments cannot be read")
 		blind := s.as(s.user(ctx, "eve", approverRules[0], approverRules[2]))
-		unread := at(ctx, "y\n", append([]string{"approve", "first"}, blind...)...).must(ctx, exit.Failed)
+		unread := atTerminal(ctx, "y\n", append([]string{"approve", "first"}, blind...)...).must(ctx, exit.Failed)
 		Expect(unread.err.String()).To(And(ContainSubstring("the arguments of call_1 cannot be read, so the call was not approved"),
 			ContainSubstring("the ClusterRole team-capstan-turn-reader"), ContainSubstring("add --without-arguments")))
 		Expect(s.approvals(ctx)).To(BeEmpty())
-		at(ctx, "y\n", append([]string{"deny", "first"}, blind...)...).must(ctx, exit.OK)
-		s.waiting(ctx, "second", map[string]string{"call_1": `{"id":1}`})
-		unseen := at(ctx, "y\n", append([]string{"approve", "second", "--without-arguments"}, blind...)...).must(ctx, exit.OK)
+		atTerminal(ctx, "y\n", append([]string{"deny", "first"}, blind...)...).must(ctx, exit.OK)
+		s.createWaitingTurn(ctx, "second", map[string]string{"call_1": `{"id":1}`})
+		unseen := atTerminal(ctx, "y\n", append([]string{"approve", "second", "--without-arguments"}, blind...)...).must(ctx, exit.OK)
 		Expect(unseen.err.String()).To(ContainSubstring("note: the arguments of call_1 cannot be shown: "))
-		s.waiting(ctx, "third", map[string]string{"call_1": `{"id":1}`})
+		s.createWaitingTurn(ctx, "third", map[string]string{"call_1": `{"id":1}`})
 		silent := capstan(ctx, append([]string{"approve", "third", "-y"}, blind...)...).must(ctx, exit.Failed)
 		Expect(silent.err.String()).To(And(ContainSubstring("the call was not approved"), ContainSubstring("add --without-arguments")))
 		capstan(ctx, append([]string{"approve", "third", "-y", "--without-arguments"}, blind...)...).must(ctx, exit.OK)
@@ -203,7 +204,7 @@ var _ = Describe("The commands approve and deny", func() {
 
 	It("wait until the Turn uses the decision, and fail with the reason if it does not", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
-		t := s.waiting(ctx, "first", map[string]string{"call_1": `{"id":1}`})
+		t := s.createWaitingTurn(ctx, "first", map[string]string{"call_1": `{"id":1}`})
 		as := append(s.as(s.user(ctx, "ada", approverRules...)), "--wait-seconds", "600")
 		latest := func() v1alpha1.ToolApproval {
 			GinkgoHelper()
@@ -214,7 +215,7 @@ var _ = Describe("The commands approve and deny", func() {
 		const why = "the API server has checked who decides only since 2026-11-22T04:01:42Z (ValidatingAdmissionPolicy p): decide again"
 		var names []string
 		for range 2 { // each command makes a new decision, because the Turn does not use the previous one
-			approve := at(ctx, "y\n", append([]string{"approve", "first"}, as...)...)
+			approve := atTerminal(ctx, "y\n", append([]string{"approve", "first"}, as...)...)
 			Eventually(ctx, func() []v1alpha1.ToolApproval { return s.approvals(ctx) }).Should(HaveLen(len(names) + 1))
 			Consistently(approve.code).ShouldNot(Receive())
 			name := latest().Name
@@ -230,7 +231,7 @@ var _ = Describe("The commands approve and deny", func() {
 		}
 
 		By("succeeding when the Turn continues")
-		approve := at(ctx, "y\n", append([]string{"approve", "first"}, as...)...)
+		approve := atTerminal(ctx, "y\n", append([]string{"approve", "first"}, as...)...)
 		Eventually(ctx, func() []v1alpha1.ToolApproval { return s.approvals(ctx) }).Should(HaveLen(len(names) + 1))
 		t.Status.PendingApprovals = nil
 		turnstatus.Wait(t, v1alpha1.TurnReasonQueued, "continues", 0, time.Now())
@@ -238,25 +239,25 @@ var _ = Describe("The commands approve and deny", func() {
 		approve.must(ctx, exit.OK)
 
 		By("reporting that the Turn has not continued yet")
-		s.waiting(ctx, "second", map[string]string{"call_1": `{"id":1}`})
-		slow := at(ctx, "y\n", append([]string{"deny", "second"}, append(as, "--wait-seconds", "1")...)...).must(ctx, exit.OK)
+		s.createWaitingTurn(ctx, "second", map[string]string{"call_1": `{"id":1}`})
+		slow := atTerminal(ctx, "y\n", append([]string{"deny", "second"}, append(as, "--wait-seconds", "1")...)...).must(ctx, exit.OK)
 		Expect(slow.err.String()).To(ContainSubstring(
 			"note: the Turn has not continued within 1 s; its state is AwaitingApproval: a call waits\n"))
 	})
 
 	It("use the token of --token for all requests", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
-		s.waiting(ctx, "first", map[string]string{"call_1": `{"id":1}`})
+		s.createWaitingTurn(ctx, "first", map[string]string{"call_1": `{"id":1}`})
 		admin := s.kubeconfig(clientcmdapi.AuthInfo{ClientCertificateData: apiConfig.CertData, ClientKeyData: apiConfig.KeyData})
 		token := s.user(ctx, "ada", approverRules...)
-		at(ctx, "y\n", "approve", "first", "--kubeconfig", admin, "--server", s.server.url, "--token", token,
+		atTerminal(ctx, "y\n", "approve", "first", "--kubeconfig", admin, "--server", s.server.url, "--token", token,
 			"--wait-seconds", "0").must(ctx, exit.OK)
 		Expect(s.approvals(ctx)).To(HaveExactElements(HaveField("Spec.DecidedBy", "system:serviceaccount:"+s.namespace+":ada")))
 	})
 
 	It("report errors", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
-		s.waiting(ctx, "first", map[string]string{"call_1": `{"id":1}`})
+		s.createWaitingTurn(ctx, "first", map[string]string{"call_1": `{"id":1}`})
 		s.turn(ctx, "busy")
 		end(ctx, s.turn(ctx, "over"))
 		parent := s.turn(ctx, "parent")
@@ -278,7 +279,7 @@ var _ = Describe("The commands approve and deny", func() {
 			{"absent", "there is no Turn " + s.namespace + "/absent", exit.Failed},
 			{"a/b/c", `"a/b/c" must be NAME or NAMESPACE/NAME of a Turn`, exit.Usage},
 		} {
-			got := at(ctx, "y\n", append([]string{"approve", tc.turn}, reader...)...).must(ctx, tc.code)
+			got := atTerminal(ctx, "y\n", append([]string{"approve", tc.turn}, reader...)...).must(ctx, tc.code)
 			Expect(got.err.String()).To(ContainSubstring(tc.want))
 		}
 		long := capstan(ctx, append([]string{"deny", "first", "-y", "--reason", strings.Repeat("x", 1025)}, reader...)...).must(ctx,
@@ -289,7 +290,7 @@ var _ = Describe("The commands approve and deny", func() {
 
 	It("complete the names of Turns that wait", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
-		s.waiting(ctx, "first", map[string]string{"call_1": `{"id":1}`})
+		s.createWaitingTurn(ctx, "first", map[string]string{"call_1": `{"id":1}`})
 		s.turn(ctx, "second")
 		as := s.as(s.user(ctx, "ada", approverRules...))
 		for _, verb := range []string{"approve", "deny"} {

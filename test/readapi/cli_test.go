@@ -95,31 +95,31 @@ var _ = Describe("The command line with a read API server", func() {
 		entries := story()
 		entries[1].Artifacts = []journal.Artifact{whole}
 		s.append(ctx, t, entries...)
-		at := []string{"-n", s.namespace, "--server", s.server.url, "--token", s.user(ctx, "reader", logRule)}
+		flags := []string{"-n", s.namespace, "--server", s.server.url, "--token", s.user(ctx, "reader", logRule)}
 
-		logs := capstan(ctx, append([]string{"logs", "first"}, at...)...).must(ctx, exit.OK)
+		logs := capstan(ctx, append([]string{"logs", "first"}, flags...)...).must(ctx, exit.OK)
 		Expect(logs.out.String()).To(HavePrefix("Turn helpdesk/first\n  run 1    executor capstan-0, epoch 1, 2026-04-09T12:00:01Z\n"))
 		Expect(logs.out.String()).To(ContainSubstring("| a secret word\n"))
 		Expect(logs.err.String()).To(BeEmpty())
 
-		redacted := capstan(ctx, append([]string{"export", "turn", "first"}, at...)...).must(ctx, exit.OK)
+		redacted := capstan(ctx, append([]string{"export", "turn", "first"}, flags...)...).must(ctx, exit.OK)
 		Expect(redacted.out.String()).To(And(Not(ContainSubstring("secret")), ContainSubstring(`"redacted":true`)))
-		content := capstan(ctx, append([]string{"export", "turn", "first", "--with-content"}, at...)...).must(ctx, exit.OK)
+		content := capstan(ctx, append([]string{"export", "turn", "first", "--with-content"}, flags...)...).must(ctx, exit.OK)
 		Expect(content.out.String()).To(ContainSubstring("a secret word"))
-		output := capstan(ctx, append([]string{"export", "turn", "first", "--artifact", whole.SHA256}, at...)...).must(ctx, exit.OK)
+		output := capstan(ctx, append([]string{"export", "turn", "first", "--artifact", whole.SHA256}, flags...)...).must(ctx, exit.OK)
 		Expect(output.out.String()).To(Equal("the whole output"))
 
 		By("reporting errors")
-		absent := capstan(ctx, append([]string{"logs", "absent"}, at...)...).must(ctx, exit.Failed)
+		absent := capstan(ctx, append([]string{"logs", "absent"}, flags...)...).must(ctx, exit.Failed)
 		Expect(absent.err.String()).To(ContainSubstring(`there is no Turn "absent"`))
-		at[len(at)-1] = s.user(ctx, "stranger")
-		refused := capstan(ctx, append([]string{"logs", "first"}, at...)...).must(ctx, exit.Failed)
+		flags[len(flags)-1] = s.user(ctx, "stranger")
+		refused := capstan(ctx, append([]string{"logs", "first"}, flags...)...).must(ctx, exit.Failed)
 		Expect(refused.err.String()).To(ContainSubstring("the ClusterRole team-capstan-turn-reader"))
 
 		By("reporting that a journal is empty")
 		s.turn(ctx, "second")
-		at[len(at)-1] = s.user(ctx, "third", logRule)
-		nothing := capstan(ctx, append([]string{"logs", "second"}, at...)...).must(ctx, exit.OK)
+		flags[len(flags)-1] = s.user(ctx, "third", logRule)
+		nothing := capstan(ctx, append([]string{"logs", "second"}, flags...)...).must(ctx, exit.OK)
 		Expect(nothing.err.String()).To(ContainSubstring("note: the journal of Turn second is empty: the Turn has not run"))
 	})
 
@@ -169,8 +169,8 @@ var _ = Describe("The command line with a read API server", func() {
 		}).Should(ContainSubstring("Completed: the model answered"))
 
 		By("recording the user of the certificate as the approver")
-		s.waiting(ctx, "second", map[string]string{"call_1": `{"id":1}`})
-		at(ctx, "y\n", "approve", "second", "--kubeconfig", s.kubeconfig(certificate), "--server", s.server.url,
+		s.createWaitingTurn(ctx, "second", map[string]string{"call_1": `{"id":1}`})
+		atTerminal(ctx, "y\n", "approve", "second", "--kubeconfig", s.kubeconfig(certificate), "--server", s.server.url,
 			"--wait-seconds", "0").must(ctx, exit.OK)
 		Expect(s.approvals(ctx)).To(HaveExactElements(HaveField("Spec.DecidedBy", Not(HavePrefix("system:serviceaccount:")))))
 	})
@@ -226,9 +226,9 @@ var _ = Describe("A server that other machines can reach", func() {
 		s := newTestEnv(ctx, func(o *readapi.Options) { o.CertFile, o.KeyFile = cert, key })
 		s.append(ctx, s.turn(ctx, "first"), story()...)
 		Expect(s.server.url).To(HavePrefix("https://127.0.0.1:"))
-		at := []string{"logs", "first", "-n", s.namespace, "--server", s.server.url, "--token", s.user(ctx, "reader", logRule)}
-		capstan(ctx, append(at, "--server-ca-file", cert)...).must(ctx, exit.OK)
-		unknown := capstan(ctx, at...).must(ctx, exit.Failed)
+		flags := []string{"logs", "first", "-n", s.namespace, "--server", s.server.url, "--token", s.user(ctx, "reader", logRule)}
+		capstan(ctx, append(flags, "--server-ca-file", cert)...).must(ctx, exit.OK)
+		unknown := capstan(ctx, flags...).must(ctx, exit.Failed)
 		Expect(unknown.err.String()).To(ContainSubstring("certificate signed by unknown authority"))
 	})
 
@@ -240,15 +240,15 @@ var _ = Describe("A server that other machines can reach", func() {
 		Expect(s.server.tls).To(HavePrefix("https://127.0.0.1:"))
 		token := s.user(ctx, "reader", logRule)
 		capstan(ctx, "logs", "first", "-n", s.namespace, "--server", s.server.url, "--token", token).must(ctx, exit.OK)
-		known := func(file string) int {
+		exitCodeWithCA := func(file string) int {
 			c := capstan(ctx, "logs", "first", "-n", s.namespace, "--server", s.server.tls, "--token", token, "--server-ca-file", file)
 			var code int
 			Eventually(c.code).Should(Receive(&code))
 			return code
 		}
-		Expect(known(cert)).To(Equal(exit.OK))
+		Expect(exitCodeWithCA(cert)).To(Equal(exit.OK))
 		newCert, newKey := certificate()
-		Expect(known(newCert)).To(Equal(exit.Failed))
+		Expect(exitCodeWithCA(newCert)).To(Equal(exit.Failed))
 		// The server must notice each of the two renames, because the kubelet also updates files by renames.
 		for from, to := range map[string]string{newCert: cert, newKey: key} {
 			data, err := os.ReadFile(from)
@@ -256,7 +256,7 @@ var _ = Describe("A server that other machines can reach", func() {
 			Expect(os.WriteFile(to+".new", data, 0o600)).To(Succeed())
 			Expect(os.Rename(to+".new", to)).To(Succeed())
 		}
-		Eventually(func() int { return known(newCert) }).Should(Equal(exit.OK))
+		Eventually(func() int { return exitCodeWithCA(newCert) }).Should(Equal(exit.OK))
 	})
 
 	It("does not start without a certificate", func(ctx SpecContext) {

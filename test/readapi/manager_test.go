@@ -20,7 +20,7 @@ import (
 	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
-// slowRules are the rules of a model that fails the first request, and does not answer a message with "wait".
+// slowRules are the rules of a model that fails the first request, and does not answer a message that contains "wait".
 const slowRules = `rules:
 - {times: 1, fault: {status: 503, message: busy}}
 - {when: {contains: wait}, fault: {hang: BeforeHeaders}}
@@ -35,7 +35,7 @@ var _ = Describe("A manager", func() {
 		token := s.user(ctx, "reader", logRule,
 			rbacv1.PolicyRule{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns"}, Verbs: []string{"get"}},
 			rbacv1.PolicyRule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"list"}})
-		at := []string{"--manager-namespace", s.namespace, "--kubeconfig", s.kubeconfig(clientcmdapi.AuthInfo{Token: token})}
+		flags := []string{"--manager-namespace", s.namespace, "--kubeconfig", s.kubeconfig(clientcmdapi.AuthInfo{Token: token})}
 
 		By("following a Turn that has not begun, to its end")
 		s.turn(ctx, "first")
@@ -45,7 +45,7 @@ var _ = Describe("A manager", func() {
 			g.Expect(apiClient.Get(ctx, key, &lease)).To(Succeed())
 			g.Expect(lease.Annotations[readapi.AddressAnnotation]).To(HavePrefix("http://127.0.0.1:"))
 		}).Should(Succeed())
-		first := capstan(ctx, append([]string{"logs", "-f", "first"}, at...)...).must(ctx, exit.OK)
+		first := capstan(ctx, append([]string{"logs", "-f", "first"}, flags...)...).must(ctx, exit.OK)
 		Expect(first.out.String()).To(And(
 			HavePrefix("Turn "+s.namespace+"/first\n  run 1    executor "+s.namespace+"-0, epoch 1, "),
 			ContainSubstring("  profile  house (house 1.0.0)\n"), ContainSubstring("user\n| What is new?\n"),
@@ -54,7 +54,7 @@ var _ = Describe("A manager", func() {
 		))
 
 		By("exporting it")
-		exported := capstan(ctx, append([]string{"export", "turn", "first"}, at...)...).must(ctx, exit.OK)
+		exported := capstan(ctx, append([]string{"export", "turn", "first"}, flags...)...).must(ctx, exit.OK)
 		Expect(exported.out.String()).To(And(ContainSubstring(`"kind":"finalized"`), Not(ContainSubstring("All is well"))))
 
 		By("following a Turn that is cancelled during a request to the model")
@@ -63,7 +63,7 @@ var _ = Describe("A manager", func() {
 			Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.SharedReference{Name: "support"}, Message: "wait"},
 		}
 		Expect(apiClient.Create(ctx, waiting)).To(Succeed())
-		second := capstan(ctx, append([]string{"logs", "-f", "second"}, at...)...)
+		second := capstan(ctx, append([]string{"logs", "-f", "second"}, flags...)...)
 		Expect(fake.Wait(ctx, func(st server.Stats) bool { return st.InFlight == 1 })).To(Succeed())
 		Eventually(second.out.String).Should(ContainSubstring("asking small of ModelProvider demo\n"))
 		patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"desiredState":"Cancelled"}}`))
@@ -72,10 +72,10 @@ var _ = Describe("A manager", func() {
 		Expect(second.out.String()).To(ContainSubstring("Cancelled: the turn was cancelled"))
 
 		By("reporting a Turn that does not exist, and a namespace without a manager")
-		absent := capstan(ctx, append([]string{"logs", "absent"}, at...)...).must(ctx, exit.Failed)
+		absent := capstan(ctx, append([]string{"logs", "absent"}, flags...)...).must(ctx, exit.Failed)
 		Expect(absent.err.String()).To(ContainSubstring("there is no Turn " + s.namespace + "/absent"))
-		at[1] = "default"
-		refused := capstan(ctx, append([]string{"logs", "first"}, at...)...).must(ctx, exit.Failed)
+		flags[1] = "default"
+		refused := capstan(ctx, append([]string{"logs", "first"}, flags...)...).must(ctx, exit.Failed)
 		Expect(refused.err.String()).To(ContainSubstring(`--manager-namespace "default"`))
 	})
 })

@@ -55,11 +55,11 @@ var _ = Describe("The command undo", func() {
 		shown := capstan(ctx, as("--dry-run")...).must(ctx, exit.OK)
 		Expect(shown.out.String()).To(Equal("Calls of Turn " + s.namespace + "/first, the newest first:\n  open (call call_1)\n" +
 			"    undo with close of ToolServer desk\n| {\n|   \"id\": \"T-1\"\n| }\n"))
-		Expect(at(ctx, "n\n", as()...).must(ctx, exit.Failed).err.String()).To(ContainSubstring("nothing was undone"))
+		Expect(atTerminal(ctx, "n\n", as()...).must(ctx, exit.Failed).err.String()).To(ContainSubstring("nothing was undone"))
 		Expect(s.undoTurns(ctx)).To(BeEmpty())
 
 		By("creating the Turn and waiting")
-		c := at(ctx, "y\n", as("--wait-seconds", "120")...)
+		c := atTerminal(ctx, "y\n", as("--wait-seconds", "120")...)
 		Eventually(s.undoTurns).WithArguments(ctx).WithTimeout(time.Minute).Should(HaveLen(1))
 		made := s.undoTurns(ctx)[0]
 		Expect(made.Name).To(HavePrefix("first-undo-"))

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// database writes a vulnerability database in which the function net/url.Parse is vulnerable, or an empty one.
+// database writes a vulnerability database and returns its URL. If findings is true, the function net/url.Parse is
+// vulnerable. Otherwise the database is empty.
 func database(t *testing.T, findings bool) string {
 	t.Helper()
 	dir := t.TempDir()

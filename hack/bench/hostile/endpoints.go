@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Endpoints are the endpoints of a server.
+// Endpoints holds the base URLs of a server. Its methods return the URLs of the endpoints.
 type Endpoints struct {
 	// URL is the base URL of all endpoints except the tarpit, and TarpitURL is the base URL of the tarpit.
 	URL       string `json:"url"`
@@ -53,12 +53,12 @@ func (e Endpoints) Listing(number int) string { return fmt.Sprintf("%s/listing/%
 // Noting returns the URL of an MCP server with one tool, "note".
 func (e Endpoints) Noting() string { return e.URL + "/noting" }
 
-// Stalling returns the URL of an MCP server with one tool, "note". It sends 250 KiB of each result and then nothing
-// more.
+// Stalling returns the URL of an MCP server with one tool, "note". The server sends 250 KiB of each result and then
+// nothing more.
 func (e Endpoints) Stalling() string { return e.URL + "/stalling" }
 
-// Notifying returns the URL of an MCP server with one tool, "note". Instead of results it sends notifications of
-// 1 MiB without end.
+// Notifying returns the URL of an MCP server with one tool, "note". Instead of results, the server sends notifications
+// of 1 MiB without end.
 func (e Endpoints) Notifying() string { return e.URL + "/notifying" }
 
 // Tarpit returns the URL of the endpoint with this number, which accepts connections and never sends a byte.

@@ -54,7 +54,7 @@ func beginEvents(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 }
 
-// writeDelta writes one event with a part of a reply.
+// writeDelta writes one event with a part of a reply. delta and finish are JSON.
 func writeDelta(w io.Writer, delta, finish string) {
 	_, _ = fmt.Fprintf(w, `data: {"id":"1","object":"chat.completion.chunk","created":1,"model":"m",`+
 		`"choices":[{"index":0,"delta":%s,"finish_reason":%s}]}`+

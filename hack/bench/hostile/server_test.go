@@ -119,7 +119,7 @@ func TestLongRepliesDiffer(t *testing.T) {
 	}
 }
 
-func TestBombIsSmallOnTheWireAndExceedsAStream(t *testing.T) {
+func TestBombIsSmallOnTheWireAndExceedsTheStreamLimit(t *testing.T) {
 	s := newServer(t)
 	header, content := post(t, s.Bombing()+completions, "{}")
 	if got := header.Get("Content-Encoding"); got != "gzip" {
@@ -227,7 +227,7 @@ func TestRefusalsAreErrorsOfOneMebibyte(t *testing.T) {
 	s := newServer(t)
 	text := read(t, contentOf(t, s.Refusing()+completions, "{}"))
 	if len(text) < refusalBytes || !json.Valid(text) {
-		t.Errorf("%d bytes, want valid JSON of %d", len(text), refusalBytes)
+		t.Errorf("%d bytes, want valid JSON of at least %d", len(text), refusalBytes)
 	}
 }
 

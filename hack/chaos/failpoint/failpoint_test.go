@@ -149,14 +149,14 @@ func TestLineInterruptsAtItsPoint(t *testing.T) {
 		"BeforeAppend":  {"a kind is found among those of one append", "mine/journal.append:before:prepared:1", other[:1], false},
 		"AfterAppend":   {"the append is done", "mine/journal.append:after:run.started:1", other[:2], false},
 		"BeforeRequest": {"an empty detail means all", "mine/model.request:before::1", other[:2], false},
-		"AfterSecond":   {"the first one passes", "mine/model.request:after::2", other[:6], false},
+		"AfterSecond":   {"the first request passes", "mine/model.request:after::2", other[:6], false},
 		"AfterFailure":  {"a call that failed was made", "mine/tool.call:after::1", other[:4], false},
 		"BeforeCall":    {"a tool is found by its name", "mine/tool.call:before:count:1", other[:3], false},
-		"OtherTool":     {"no call of another one kills", "mine/tool.call:before:look:1", other, true},
+		"OtherTool":     {"a call of another tool kills no process", "mine/tool.call:before:look:1", other, true},
 		"AnyTurn":       {"the effects on all Turns count", "*/tool.call:after::3", other[:4], false},
 		"Beginning":     {"the beginning of a name is enough", "mi*/tool.call:after::1", other[:4], false},
 		"NoSuchDetail":  {"a missing effect kills no process", "mine/journal.append:after:finalized:1", other, true},
-		"NotSoOften":    {"nor what happens less often", "mine/tool.call:after::3", other, true},
+		"NotSoOften":    {"an effect that happens only twice kills no process", "mine/tool.call:after::3", other, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			done, dead := world(t, tc.point, nil)

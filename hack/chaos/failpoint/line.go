@@ -42,8 +42,8 @@ type Step struct {
 func (l *Line) uidOf(name string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for uid, of := range l.names {
-		if of == name {
+	for uid, known := range l.names {
+		if known == name {
 			return uid
 		}
 	}

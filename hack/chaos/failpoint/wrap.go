@@ -100,7 +100,7 @@ type lineClient struct {
 	line *Line
 }
 
-// Create implements client.Client. The Turn of a sub-agent is an effect on the Turn that calls the sub-agent.
+// Create implements client.Client. The creation of a sub-agent's Turn is an effect on the Turn that calls it.
 func (c *lineClient) Create(ctx context.Context, obj client.Object, opts ...client.CreateOption) error {
 	create := func() error { return c.Client.Create(ctx, obj, opts...) }
 	owner := metav1.GetControllerOf(obj)

@@ -9,7 +9,7 @@ import (
 //go:embed coredns.yaml
 var dnsManifest string
 
-// fill replaces the names in capitals in the text of a file.
+// fill replaces the variables in the text of a file, such as $STATE.
 func (c *Cluster) fill(text string) string {
 	return strings.NewReplacer(
 		"$STATE", c.path(), "$SOCKET", c.socket(), "$CNI", c.config.CNI, "$BRIDGE", bridge, "$MTU", strconv.Itoa(bridgeMTU),

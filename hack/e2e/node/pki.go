@@ -45,7 +45,8 @@ var identities = []identity{
 	{file: "grace", name: "grace", organization: "helpdesk-leads"},
 }
 
-// readAPI is a certificate for the Service of the read API, as it is named in the cluster and at a port of the node.
+// readAPI returns the identity of a certificate for the read API. The certificate is valid for the name of the Service
+// in the cluster and for the address of the node.
 func readAPI(file string) identity {
 	return identity{file: file, name: "capstan-read", names: []string{"capstan-read.capstan-system.svc"}, addresses: []string{nodeIP}}
 }

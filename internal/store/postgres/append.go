@@ -14,8 +14,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// The statement begin adds the first entries of a journal, and advance adds later entries. Both write the journal's row
-// of capstan_turn, and write entries and artifacts only if they could write this row.
+// begin is the statement that adds the first entries of a journal, and advance is the statement that adds later
+// entries. Both write the journal's row of capstan_turn, and write entries and artifacts only if they could write this
+// row.
 //
 //  1. Of two concurrent appends, the later one waits until the transaction of the earlier one has ended, and then
 //     checks the row that this transaction has written. The isolation level "read committed" guarantees this for ON

@@ -40,7 +40,7 @@ func TestIsAway(t *testing.T) {
 			"the configuration stays invalid", "postgres://u@h/d?sslmode=verify-full&sslrootcert=/nowhere.pem",
 			false,
 		},
-		"URL of another database": {"the URL stays invalid", "mysql://h/d", false},
+		"URL of another database system": {"the URL stays invalid", "mysql://h/d", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := postgres.Open(t.Context(), tc.url)

@@ -50,7 +50,7 @@ func BenchmarkAppend(b *testing.B) {
 // benchmark returns the mean time of an append in nanoseconds.
 func benchmark(b *testing.B, j journal.Journal, writers int) float64 {
 	payload := append(append([]byte{'"'}, bytes.Repeat([]byte("reply "), 4096/6)...), '"')
-	b.SetParallelism((writers + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0)) // SetParallelism multiplies it by GOMAXPROCS
+	b.SetParallelism((writers + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0)) // SetParallelism multiplies by GOMAXPROCS
 	var turns atomic.Int64
 	b.ResetTimer()
 	b.RunParallel(func(pb *testing.PB) {

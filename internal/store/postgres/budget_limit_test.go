@@ -26,8 +26,8 @@ type ledgerStore interface {
 	budget.Ledger
 }
 
-// flakyModel is a model that works for a second, uses fewer tokens than its requests reserve, and fails from time to
-// time. Some of its requests are not sent.
+// flakyModel is a model that takes a second for each request, uses fewer tokens than the requests reserve, and fails
+// from time to time. Some of the failed requests were not sent.
 type flakyModel struct{}
 
 // Generate returns a reply or an error.
@@ -47,7 +47,7 @@ func (flakyModel) Generate(ctx context.Context, _ *model.Request) (*model.Reply,
 	return &model.Reply{Text: "Fine.", FinishReason: model.FinishStop, Usage: used}, nil
 }
 
-// tightBudget is a Budget that lets Turns wait, and that is raised whenever all Turns that have not ended wait for it.
+// tightBudget is a Budget that lets Turns wait. Its limits are raised whenever all unfinished Turns wait for it.
 type tightBudget struct {
 	mu                  sync.Mutex
 	tokens, turns       int64
@@ -101,8 +101,9 @@ func (a *tightBudget) raiseIfAllWait() {
 }
 
 // TestKilledTurnsUnderTightBudget runs Turns on executors that are killed at random appends. The Budget allows only few
-// requests at a time, and few Turns before its limits are raised. All Turns end within their time, because a request
-// that was cut off keeps no reservation and does not count as a Turn. In the end, the Budget equals the usage.
+// requests at a time, and few Turns before its limits are raised. All Turns end within their time: the next run of
+// a killed Turn closes the reservation of the request that was cut off, and a Turn whose request was not sent does not
+// count. In the end, the Budget equals the usage.
 func TestKilledTurnsUnderTightBudget(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) func(t *testing.T) []ledgerStore{
 		"sqlite": func(t *testing.T) func(*testing.T) []ledgerStore {
@@ -199,7 +200,8 @@ func runTightBudget(t *testing.T, stores []ledgerStore) {
 	t.Logf("%d killed runs, %d refused, %d times raised, %d tokens", a.kills, a.refused, a.generation, sum)
 }
 
-// runKillable runs a Turn in a process that is killed in the first epochs.
+// runKillable runs one epoch of a Turn. In the first eight epochs, the process is killed at a random append, unless the
+// epoch ends earlier.
 func runKillable(t *testing.T, j journal.Journal, a *tightBudget, uid string, epoch int64, timeLeft time.Duration) (*turn.Result, error) {
 	ctx, kill := context.WithCancelCause(t.Context())
 	defer kill(nil)

@@ -34,8 +34,8 @@ var errKilled = errors.New("killed")
 type killableStore struct {
 	journal.Journal
 	mu          sync.Mutex
-	appendsLeft int // until the kill
-	after       bool
+	appendsLeft int  // until the kill
+	after       bool // kill the process after the last append, not before it
 	kill        context.CancelCauseFunc
 }
 
@@ -57,8 +57,8 @@ func (m *killableStore) Append(ctx context.Context, uid string, entries ...journ
 	return err
 }
 
-// erraticModel is a model that needs one to three tokens for each reply, fails from time to time, and sometimes reports
-// a million tokens.
+// erraticModel is a model that needs one to three output tokens for each reply, fails from time to time, and sometimes
+// reports a million output tokens.
 type erraticModel struct{}
 
 // Generate returns a reply or an error.
@@ -75,7 +75,7 @@ func (erraticModel) Generate(context.Context, *model.Request) (*model.Reply, err
 
 // budgeted returns the input of a Turn that asks a model for an answer of at most 100 tokens. A token costs a tenth of
 // a USD.
-func budgeted(uid string, epoch int64, asked model.Provider, rules func() ([]budget.Rule, error)) *turn.Input {
+func budgeted(uid string, epoch int64, provider model.Provider, rules func() ([]budget.Rule, error)) *turn.Input {
 	price := decimal.NewFromInt(100_000)
 	return &turn.Input{
 		UID: uid, Epoch: epoch, Timeout: time.Minute, Limit: time.Minute,
@@ -90,7 +90,7 @@ func budgeted(uid string, epoch int64, asked model.Provider, rules func() ([]bud
 		Config: loop.Config{
 			Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 5, MaxDescendants: 5}, Budgets: rules,
 			Chain: []loop.Candidate{{
-				ProviderName: "p", Model: "m", Provider: asked, MaxOutputTokens: 100,
+				ProviderName: "p", Model: "m", Provider: provider, MaxOutputTokens: 100,
 				Retry:   loop.Retry{MaxAttempts: 20, InitialBackoff: time.Millisecond, MaxBackoff: time.Millisecond},
 				Pricing: &model.Pricing{Currency: "USD", Input: price, Output: price, CacheRead: price},
 			}},
@@ -98,9 +98,9 @@ func budgeted(uid string, epoch int64, asked model.Provider, rules func() ([]bud
 	}
 }
 
-// TestBudgetEqualsUsage runs many Turns on two executors that share a database, and kills each run at a random append
-// of its first epochs, before or after the append. The other executor continues the Turn. In the end, the Budget equals
-// the sum of the usage of all Turns, and nothing is reserved.
+// TestBudgetEqualsUsage runs many Turns on two executors that share a database. In the first four epochs of a Turn, it
+// kills the executor before or after a random append, and the other executor continues the Turn. In the end, the Budget
+// equals the sum of the usage of all Turns, and nothing is reserved.
 func TestBudgetEqualsUsage(t *testing.T) {
 	turns := 60
 	if n, err := strconv.Atoi(os.Getenv(turnsVariable)); err == nil {

@@ -34,8 +34,8 @@ var advice = map[string]string{
 const readOnly = "this server takes no writes: it is a standby, or was demoted. The URL must lead to the primary. It may " +
 	"name all servers, as in HOST1,HOST2; Capstan then uses the server that takes writes"
 
-// explain adds advice about what to do to an error. If a connection has failed, explain keeps only the cause of the
-// driver's error, because the error itself contains the configuration of the connection.
+// explain adds the matching advice to an error, if there is any. If a connection has failed, explain keeps only the
+// cause of the driver's error, because the error itself contains the configuration of the connection.
 func explain(err error) error {
 	connect, unconnected := errors.AsType[*pgconn.ConnectError](err)
 	if unconnected {

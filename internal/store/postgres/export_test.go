@@ -5,7 +5,7 @@ import (
 	"io/fs"
 )
 
-// OpenWith opens a database like a program with these migrations.
+// OpenWith opens a database as Open does, but with the migrations in dir.
 func OpenWith(ctx context.Context, databaseURL string, dir fs.FS) (*Store, error) {
 	return open(ctx, databaseURL, dir)
 }

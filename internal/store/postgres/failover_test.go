@@ -14,7 +14,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
-// calls are the first calls after a failover. Each works on the retired journal "old", which has one entry.
+// calls are calls of a store. They succeed if the retired journal "old" has one entry, and if the server that takes
+// writes has two entries of the journal "behind".
 var calls = map[string]func(ctx context.Context, s *postgres.Store) error{
 	"Append": func(ctx context.Context, s *postgres.Store) error { return s.Append(ctx, "new", entry(1, 1)) },
 	"Append that is refused": func(ctx context.Context, s *postgres.Store) error {
@@ -33,7 +34,7 @@ var calls = map[string]func(ctx context.Context, s *postgres.Store) error{
 	"Last": func(ctx context.Context, s *postgres.Store) error {
 		last, err := s.Last(ctx, "behind")
 		if err == nil && last != 2 {
-			err = fmt.Errorf("the last entry is %d, want the 2nd that the primary has", last)
+			err = fmt.Errorf("the last entry is %d, want 2, as on the primary", last)
 		}
 		return err
 	},

@@ -18,8 +18,8 @@ const (
 )
 
 // Retire marks journals as retired at the given time. It handles groups of up to 1000 journals, in transactions of at
-// most 10 s each. The last transaction of a group marks its journals. If the process is killed before, the journals are
-// not marked, and a later Retire completes the work.
+// most 10 s each. The last transaction of a group marks its journals. If the process is killed earlier, the journals
+// are not marked, and a later Retire completes the work.
 func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error {
 	for chunk := range slices.Chunk(uids, retireAtOnce) {
 		if err := s.closeHolds(ctx, chunk); err != nil {
@@ -29,7 +29,7 @@ func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error 
 			return err
 		}
 		// This is one transaction. The first statement waits for transactions that are storing memories of a Session.
-		// Later transactions find that the journal is retired, and store none.
+		// Later transactions find that the journal is retired, and store no memories.
 		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 				batch := &pgx.Batch{}

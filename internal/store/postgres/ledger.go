@@ -61,7 +61,7 @@ func (s *Store) CloseReservations(ctx context.Context, turns ...string) error {
 	return nil
 }
 
-// closeHolds charges the open reservations of holders whose work no process continues.
+// closeHolds charges the open reservations of Turns and tasks whose work no process continues.
 func (s *Store) closeHolds(ctx context.Context, uids []string) error {
 	turns, err := read(ctx, s, func(row pgx.CollectableRow) (turn string, err error) {
 		return turn, row.Scan(&turn)

@@ -184,10 +184,10 @@ func (s *Store) EmbedMemories(ctx context.Context, all []memories.Embedded) erro
 	return nil
 }
 
-// selected returns the conditions of a WHERE clause, and all arguments of the query: the arguments before and those of
-// the conditions. The first condition is always true, so that the clause is never empty.
-func selected(columns func(yield func(column, value string) bool), prefix string, before ...any) (where string, args []any) {
-	where, args = "true", before
+// selected returns the conditions of a WHERE clause, and all arguments of the query: the given arguments, followed by
+// the arguments of the conditions. The first condition is always true, so that the clause is never empty.
+func selected(columns func(yield func(column, value string) bool), prefix string, given ...any) (where string, args []any) {
+	where, args = "true", given
 	for column, value := range columns {
 		args = append(args, value)
 		where += fmt.Sprintf(" AND %s%s = $%d", prefix, column, len(args))
@@ -211,8 +211,9 @@ func (s *Store) ListMemories(ctx context.Context, q store.MemoryQuery) ([]memori
 		ORDER BY learned_at DESC, id COLLATE "C" DESC LIMIT $%d`, where, len(args)), args...)
 }
 
-// DeleteMemories deletes selected memories. It first ends the tasks that would learn them again. Each task has its own
-// transaction, so the caller must repeat DeleteMemories after an error. A step takes at most a minute.
+// DeleteMemories deletes selected memories. If the selector has no ID, DeleteMemories first ends the tasks that would
+// learn the memories again. Each task has its own transaction, so the caller must repeat DeleteMemories after an error.
+// A step takes at most a minute.
 func (s *Store) DeleteMemories(ctx context.Context, sel store.MemorySelector, at time.Time, limit int) (deleted int, err error) {
 	if sel.ID == "" {
 		if err := s.forgetSources(ctx, sel, at); err != nil {
@@ -231,8 +232,8 @@ func (s *Store) DeleteMemories(ctx context.Context, sel store.MemorySelector, at
 	return deleted, nil
 }
 
-// completeTasks sets the Sessions and requesters of waiting tasks that an executor of an older version has added
-// without them. It reads them from the records of the Turns.
+// completeTasks copies the Session and the requester from the record of a Turn to its waiting task, if an executor of
+// an older version has added the task without these fields.
 const completeTasks = `UPDATE capstan_task AS k SET session = r.session, requester = r.requester FROM capstan_record AS r
 	WHERE k.state < 2 AND k.kind = 'memory' AND k.session = '' AND k.requester = '' AND r.uid = left(k.uid, -length('/memory'))
 		AND (r.session <> '' OR r.requester <> '')`
@@ -280,7 +281,7 @@ func (s *Store) endScope(ctx context.Context, key string, scope memories.Scope) 
 			var result []byte
 			err := tx.QueryRow(ctx, `SELECT result FROM capstan_task WHERE uid = $1 AND state = 0 FOR UPDATE`, key).Scan(&result)
 			if errors.Is(err, pgx.ErrNoRows) {
-				return nil // all that it has learned is stored
+				return nil // the task has stored all memories that it learned
 			}
 			if err == nil {
 				err = k.SetResult(result, false)

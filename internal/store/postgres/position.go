@@ -16,7 +16,7 @@ const (
 	// to a point in time start a new timeline. A server that loaded a dump has another system identifier.
 	thisServer = `(SELECT system_identifier FROM pg_control_system()) || '-' || left(pg_walfile_name(pg_current_wal_lsn()), 8)`
 	// noServer replaces thisServer if the server does not reveal its identity; Aurora, for example, has no WAL of its
-	// own. A difference between noServer and another value is not a change of the server, because the user of another
+	// own. A difference between noServer and another value does not mean that the server changed: the user of another
 	// process may be able to read the identity.
 	noServer = `'1'`
 	// standbyConfirms is true if a commit of this session is acknowledged only after a standby has it.

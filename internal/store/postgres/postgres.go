@@ -100,8 +100,8 @@ func (s *Store) Check(ctx context.Context) error {
 	})
 }
 
-// retryOnce does the same as the method call, but repeats do once, on a new connection, if the connection is lost. do
-// must be idempotent.
+// retryOnce runs the function do with a timeout and explains its error. If the connection is lost, retryOnce runs do
+// once more, on a new connection. do must be idempotent.
 func (s *Store) retryOnce(ctx context.Context, timeout time.Duration, do func(context.Context) error) error {
 	return s.call(ctx, timeout, func(ctx context.Context) error {
 		err := do(ctx)
@@ -112,7 +112,7 @@ func (s *Store) retryOnce(ctx context.Context, timeout time.Duration, do func(co
 	})
 }
 
-// call runs do with a timeout and explains its error.
+// call runs the function do with a timeout and explains its error.
 func (s *Store) call(parent context.Context, timeout time.Duration, do func(context.Context) error) error {
 	if s.closed.Load() {
 		return ErrClosed

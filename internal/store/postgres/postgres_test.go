@@ -43,7 +43,7 @@ func entry(seq, epoch int64) journal.Entry {
 	}
 }
 
-// weaken sets the defaults of a database that are most likely to break the contract of a journal.
+// weaken gives a database the default settings that are most likely to break the contract of a journal.
 func weaken(tb testing.TB, databaseURL string) {
 	tb.Helper()
 	for _, set := range []string{

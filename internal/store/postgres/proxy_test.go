@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// loseAnswer is a payload. The proxy loses the response to it if lose is set.
+// loseAnswer is a payload. If the field lose of the proxy is true, the proxy loses the response to this payload.
 const loseAnswer = "lose the answer to this"
 
 // proxy forwards connections between a store and a server.
@@ -87,15 +87,15 @@ func (p *proxy) join(client, server net.Conn) {
 	p.conns = append(p.conns, client, server)
 	p.mu.Unlock()
 	var lose atomic.Bool
-	age := p.frozen.Load()
+	freezesBefore := p.frozen.Load()
 	p.group.Go(func() {
-		pass(server, client, func(said []byte) bool {
-			if p.frozen.Load() != age {
+		pass(server, client, func(data []byte) bool {
+			if p.frozen.Load() != freezesBefore {
 				<-p.over
 				return false
 			}
 			p.requests.Add(1)
-			if bytes.Contains(said, []byte(loseAnswer)) && p.lose.CompareAndSwap(true, false) {
+			if bytes.Contains(data, []byte(loseAnswer)) && p.lose.CompareAndSwap(true, false) {
 				lose.Store(true)
 			}
 			return true
@@ -111,8 +111,8 @@ func (p *proxy) join(client, server net.Conn) {
 	})
 }
 
-// pass copies data until a side is closed or look returns false. It then closes both sides.
-func pass(to io.WriteCloser, from io.ReadCloser, look func(said []byte) bool) {
+// pass copies data until a side is closed or the function look returns false. It then closes both sides.
+func pass(to io.WriteCloser, from io.ReadCloser, look func(data []byte) bool) {
 	defer hangUp(to)
 	defer hangUp(from)
 	buffer := make([]byte, 64<<10)

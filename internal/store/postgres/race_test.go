@@ -74,7 +74,7 @@ func TestNewerEpochFencesConcurrentWriter(t *testing.T) {
 				taken.Store(seq)
 			}
 		})
-		for err := journal.ErrSequence; errors.Is(err, journal.ErrSequence); { // until it writes before the old epoch
+		for err := journal.ErrSequence; errors.Is(err, journal.ErrSequence); { // until the newer epoch writes an entry
 			if err = heir.Append(t.Context(), uid, entry(taken.Load()+1, 2)); err != nil && !errors.Is(err, journal.ErrSequence) {
 				t.Errorf("Append of the newer epoch: %v, want ErrSequence or nil", err)
 			}
@@ -114,7 +114,7 @@ func TestConcurrentPurgesDeleteAll(t *testing.T) {
 		for _, s := range []*postgres.Store{one, other} {
 			group.Go(func() {
 				if _, err := s.Purge(t.Context(), at, 100); err != nil {
-					t.Errorf("Purge: %v, want no error of concurrent calls", err)
+					t.Errorf("Purge: %v, want no error, although another Purge runs at the same time", err)
 				}
 			})
 		}

@@ -203,7 +203,8 @@ func (s *Store) PurgeRecords(ctx context.Context, before time.Time, limit int) (
 	return s.deleteRecords(ctx, limit, true, w)
 }
 
-// DeletedUntil reads the row of a namespace, or the rows of all namespaces. It takes at most a minute.
+// DeletedUntil reads the noted time of a namespace, or the latest noted time of all namespaces. It takes at most a
+// minute.
 func (s *Store) DeletedUntil(ctx context.Context, namespace string) (time.Time, error) {
 	latest, err := read(ctx, s, pgx.RowTo[time.Time],
 		`SELECT until FROM capstan_record_deleted WHERE namespace = $1 OR $1 = '' ORDER BY until DESC LIMIT 1`, namespace)
@@ -214,17 +215,18 @@ func (s *Store) DeletedUntil(ctx context.Context, namespace string) (time.Time, 
 }
 
 // TrimRecords deletes the oldest records of the namespace that has the most records. It takes at most two minutes.
-func (s *Store) TrimRecords(ctx context.Context, most, limit int) (int, error) {
+func (s *Store) TrimRecords(ctx context.Context, maxRecords, limit int) (int, error) {
 	type row struct {
 		Namespace string
 		Records   int
 	}
 	found, err := read(ctx, s, pgx.RowToStructByPos[row],
 		`SELECT namespace, count(*)::bigint FROM capstan_record GROUP BY namespace ORDER BY 2 DESC LIMIT 1`)
-	if err != nil || len(found) == 0 || found[0].Records <= most {
+	if err != nil || len(found) == 0 || found[0].Records <= maxRecords {
 		return 0, err
 	}
-	return s.deleteRecords(ctx, min(limit, found[0].Records-most), true, whereSelected(store.RecordSelector{Namespace: found[0].Namespace}))
+	fullest := whereSelected(store.RecordSelector{Namespace: found[0].Namespace})
+	return s.deleteRecords(ctx, min(limit, found[0].Records-maxRecords), true, fullest)
 }
 
 // DeleteRecords deletes selected records. It takes at most a minute.

@@ -63,7 +63,7 @@ func TestJournalsOfPreviousVersionContinue(t *testing.T) {
 	}
 	write(1)
 	want := []journal.Entry{entry(1, 3)}
-	for range 2 { // the loop migrates the schema down at its end
+	for range 2 { // each pass ends with a migration of the schema down to version 1
 		s, err := postgres.Open(t.Context(), databaseURL)
 		if err != nil {
 			t.Fatalf("Open: %v", err)
@@ -194,8 +194,8 @@ func TestConcurrentMigrationByTwoVersions(t *testing.T) {
 		if err != nil {
 			t.Fatalf("Open: %v, want the complete newest schema", err)
 		}
-		if i, err := s.State(t.Context()); err != nil || i.ID == "" {
-			t.Errorf("State: %+v, %v; want a state with an ID", i, err)
+		if st, err := s.State(t.Context()); err != nil || st.ID == "" {
+			t.Errorf("State: %+v, %v; want a state with an ID", st, err)
 		}
 		if err := s.Close(); err != nil {
 			t.Error(err)

@@ -79,7 +79,7 @@ func charge(ctx context.Context, tx pgx.Tx, h task.Held, c *task.Charge) error {
 	return setJSON(ctx, tx, `UPDATE capstan_task SET open = $2 WHERE uid = $1`, h.Key(), next.Open)
 }
 
-// fromJSON scans a column with JSON into the value to which the field into points.
+// fromJSON is a target for a column with JSON. The field into points to the value that receives the decoded JSON.
 type fromJSON struct{ into any }
 
 // ScanBytes reads the column.
@@ -95,7 +95,7 @@ func setJSON(ctx context.Context, tx pgx.Tx, query, key string, value any) error
 	return err
 }
 
-// dropUnbegun deletes a task whose work has ended before it began, because such a task counts for no limit.
+// dropUnbegun deletes a task whose work ended before it began, because such a task does not count against any limit.
 const dropUnbegun = `DELETE FROM capstan_task WHERE uid = $1 AND state = 2 AND begun_at = 0`
 
 // claimTask claims the next task. Of two concurrent claims, the later one takes another task.
@@ -105,7 +105,7 @@ const claimTask = `UPDATE capstan_task SET claim = claim + 1, due_at = $3 WHERE 
 	RETURNING uid, kind, namespace, turn, agent, session, requester, created_at, claim, attempts, state, result, reserved`
 
 // ClaimTask claims a task. It takes at most 20 s. If the connection is lost, ClaimTask returns an error, but a task may
-// be claimed until the given time.
+// be claimed until search.Until.
 func (s *Store) ClaimTask(ctx context.Context, search task.Search) (claimed *task.Task, err error) {
 	for _, after := range []string{search.After, ""} {
 		err := s.change(ctx, func(ctx context.Context, tx pgx.Tx) error {
@@ -168,20 +168,20 @@ func (s *Store) held(ctx context.Context, next func(ctx context.Context, tx pgx.
 
 // change executes a transaction, and does not repeat it if the connection is lost. It takes at most 10 s.
 func (s *Store) change(ctx context.Context, do func(ctx context.Context, tx pgx.Tx) error) error {
-	var kept error
+	var refusal error
 	err := s.call(ctx, appendTimeout, func(ctx context.Context) error {
 		err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return do(ctx, tx) })
 		_, overLimit := errors.AsType[*task.Refusal](err)
 		_, overBudget := errors.AsType[*budget.Refusal](err)
 		if overLimit || overBudget || errors.Is(err, task.ErrLost) {
-			kept, err = err, nil // the server has not failed
+			refusal, err = err, nil // the server has not failed
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return kept
+	return refusal
 }
 
 // RenewTask extends a claim. It takes at most 10 s.

@@ -49,7 +49,7 @@ func (s *Store) Check(ctx context.Context) error {
 
 // checkFile returns an error if the file is not the file that was opened, or if its header has changed.
 func (s *Store) checkFile() error {
-	now, err := os.Stat(s.path)
+	current, err := os.Stat(s.path)
 	if err != nil {
 		return fmt.Errorf("failed to find the file of the journal, which this process still holds: stop the manager before you move it: %w",
 			err)
@@ -58,7 +58,7 @@ func (s *Store) checkFile() error {
 	if err != nil {
 		return fmt.Errorf("failed to check the file of the journal %q: %w", s.path, err)
 	}
-	if !os.SameFile(opened, now) {
+	if !os.SameFile(opened, current) {
 		return fmt.Errorf("the file of the journal %q was replaced: restart the manager to use the new file", s.path)
 	}
 	// Read through the open file. Opening and closing the file again would release SQLite's locks on it.

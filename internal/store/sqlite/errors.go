@@ -39,7 +39,7 @@ func isDamage(err error) bool {
 	return c == sqlite3.SQLITE_CORRUPT || c == sqlite3.SQLITE_NOTADB || errors.Is(err, errDamaged)
 }
 
-// explain adds advice about what to do to an error, if there is any.
+// explain adds the matching advice to an error, if there is any.
 func explain(err error) error {
 	help := advice[code(err)]
 	if isDamage(err) {

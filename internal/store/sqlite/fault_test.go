@@ -59,7 +59,7 @@ func writeJournals(t *testing.T, path string) (uids []string) {
 	return uids
 }
 
-// overwrite writes random bytes into a part of a file. from and to are fractions of its size.
+// overwrite writes random bytes into a part of a file. from and to are fractions of the file's size.
 func overwrite(t *testing.T, path string, from, to float64) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)

@@ -79,16 +79,16 @@ func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (purged 
 // purge deletes at most about purgePages pages of journals, and returns how many journals it has deleted completely.
 // It deletes the head of a journal last, so that a later purge finds the rest.
 func (t *tx) purge(uids []string) (purged int, err error) {
-	left := int64(purgePages)
+	pagesLeft := int64(purgePages)
 	for _, uid := range uids {
-		entries, err := t.prune(ofEntries, uid, &left)
+		entries, err := t.prune(ofEntries, uid, &pagesLeft)
 		t.added.Entries -= entries
-		if err != nil || left <= 0 {
+		if err != nil || pagesLeft <= 0 {
 			return purged, err
 		}
-		artifacts, err := t.prune(ofArtifacts, uid, &left)
+		artifacts, err := t.prune(ofArtifacts, uid, &pagesLeft)
 		t.added.Artifacts -= artifacts
-		if err != nil || left <= 0 {
+		if err != nil || pagesLeft <= 0 {
 			return purged, err
 		}
 		heads, err := t.exec(`DELETE FROM head WHERE uid = ?`, uid)
@@ -98,7 +98,7 @@ func (t *tx) purge(uids []string) (purged int, err error) {
 		t.added.Journals -= heads
 		t.added.Retired -= heads
 		purged++
-		if left--; left <= 0 {
+		if pagesLeft--; pagesLeft <= 0 {
 			return purged, nil
 		}
 	}
@@ -120,10 +120,10 @@ var (
 	}
 )
 
-// prune deletes rows of a journal while left is positive, and subtracts the pages of each row from left. If left is
-// still positive afterwards, prune has deleted all rows.
-func (t *tx) prune(p part, uid string, left *int64) (deleted int64, err error) {
-	last, err := t.lastKey(p, uid, left)
+// prune deletes rows of a journal while pagesLeft is positive, and subtracts the pages of each row from pagesLeft. If
+// pagesLeft is still positive afterwards, prune has deleted all rows.
+func (t *tx) prune(p part, uid string, pagesLeft *int64) (deleted int64, err error) {
+	last, err := t.lastKey(p, uid, pagesLeft)
 	if err != nil || last == nil {
 		return 0, err
 	}
@@ -131,19 +131,19 @@ func (t *tx) prune(p part, uid string, left *int64) (deleted int64, err error) {
 }
 
 // lastKey returns the key of the last row that prune may delete, or nil if there is no row. It subtracts the pages of
-// the rows from left.
-func (t *tx) lastKey(p part, uid string, left *int64) (last any, err error) {
+// the rows from pagesLeft.
+func (t *tx) lastKey(p part, uid string, pagesLeft *int64) (last any, err error) {
 	rows, err := t.Query(p.find, uid) //nolint:noctx // because the transaction carries the context
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close() //nolint:errcheck // because rows.Err below reports every error
-	for *left > 0 && rows.Next() {
+	for *pagesLeft > 0 && rows.Next() {
 		var bytes int64
 		if err := rows.Scan(&last, &bytes); err != nil {
 			return nil, err
 		}
-		*left -= 1 + bytes/pageBytes
+		*pagesLeft -= 1 + bytes/pageBytes
 	}
 	return last, rows.Err()
 }

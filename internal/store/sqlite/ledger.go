@@ -32,7 +32,7 @@ func (t *tx) applyLedger(uid string, entries []journal.Entry) (refusal *budget.R
 	return nil, nil //nolint:nilnil // because nothing is refused
 }
 
-// closeHolds charges the open reservations of holders whose work no process continues.
+// closeHolds charges the open reservations of Turns and tasks whose work no process continues.
 func (t *tx) closeHolds(holders []string) error {
 	for _, holder := range holders {
 		if err := budget.Apply(ledger{t}, holder, &budget.Change{}); err != nil {

@@ -29,7 +29,7 @@ const (
 // acquire locks the journal of a path until the returned file is closed or the process exits.
 //
 // 1. SQLite's own locks are not enough: they last for one transaction, so several processes could use the file.
-// 2. The lock is on a separate file, because some file systems (NFS) do not distinguish both kinds of locks.
+// 2. The lock is on a separate file, because some file systems (NFS) do not distinguish the two kinds of locks.
 // 3. The lock file is never removed: a process could remove the file that its successor has locked.
 func acquire(ctx context.Context, path string) (*os.File, error) {
 	f, err := os.OpenFile(path+lockSuffix, os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // because the operator names the file

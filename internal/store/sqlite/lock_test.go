@@ -99,7 +99,7 @@ func TestOpenWhileAnotherProcessUsesFile(t *testing.T) {
 			if err := errors.Join(r.Close(), tc.end(child, in)); err != nil {
 				t.Fatal(err)
 			}
-			checkWorks(t, openAt(t, path), "a", 1) // tc.reason
+			checkWorks(t, openAt(t, path), "a", 1) // because of tc.reason
 		})
 	}
 }

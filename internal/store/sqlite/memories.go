@@ -191,15 +191,15 @@ func (s *Store) find(ctx context.Context, owner string, search memories.Search, 
 	return all, nil
 }
 
-// nearest compares the vectors of all memories of an owner with the vector to.
-func (s *Store) nearest(ctx context.Context, owner string, to ranking.Vector, now int64) (*store.Nearest, error) {
+// nearest compares the vectors of all memories of an owner with a target vector.
+func (s *Store) nearest(ctx context.Context, owner string, target ranking.Vector, now int64) (*store.Nearest, error) {
 	rows, err := s.db.QueryContext(ctx, `SELECT id, vector FROM memory WHERE owner = ? AND expires_at > ? AND space = ?`,
-		owner, now, to.Space)
+		owner, now, target.Space)
 	if err != nil {
 		return nil, s.failed(err)
 	}
 	defer rows.Close() //nolint:errcheck // because rows.Err below reports every error
-	n := &store.Nearest{To: to}
+	n := &store.Nearest{To: target}
 	for rows.Next() {
 		var id string
 		var vector sql.RawBytes
@@ -323,7 +323,7 @@ func (t *tx) endScope(key string, scope memories.Scope) error {
 	//nolint:noctx // because the transaction carries the context
 	err := t.QueryRow(`SELECT result FROM task WHERE uid = ? AND state = 0`, key).Scan(&result)
 	if errors.Is(err, sql.ErrNoRows) {
-		return nil // all that it has learned is stored
+		return nil // the task has stored all memories that it learned
 	}
 	if err == nil {
 		err = k.SetResult([]byte(result), false)

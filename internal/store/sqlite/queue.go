@@ -15,11 +15,12 @@ type queue struct {
 	mu    sync.Mutex
 	calls calls
 	added uint64
-	// now is the start of the last append that the writer took. The start of an append is the number of bytes that its
-	// namespace has written before it, but not less than now when the append arrived. ends holds the end of the last
-	// append of each namespace: its start plus its bytes. Both are reset when no append is waiting.
-	now  int64
-	ends map[string]int64
+	// virtualTime, measured in bytes, is the start of the last append that the writer took. The start of an append is
+	// the end of the previous append of its namespace, but not less than virtualTime when the append arrived. ends
+	// holds the end of the last append of each namespace: its start plus its bytes. When no append is waiting,
+	// virtualTime is 0 and ends is empty.
+	virtualTime int64
+	ends        map[string]int64
 }
 
 func newQueue() *queue { return &queue{ready: make(chan struct{}, 1), ends: map[string]int64{}} }
@@ -28,7 +29,7 @@ func (q *queue) add(call *appendCall) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.added++
-	call.start, call.number = max(q.now, q.ends[call.namespace]), q.added
+	call.start, call.number = max(q.virtualTime, q.ends[call.namespace]), q.added
 	q.ends[call.namespace] = call.start + call.bytes
 	heap.Push(&q.calls, call)
 	q.signal()
@@ -58,17 +59,17 @@ func (q *queue) take() []*appendCall {
 			break
 		}
 		next := heap.Pop(&q.calls).(*appendCall)
-		next.taken, q.now = true, next.start
+		next.taken, q.virtualTime = true, next.start
 		batch = append(batch, next)
 	}
 	q.signal()
 	return batch
 }
 
-// signal tells the writer that appends are waiting, or resets the measures if there are none.
+// signal tells the writer that appends are waiting, or resets virtualTime and ends if none are.
 func (q *queue) signal() {
 	if len(q.calls) == 0 {
-		q.now = 0
+		q.virtualTime = 0
 		clear(q.ends)
 		return
 	}

@@ -138,7 +138,7 @@ func (s *Store) PurgeRecords(ctx context.Context, before time.Time, limit int) (
 	return s.deleteRecords(ctx, limit, true, "completed < ?", before.UnixMicro())
 }
 
-// DeletedUntil reads the row of a namespace, or the rows of all namespaces.
+// DeletedUntil reads the noted time of a namespace, or the latest noted time of all namespaces.
 func (s *Store) DeletedUntil(ctx context.Context, namespace string) (time.Time, error) {
 	var until sql.NullInt64
 	err := s.db.QueryRowContext(ctx, `SELECT max(until) FROM record_deleted WHERE namespace = ?1 OR ?1 = ''`, namespace).Scan(&until)
@@ -149,7 +149,7 @@ func (s *Store) DeletedUntil(ctx context.Context, namespace string) (time.Time, 
 }
 
 // TrimRecords deletes the oldest records of the namespace that has the most records, in one transaction.
-func (s *Store) TrimRecords(ctx context.Context, most, limit int) (int, error) {
+func (s *Store) TrimRecords(ctx context.Context, maxRecords, limit int) (int, error) {
 	var namespace string
 	var n int
 	err := s.db.QueryRowContext(ctx, `SELECT namespace, count(*) AS n FROM turn_record GROUP BY namespace ORDER BY n DESC LIMIT 1`).Scan(
@@ -159,10 +159,10 @@ func (s *Store) TrimRecords(ctx context.Context, most, limit int) (int, error) {
 		return 0, nil
 	case err != nil:
 		return 0, s.failed(err)
-	case n <= most:
+	case n <= maxRecords:
 		return 0, nil
 	}
-	return s.deleteRecords(ctx, min(limit, n-most), true, "namespace = ?", namespace)
+	return s.deleteRecords(ctx, min(limit, n-maxRecords), true, "namespace = ?", namespace)
 }
 
 // DeleteRecords deletes selected records in one transaction.

@@ -58,7 +58,7 @@ func TestJournalsOfPreviousVersionContinue(t *testing.T) {
 	})
 	want := []journal.Entry{entry(1), entry(2)}
 	want[1].Epoch, want[1].Time, want[1].Payload = 3, time.Unix(2, 5e8).UTC(), []byte("[1]")
-	for range 2 { // the loop migrates the schema down at its end
+	for range 2 { // each pass ends with a migration of the schema down to version 1
 		s := openAt(t, path)
 		got, err := journal.Collect(t.Context(), s, "a")
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {

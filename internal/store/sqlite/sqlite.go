@@ -109,7 +109,7 @@ func (s *Store) release() (err error) {
 		err = s.db.Close()
 	}
 	if s.file != nil {
-		err = errors.Join(err, s.file.Close()) // after the database: closing it releases the process's locks on the file
+		err = errors.Join(err, s.file.Close()) // after the database: closing the file releases the process's locks on it
 	}
 	return errors.Join(err, s.lock.Close()) // last: from now on, another process may use the file
 }

@@ -91,7 +91,7 @@ func (t *tx) setJSON(query string, value any, key string) error {
 	return err
 }
 
-// dropUnbegun deletes a task whose work has ended before it began, because such a task counts for no limit.
+// dropUnbegun deletes a task whose work ended before it began, because such a task does not count against any limit.
 func (t *tx) dropUnbegun(key string) error {
 	_, err := t.exec(`DELETE FROM task WHERE uid = ? AND state = 2 AND begun_at = 0`, key)
 	return err
@@ -108,24 +108,24 @@ func (s *Store) ClaimTask(ctx context.Context, search task.Search) (*task.Task, 
 		return nil, err
 	}
 	for _, after := range []string{search.After, ""} {
-		wanted := []any{search.Now.UnixMicro(), after, string(except)}
+		dueArgs := []any{search.Now.UnixMicro(), after, string(except)}
 		// A transaction of the writer costs a flush to disk, so first check whether a task is due.
-		due, err := s.queryStrings(ctx, dueTask, wanted...)
+		due, err := s.queryStrings(ctx, dueTask, dueArgs...)
 		if err != nil {
 			return nil, s.failed(err)
 		}
 		if len(due) == 0 {
 			continue
 		}
-		if t, err := s.claim(ctx, search.Until, wanted); t != nil || err != nil {
+		if t, err := s.claim(ctx, search.Until, dueArgs); t != nil || err != nil {
 			return t, err
 		}
 	}
 	return nil, nil //nolint:nilnil // because no task is due
 }
 
-// claim claims the next task until a time, if one is still due. wanted are the arguments of dueTask.
-func (s *Store) claim(ctx context.Context, until time.Time, wanted []any) (claimed *task.Task, err error) {
+// claim claims the next due task until a time, if a task is still due. dueArgs are the arguments of dueTask.
+func (s *Store) claim(ctx context.Context, until time.Time, dueArgs []any) (claimed *task.Task, err error) {
 	err = s.change(ctx, func(t *tx) error {
 		var k task.Task
 		var created, reserved int64
@@ -134,7 +134,7 @@ func (s *Store) claim(ctx context.Context, until time.Time, wanted []any) (claim
 		//nolint:noctx // because the transaction carries the context
 		row := t.QueryRow(`UPDATE task SET claim = claim + 1, due_at = ? WHERE uid = (`+dueTask+`)
 			RETURNING uid, kind, namespace, turn, agent, session, requester, created_at, claim, attempts, state, result, reserved`,
-			append([]any{until.UnixMicro()}, wanted...)...)
+			append([]any{until.UnixMicro()}, dueArgs...)...)
 		err := row.Scan(&k.UID, &kind, &k.Namespace, &k.Turn, &k.Agent, &k.Session, &k.Requester, &created, &k.Claim, &k.Attempts, &state,
 			&result, &reserved)
 		if errors.Is(err, sql.ErrNoRows) {
@@ -162,16 +162,16 @@ func (s *Store) claim(ctx context.Context, until time.Time, wanted []any) (claim
 	return claimed, nil
 }
 
-// held executes a statement for a claimed task whose state is less than below, and then the function rest in the same
-// transaction. rest may be nil. held returns task.ErrLost if the claim is no longer valid.
-func (s *Store) held(ctx context.Context, h task.Held, below int, rest func(t *tx) error, query string, args ...any) error {
+// held executes a statement for a claimed task whose state is less than stateLimit, and then the function next in the
+// same transaction. next may be nil. held returns task.ErrLost if the claim is no longer valid.
+func (s *Store) held(ctx context.Context, h task.Held, stateLimit int, next func(t *tx) error, query string, args ...any) error {
 	lost := false
 	err := s.change(ctx, func(t *tx) error {
-		n, err := t.exec(query+` WHERE uid = ? AND claim = ? AND state < ?`, append(args, h.Key(), h.Claim, below)...)
-		if lost = err == nil && n == 0; err != nil || lost || rest == nil {
+		n, err := t.exec(query+` WHERE uid = ? AND claim = ? AND state < ?`, append(args, h.Key(), h.Claim, stateLimit)...)
+		if lost = err == nil && n == 0; err != nil || lost || next == nil {
 			return err
 		}
-		return rest(t)
+		return next(t)
 	})
 	if err == nil && lost {
 		return task.ErrLost

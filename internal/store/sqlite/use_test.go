@@ -16,7 +16,7 @@ import (
 func TestUse(t *testing.T) {
 	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
 	limits := quota.Limits{Total: 8 << 20}
-	judge := func() (hog, victim quota.Verdict, bytes int64) {
+	evaluate := func() (hog, victim quota.Verdict, bytes int64) {
 		t.Helper()
 		u, err := s.Use(t.Context())
 		if err != nil || u.Free <= 0 {
@@ -28,7 +28,7 @@ func TestUse(t *testing.T) {
 	content := make([]byte, 100<<10)
 	write := func(namespace, uid string) {
 		t.Helper()
-		if _, err := rand.Read(content); err != nil { // compression cannot make it smaller
+		if _, err := rand.Read(content); err != nil { // so that compression cannot make the content smaller
 			t.Fatal(err)
 		}
 		e := entry(1)
@@ -40,9 +40,10 @@ func TestUse(t *testing.T) {
 	write("victim", "victim-0")
 	var uids []string
 	for i := 0; ; i++ {
-		hog, victim, bytes := judge()
+		hog, victim, bytes := evaluate()
 		if victim.New || bytes > limits.Total/2 {
-			t.Fatalf("after %d journals of the other, %d bytes: %+v, %+v; want the other to wait, and alone", i, bytes, hog, victim)
+			t.Fatalf("after %d journals of hog, %d bytes are used; hog: %+v, victim: %+v; want victim never to wait, and hog to wait "+
+				"before half of the limit is used", i, bytes, hog, victim)
 		}
 		if hog.New {
 			break
@@ -50,17 +51,17 @@ func TestUse(t *testing.T) {
 		uids = append(uids, fmt.Sprintf("hog-%d", i))
 		write("hog", uids[i])
 	}
-	_, _, before := judge()
+	_, _, before := evaluate()
 	if err := s.Retire(t.Context(), time.Unix(1, 0), uids...); err != nil {
 		t.Fatal(err)
 	}
-	if hog, _, _ := judge(); !hog.New {
-		t.Error("the namespace need not wait, want it to wait while its retired journals are kept")
+	if hog, _, _ := evaluate(); !hog.New {
+		t.Error("hog need not wait, want it to wait while its retired journals are kept")
 	}
 	if _, err := s.Purge(t.Context(), time.Unix(1, 0), len(uids)); err != nil {
 		t.Fatal(err)
 	}
-	if hog, _, after := judge(); hog.New || after > before/2 {
-		t.Errorf("after the purge %d bytes of %d are used: %+v; want the namespace to write again", after, before, hog)
+	if hog, _, after := evaluate(); hog.New || after > before/2 {
+		t.Errorf("after the purge %d bytes of %d are used: %+v; want hog to write again, and at most half of the bytes", after, before, hog)
 	}
 }

@@ -30,7 +30,7 @@ type appendCall struct {
 	refused   error      // the reason why the append is refused, or nil; set by the writer
 	done      chan error // buffered, so that the writer never waits
 
-	// The queue sets these fields: the start of the append in bytes (see queue.now), its number in the order of
+	// The queue sets these fields: the start of the append in bytes (see queue.virtualTime), its number in the order of
 	// arrival, its index in the heap, and whether the append has left the queue.
 	start  int64
 	number uint64
@@ -89,7 +89,7 @@ func changed(result sql.Result, err error) (int64, error) {
 
 // Append passes entries to the writer and waits until they are on disk. It returns journal.ErrFenced or
 // journal.ErrSequence for entries that do not follow the existing ones, and ErrClosed after Close. If ctx ends before
-// the writer has taken the entries, Append writes nothing and returns. Later, the end of ctx has no effect.
+// the writer has taken the entries, Append writes nothing and returns. After that, the end of ctx has no effect.
 func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
 	if len(entries) == 0 {
 		return nil

@@ -123,8 +123,8 @@ func TestCommandServesUntilItIsStopped(t *testing.T) {
 	}
 }
 
-// TestStopFinishesAnswersAndCutsHangs stops a server during an answer and during a hang.
-func TestStopFinishesAnswersAndCutsHangs(t *testing.T) {
+// TestStopCutsHangs stops a server that has answered one request and hangs in another one.
+func TestStopCutsHangs(t *testing.T) {
 	cfg, err := server.ParseConfig([]byte(`
 rules:
 - when: {contains: hang}

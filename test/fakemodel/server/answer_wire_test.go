@@ -99,7 +99,7 @@ func TestStreamAndWholeResponseHaveTheSameContent(t *testing.T) {
 		Billed: 2, BilledInputTokens: 4, BilledOutputTokens: 22,
 	}
 	if diff := cmp.Diff(wantStats, stats); diff != "" {
-		t.Errorf("a client that has its answer must find it counted (-want +got):\n%s", diff)
+		t.Errorf("a client that has its answer must find its request counted (-want +got):\n%s", diff)
 	}
 }
 
@@ -144,7 +144,7 @@ func TestEventsOnTheWire(t *testing.T) {
 		`[DONE]`,
 	}
 	if diff := cmp.Diff(want, events); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		t.Errorf("events (-want +got):\n%s", diff)
 	}
 }
 
@@ -207,12 +207,12 @@ rules:
 	limited.MaxCompletionTokens = 2
 	got, err := receive(openStream(t.Context(), t, fake.client, limited))
 	if diff := cmp.Diff(received{Text: "This is ", Chunks: 1, Finish: openai.FinishReasonLength}, got); diff != "" || err != nil {
-		t.Errorf("the token limit must cut, have error %v (-want +got):\n%s", err, diff)
+		t.Errorf("the answer must be cut at the token limit, have error %v (-want +got):\n%s", err, diff)
 	}
 
 	got, err = receive(openStream(t.Context(), t, fake.client, ask("filter me")))
 	if diff := cmp.Diff(received{Finish: openai.FinishReasonContentFilter}, got); diff != "" || err != nil {
-		t.Errorf("the filter must leave nothing, have error %v (-want +got):\n%s", err, diff)
+		t.Errorf("the answer of the rule must be empty, have error %v (-want +got):\n%s", err, diff)
 	}
 
 	parts := ask("")
@@ -223,6 +223,6 @@ rules:
 	}}
 	whole, err := fake.client.CreateChatCompletion(t.Context(), parts)
 	if err != nil || len(whole.Choices[0].Message.Content) != 20_000 {
-		t.Errorf("parts must be read as one text and the answer be over-long, have error %v", err)
+		t.Errorf("the rule must match the parts as one text, and its answer must exceed the token limit; have error %v", err)
 	}
 }

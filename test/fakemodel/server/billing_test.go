@@ -42,7 +42,9 @@ const (
 
 func TestBilling(t *testing.T) {
 	for name, tc := range map[string]struct {
-		reason, rules, body string
+		reason string
+		// rule holds further fields of the only rule. "x" stands for a rule whose template fails.
+		rule, body string
 		// gone cancels the client while the request is in flight.
 		gone bool
 		want []Bill
@@ -57,7 +59,7 @@ func TestBilling(t *testing.T) {
 			wholeRequest, true,
 			[]Bill{{"r", "m", 3, 4, false}},
 		},
-		"gone in between": {
+		"gone during the stream": {
 			"generated tokens of a stream cost, too", "fault: {chunkDelayMilliseconds: 3600000}", streamedRequest, true,
 			[]Bill{{"r", "m", 3, 4, false}},
 		},
@@ -92,8 +94,8 @@ func TestBilling(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rules := "{reply: {usage: {promptTokens: 3, completionTokens: 4}}, " + tc.rules + "}"
-			if tc.rules == "x" {
+			rules := "{reply: {usage: {promptTokens: 3, completionTokens: 4}}, " + tc.rule + "}"
+			if tc.rule == "x" {
 				rules = `{reply: {text: "{{ slice .User 1 }}"}}`
 			}
 			fake := serveRules(t, "rules: ["+rules+"]")
@@ -105,7 +107,7 @@ func TestBilling(t *testing.T) {
 				fake.await(t, func(s Stats) bool { return s.InFlight == 1 })
 				cancel()
 			}
-			if err, breaks := <-done, tc.gone || strings.Contains(tc.rules, "cut"); (err != nil) != breaks {
+			if err, breaks := <-done, tc.gone || strings.Contains(tc.rule, "cut"); (err != nil) != breaks {
 				t.Errorf("want an error: %t, have: %v", breaks, err)
 			}
 			fake.await(t, func(s Stats) bool { return s.Requests == 1 && s.InFlight == 0 })
@@ -170,7 +172,7 @@ func TestAnswerWhoseEndIsLostIsNotDelivered(t *testing.T) {
 				fake.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/chat/completions",
 					strings.NewReader(tc.body)))
 				if got := fake.Billing()[i].Delivered; got == (i == 0) {
-					t.Errorf("connection that breaks at %q: delivered is %t", breakAt, got)
+					t.Errorf("connection that breaks at %q: delivered is %t, want %t", breakAt, got, i == 1)
 				}
 			}
 		})

@@ -195,8 +195,8 @@ func (x *exchange) fail(outcome Outcome, status int, e wireError) {
 	writeError(x.w, status, e)
 }
 
-// pause waits this long and reports whether the exchange continues. If pause returns false, the client has disconnected
-// and the request is finished.
+// pause waits this long and reports whether the exchange continues. If the client disconnects, pause finishes the
+// request and returns false. If the server is closed, pause finishes the request and aborts the response.
 func (x *exchange) pause(milliseconds int) bool {
 	if milliseconds == 0 {
 		return true

@@ -24,7 +24,7 @@ func (x *exchange) failWithFault(f Fault) {
 	x.fail(OutcomeError, status, e)
 }
 
-// hang sends at most the headers, until the client goes away or the server is closed.
+// hang sends at most the headers. It then waits until the client disconnects or the server is closed.
 func (x *exchange) hang(at Hang) {
 	if at == HangAfterHeaders {
 		if x.req.Stream {

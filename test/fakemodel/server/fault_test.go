@@ -173,7 +173,7 @@ rules: [{reply: {text: abcd, chunkChars: 2}, fault: {latencyMilliseconds: 300, c
 		}
 		got, err := receive(stream)
 		if err := errors.Join(err, stream.Close()); err != nil {
-			t.Errorf("the stream must end well: %v", err)
+			t.Errorf("the stream must end without an error: %v", err)
 		}
 		done <- got
 	}()
@@ -182,7 +182,7 @@ rules: [{reply: {text: abcd, chunkChars: 2}, fault: {latencyMilliseconds: 300, c
 	}
 	want := received{Text: "abcd", Chunks: 2, Finish: openai.FinishReasonStop}
 	if diff := cmp.Diff(want, <-done); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		t.Errorf("streamed (-want +got):\n%s", diff)
 	}
 	if got := clock.Since(time.Unix(1_700_000_000, 0)); got != 340*time.Millisecond {
 		t.Errorf("want 340ms in all, have %s", got)

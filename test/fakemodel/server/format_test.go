@@ -57,10 +57,11 @@ rules:
 - {when: {responseFormat: text}, reply: {text: 'A {{ .ResponseFormat }}.'}}
 `
 	for name, tc := range map[string]struct {
-		reason, format string // in JSON
-		want           string // the answer, or a part of the error
-		status         int
-		kept           ResponseFormat
+		reason string
+		format string // a further member of the request's JSON, or empty
+		want   string // the answer, or a part of the error
+		status int
+		kept   ResponseFormat
 	}{
 		"none":   {"without a format, the answer is text", ``, "A text.", 200, ""},
 		"null":   {"null means text", `,"response_format":null`, "A text.", 200, ""},
@@ -106,7 +107,7 @@ rules:
 				t.Errorf("HTTP %d %s, want %d with %q: %s", got.status, got.body, tc.status, tc.want, tc.reason)
 			}
 			if kept := fake.Requests()[0].ResponseFormat; kept != tc.kept {
-				t.Errorf("kept as %q, want %q", kept, tc.kept)
+				t.Errorf("the kept request has the format %q, want %q", kept, tc.kept)
 			}
 		})
 	}

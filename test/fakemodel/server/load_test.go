@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestParseConfigReadsEveryPart(t *testing.T) {
+func TestParseConfigReadsFields(t *testing.T) {
 	got, err := ParseConfig([]byte(`
 apiKeys: [k]
 models: [m]
@@ -56,7 +56,7 @@ rules:
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("ParseConfig must read every field (-want +got):\n%s", diff)
+		t.Errorf("ParseConfig must read all these fields (-want +got):\n%s", diff)
 	}
 }
 

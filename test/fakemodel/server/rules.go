@@ -19,8 +19,8 @@ const defaultText = `This is {{ .Model }}. You said: {{ .User }}`
 type ruleset struct {
 	cfg   Config
 	rules []*compiledRule
-	// byDefault is used if no rule matches.
-	byDefault *compiledRule
+	// defaultRule is used if no rule matches.
+	defaultRule *compiledRule
 	// synonyms maps a word to the word that replaces it in embeddings.
 	synonyms map[string]string
 }
@@ -47,7 +47,7 @@ func compile(cfg Config) (*ruleset, error) {
 	if i := slices.Index(cfg.Models, ""); i >= 0 {
 		return nil, fmt.Errorf("models[%d]: must not be empty; leave models out to serve any", i)
 	}
-	byDefault, err := compileRule(-1, Rule{})
+	defaultRule, err := compileRule(-1, Rule{})
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func compile(cfg Config) (*ruleset, error) {
 	if n := cfg.Embeddings.Dimensions; n < 0 || n > maxDimensions {
 		return nil, fmt.Errorf("embeddings.dimensions: must be 1 to %d, not %d", maxDimensions, n)
 	}
-	set := &ruleset{cfg: cfg, byDefault: byDefault, synonyms: synonymsOf(cfg.Embeddings.Synonyms)}
+	set := &ruleset{cfg: cfg, defaultRule: defaultRule, synonyms: synonymsOf(cfg.Embeddings.Synonyms)}
 	for i, rule := range cfg.Rules {
 		compiled, err := compileRule(i, rule)
 		if err != nil {
@@ -141,7 +141,7 @@ func (s *ruleset) match(v View) *compiledRule {
 			return rule
 		}
 	}
-	return s.byDefault
+	return s.defaultRule
 }
 
 // holds reports whether every condition of the rule holds for the request.

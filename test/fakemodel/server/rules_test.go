@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// request is a request with all kinds of messages.
+// request returns a request with messages of several roles.
 func request() *completionRequest {
 	return &completionRequest{
 		Model: "demo-small",
@@ -100,7 +100,7 @@ func TestFirstMatchWinsAndTimesFallsThrough(t *testing.T) {
 	}
 	set.reset()
 	if diff := cmp.Diff(want, match4()); diff != "" {
-		t.Errorf("a reset must give the matches back (-want +got):\n%s", diff)
+		t.Errorf("after a reset, each rule must match again (-want +got):\n%s", diff)
 	}
 }
 
@@ -170,7 +170,7 @@ func TestAnswer(t *testing.T) {
 		},
 		"AtLimit": {"a text as long as the limit is not cut", Reply{Text: &long}, completionRequest{MaxTokens: 3}, long, FinishStop, 3},
 		"NoLimit": {
-			"the rule ignores it",
+			"the rule ignores the limit",
 			Reply{Text: &long, IgnoreMaxTokens: true},
 			completionRequest{MaxTokens: 1},
 			long, FinishStop, 3,
@@ -238,7 +238,7 @@ func TestChunksNeverCutACharacter(t *testing.T) {
 				got = append(got, piece)
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
+				t.Errorf("chunks (-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -79,8 +79,8 @@ func New(cfg Config, opts ...Option) (*Server, error) {
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
 
-// SetConfig replaces the whole configuration: keys, models and rules. Requests in flight finish with the old one.
-// An invalid configuration changes nothing and returns the same error as New.
+// SetConfig replaces the whole configuration: keys, models and rules. Requests in flight finish with the old
+// configuration. If cfg is invalid, SetConfig changes nothing and returns the same error as New.
 func (s *Server) SetConfig(cfg Config) error {
 	rules, err := compile(cfg)
 	if err != nil {

@@ -30,7 +30,8 @@ const (
 	OutcomeRubbish Outcome = "rubbish"
 	// OutcomeReleased means that a hang or a delay ended because the server was closed.
 	OutcomeReleased Outcome = "released"
-	// OutcomeFailed means that a template could not be rendered (500); the message says which one.
+	// OutcomeFailed means that a template could not be rendered (500), and the message says which one; or that the
+	// handler panicked.
 	OutcomeFailed Outcome = "failed"
 )
 

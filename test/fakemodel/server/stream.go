@@ -102,8 +102,8 @@ func (s *eventStream) toolCalls() bool {
 	return true
 }
 
-// beginChunk must be called before each content chunk. It cuts the connection if the rule sets it, waits for the chunk
-// delay, and reports whether the stream continues.
+// beginChunk must be called before each content chunk. It closes the connection if the rule's cutAfterChunks is
+// reached. Otherwise it waits for the chunk delay and reports whether the stream continues.
 func (s *eventStream) beginChunk() bool {
 	fault := s.x.rule.Fault
 	if fault.CutAfterChunks != nil && s.sent >= *fault.CutAfterChunks {

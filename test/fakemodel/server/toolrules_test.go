@@ -29,7 +29,7 @@ const (
 	systemMessage = `{"role":"system","content":"be kind"}`
 )
 
-// refusal is the part of an error body that a person reads.
+// refusal is the error in an error body.
 type refusal struct {
 	Message string
 	Type    string
@@ -196,8 +196,8 @@ func TestOfferedTools(t *testing.T) {
 			"Invalid 'tools': array too long. Expected an array with maximum length 128, but got an array with length 129 instead.",
 		},
 		"space":   {tool("read file", object), "tools[0].function.name", codeInvalid, pattern},
-		"letters": {tool("lesen_ü", object), "tools[0].function.name", codeInvalid, pattern},
-		"line":    {tool("f\n", object), "tools[0].function.name", codeInvalid, pattern},
+		"umlaut":  {tool("lesen_ü", object), "tools[0].function.name", codeInvalid, pattern},
+		"newline": {tool("f\n", object), "tools[0].function.name", codeInvalid, pattern},
 		"long": {
 			tool(strings.Repeat("f", 65), object), "tools[0].function.name", codeTooLong,
 			"Invalid 'tools[0].function.name': string too long. Expected a string with maximum length 64, but " +
@@ -212,7 +212,7 @@ func TestOfferedTools(t *testing.T) {
 			`"tools":[{"type":"magic"}],`, "tools[0].type", codeInvalid,
 			"Invalid value: 'magic'. Supported values are: 'function'.",
 		},
-		"other": {
+		"array schema": {
 			tool("f", `{"type":"array"}`), "tools[0].function.parameters", "invalid_function_parameters",
 			`Invalid schema for function 'f': schema must be a JSON Schema of 'type: "object"', got 'type: "array"'.`,
 		},

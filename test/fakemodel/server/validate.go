@@ -14,8 +14,8 @@ const (
 	maxRepeat            = 1_000_000
 )
 
-// validate checks what neither the decoder nor the template parser can check. It reports the first problem with its
-// field.
+// validate checks the rules that neither the decoder nor the template parser can check. It returns an error for the
+// first invalid field.
 func (r Rule) validate() error {
 	errs := []error{r.When.validate(), r.Reply.validate(), r.Fault.validate()}
 	if r.Times != nil && *r.Times < 1 {

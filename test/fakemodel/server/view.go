@@ -8,7 +8,7 @@ import (
 	"text/template"
 )
 
-// View is the data of a request for templates.
+// View holds the data of a request that templates can use.
 type View struct {
 	// Request is the number of the request since the server started or was reset, from 1.
 	Request int64
@@ -66,7 +66,7 @@ func (v View) Count(role string) int {
 	return n
 }
 
-// newView returns the data of a request for templates and conditions.
+// newView returns the View of a request. Templates and conditions use it.
 func newView(number int64, req *completionRequest) View {
 	v := View{Request: number, Model: req.Model, Stream: req.Stream, ResponseFormat: req.format()}
 	for _, m := range req.Messages {

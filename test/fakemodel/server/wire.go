@@ -11,8 +11,7 @@ import (
 // The wire types are defined here and not taken from a client library. If the server used the types of the client
 // under test, a mistake in the types would stay hidden, because both sides would make it.
 
-// completionRequest is the part of a request's body that the server uses. It ignores parameters that have no effect
-// here.
+// completionRequest is the part of a request's body that the server uses. The server ignores all other parameters.
 type completionRequest struct {
 	Model               string        `json:"model"`
 	Messages            []wireMessage `json:"messages"`
@@ -35,7 +34,7 @@ func (r *completionRequest) maxTokens() int {
 	return r.MaxTokens
 }
 
-// invalid returns the error of a request with the parameter at fault, or nil if the request is valid.
+// invalid returns an error that names the invalid parameter, or nil if the request is valid.
 func (r *completionRequest) invalid() *wireError {
 	switch {
 	case r.Model == "":

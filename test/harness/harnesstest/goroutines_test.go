@@ -20,7 +20,7 @@ import (
 func TestHaveLeakedIgnoresStoppedCaches(t *testing.T) {
 	g := NewWithT(t)
 	before := gleak.Goroutines()
-	asked, silent := make(chan struct{}, 10), make(chan struct{})
+	asked, release := make(chan struct{}, 10), make(chan struct{})
 	t.Run("cache", func(t *testing.T) {
 		g := NewWithT(t)
 		url := harnesstest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -31,7 +31,7 @@ func TestHaveLeakedIgnoresStoppedCaches(t *testing.T) {
 			asked <- struct{}{}
 			select {
 			case <-r.Context().Done():
-			case <-silent:
+			case <-release:
 			}
 		}))
 		mapper := meta.NewDefaultRESTMapper(nil)
@@ -50,7 +50,7 @@ func TestHaveLeakedIgnoresStoppedCaches(t *testing.T) {
 		<-asked
 		cancel()
 		g.Expect(<-ended).To(Succeed())
-		close(silent)
+		close(release)
 	})
 	http.DefaultClient.CloseIdleConnections()
 	g.Eventually(gleak.Goroutines).ShouldNot(harnesstest.HaveLeaked(before))

@@ -32,7 +32,7 @@ func ControlPlane(tb testing.TB, install harness.Install) *harness.ControlPlane 
 	return c
 }
 
-// Repository returns the CRDs and the policy of Capstan, from the repository with this root directory.
+// Repository returns an Install with the CRDs and the policy of the repository with this root directory.
 func Repository(root string) harness.Install {
 	return harness.Install{CRDs: filepath.Join(root, "config", "crd", "bases"), Policy: filepath.Join(root, "config", "policy")}
 }

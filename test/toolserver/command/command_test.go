@@ -20,13 +20,13 @@ var listening = regexp.MustCompile(`url=(http://\S+)`)
 func TestServesUntilItIsStopped(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	read, written := io.Pipe()
+	logReader, logWriter := io.Pipe()
 	cmd := New()
 	cmd.SetArgs([]string{"--listen", "127.0.0.1:0"})
-	cmd.SetErr(written)
+	cmd.SetErr(logWriter)
 	ended := make(chan error, 1)
-	go func() { ended <- errors.Join(cmd.ExecuteContext(ctx), written.Close()) }()
-	lines := bufio.NewScanner(read)
+	go func() { ended <- errors.Join(cmd.ExecuteContext(ctx), logWriter.Close()) }()
+	lines := bufio.NewScanner(logReader)
 	if !lines.Scan() {
 		t.Fatalf("the command ended without a log line: %v", <-ended)
 	}

@@ -47,9 +47,9 @@ type Ticket struct {
 type Desk struct {
 	mu      sync.Mutex
 	tickets []Ticket
-	// done holds the answers of calls by idempotency key. keys holds these keys, oldest first.
-	done map[string]string
-	keys []string
+	// answers holds the answers of calls by idempotency key. keys holds these keys, oldest first.
+	answers map[string]string
+	keys    []string
 }
 
 // NewDesk returns a desk with the tickets in data, a JSON list of Ticket; nil stands for the tickets of the demo.
@@ -58,7 +58,7 @@ func NewDesk(data []byte) (*Desk, error) {
 	if data == nil {
 		data = embedded
 	}
-	d := &Desk{done: map[string]string{}}
+	d := &Desk{answers: map[string]string{}}
 	if err := json.Unmarshal(data, &d.tickets); err != nil {
 		return nil, fmt.Errorf("failed to read the tickets: %w", err)
 	}
@@ -193,26 +193,26 @@ func (t *Ticket) addNote(note string) error {
 func (d *Desk) once(key, id string, change func(*Ticket) (string, error)) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if said, ok := d.done[key]; ok && key != "" {
-		return said, nil
+	if answer, ok := d.answers[key]; ok && key != "" {
+		return answer, nil
 	}
 	i := slices.IndexFunc(d.tickets, func(t Ticket) bool { return t.ID == id })
 	if i < 0 {
 		return "", unknown(id)
 	}
-	said, err := change(&d.tickets[i])
+	answer, err := change(&d.tickets[i])
 	if err == nil && key != "" {
-		d.remember(key, said)
+		d.remember(key, answer)
 	}
-	return said, err
+	return answer, err
 }
 
 // remember stores the answer of a key. If there are maxKeys keys already, it removes the oldest one.
-func (d *Desk) remember(key, said string) {
+func (d *Desk) remember(key, answer string) {
 	if len(d.keys) >= maxKeys {
-		delete(d.done, d.keys[0])
+		delete(d.answers, d.keys[0])
 		d.keys = d.keys[1:]
 	}
 	d.keys = append(d.keys, key)
-	d.done[key] = said
+	d.answers[key] = answer
 }

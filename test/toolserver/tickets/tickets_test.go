@@ -157,7 +157,7 @@ func TestCalls(t *testing.T) {
 func TestInvalidArgumentsAreRejected(t *testing.T) {
 	session, desk, _ := connect(t)
 	for name, arguments := range map[string]map[string]any{
-		"no number":     {"resolution": "Done."},
+		"no id":         {"resolution": "Done."},
 		"a wrong type":  {"id": 1042, "resolution": "Done."},
 		"another field": {"id": "1042", "resolution": "Done.", "force": true},
 	} {

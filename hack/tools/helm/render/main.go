@@ -24,7 +24,7 @@ type Request struct {
 	// Set holds values in the form of helm --set.
 	Set []string
 	// Earlier is the values.yaml of an earlier chart, to imitate helm upgrade --reuse-values: the defaults of this
-	// chart are then ignored. It is empty for an installation.
+	// chart are then ignored. Earlier is empty for an installation.
 	Earlier string
 }
 
