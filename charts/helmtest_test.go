@@ -88,7 +88,8 @@ func TestHelmTestChecksTheInstallation(t *testing.T) {
 			for _, hook := range hooks {
 				object := hook.(client.Object)
 				_, isPod := hook.(*corev1.Pod)
-				// For each hook, helm test --logs reads the log of the Pod with the hook's name, and fails without such a Pod.
+				// For each hook, helm test --logs reads the log of the Pod with the hook's name, and fails without such
+				// a Pod.
 				if object.GetName() != pod.Name {
 					t.Errorf("%T has the name %s, want that of the Pod, %s", hook, object.GetName(), pod.Name)
 				}

@@ -66,7 +66,8 @@ type LongCost struct {
 	ToolCalls     int     `json:"toolCalls"`
 	// RepeatedCalls counts the calls that the tool server received more than once.
 	RepeatedCalls int `json:"repeatedCalls"`
-	// InputTokens is the number of input tokens of all requests, and LastTokens the number of those in the last request.
+	// InputTokens is the number of input tokens of all requests, and LastTokens the number of those in the last
+	// request.
 	InputTokens int64          `json:"inputTokens"`
 	LastTokens  int64          `json:"lastTokens"`
 	PeakMiB     float64        `json:"peakMiB"`

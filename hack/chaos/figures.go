@@ -79,8 +79,8 @@ type figures struct {
 	OfChildren tokens `json:"reportedTokensOfChildren"`
 	Lost       tokens `json:"billedTokensOfLostReplies"`
 	Estimated  tokens `json:"reportedEstimates"`
-	// Records counts the records of Turns. Judged and Learned count the requests of judges and for memories in them, and
-	// FollowedUp their usage. FollowUps counts the requests of both kinds that the model server has received.
+	// Records counts the records of Turns. Judged and Learned count the requests of judges and for memories in them,
+	// and FollowedUp their usage. FollowUps counts the requests of both kinds that the model server has received.
 	Records    int    `json:"records"`
 	Judged     int    `json:"requestsOfJudges"`
 	Learned    int    `json:"requestsForMemories"`

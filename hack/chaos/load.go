@@ -27,8 +27,8 @@ const (
 	objectName = "chaos" // the name of the objects that a Turn needs, except for the Agents and the narrow ModelProvider
 	modelName  = "chaos"
 
-	// slowestCall is the maximum time of a tool call, and maxRequestDelay the maximum delay of a request on its way to the
-	// model server.
+	// slowestCall is the maximum time of a tool call, and maxRequestDelay the maximum delay of a request on its way to
+	// the model server.
 	slowestCall = 150 * time.Millisecond
 	// slowestSlowCall replaces slowestCall in phases with slow Turns.
 	slowestSlowCall = 1200 * time.Millisecond

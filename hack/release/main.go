@@ -4,8 +4,8 @@
 //	release image     packs programs as a multi-platform OCI image and as archives for docker load
 //	release archives  packs the command line for each platform, and writes the manifest for krew
 //	release finish    makes the chart's package reproducible, and writes the provenance and checksums of a directory
-//	release verify    checks a directory: the archives, the images, the manifest for krew, the chart, the provenance and
-//	                  the checksums
+//	release verify    checks a directory: the archives, the images, the manifest for krew, the chart, the provenance
+//	                  and the checksums
 //	release push      pushes the image with its SBOMs and its provenance to a registry
 package main
 

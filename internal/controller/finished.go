@@ -278,8 +278,8 @@ var errInUse = errors.New("the object is in use")
 //
 //  1. The note is written first, so the memories are kept even if the process is killed after the deletion. While the
 //     store does not answer, the object stays.
-//  2. If the object is not deleted, people may delete it later, so the note is removed. If the result of the deletion is
-//     not known, the note stays, because the deletion is repeated.
+//  2. If the object is not deleted, people may delete it later, so the note is removed. If the result of the deletion
+//     is not known, the note stays, because the deletion is repeated.
 func expire(ctx context.Context, m MemoryKeeper, o client.Object, remove func() error) error {
 	if m == nil {
 		return remove()

@@ -180,8 +180,8 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 			"from 0 to 100; 0 means that the Turns of this process are not evaluated")
 	f.StringVar(&o.MemoryLimit, "memory-limit", "",
 		"memory that this process may use, as a quantity of at least 64Mi such as 512Mi; default: the limit of "+
-			"its cgroup, or else a quarter of the machine's memory. Unless the environment sets GOMEMLIMIT, it is this value "+
-			"minus 10 %, but at least minus 24 MiB")
+			"its cgroup, or else a quarter of the machine's memory. Unless the environment sets GOMEMLIMIT, it is "+
+			"a tenth less than this value, and at least 24 MiB less")
 	f.StringVar(&o.MaxRunningTurnsPerNamespace, "max-running-turns-per-namespace", "90%",
 		"number of Turns of one namespace that may run at the same time; more Turns wait as Queued. A number (0 means no "+
 			"limit), or a percentage of the slots of all executors, rounded up, "+

@@ -101,8 +101,8 @@ func (s *stream) readLine(isFirst bool) ([]byte, error) {
 }
 
 // peek returns the envelope of a message by the beginning of its event, if the message is not the response that the
-// stream is for. It returns nil if the beginning does not show this. So a server that sends large notifications, such as
-// logs, needs neither memory nor the work of decoding them.
+// stream is for. It returns nil if the beginning does not show this. So a server that sends large notifications, such
+// as logs, needs neither memory nor the work of decoding them.
 func (s *stream) peek(line []byte) *envelope {
 	value, ok := bytes.CutPrefix(line, []byte("data:"))
 	if !ok {

@@ -229,8 +229,8 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("DELETE /v1/namespaces/{namespace}/records", s.authorized(s.keptRecords(), "delete", s.deleteRecords))
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, refuse(http.StatusNotFound,
-			"this API serves only GET /v1/namespaces/NAMESPACE/turns/NAME/journal and .../artifacts/SHA256, and GET "+
-				"/v1/namespaces/NAMESPACE/records, .../usage and .../memories"))
+			"this API has no such path: it serves /v1/namespaces/NAMESPACE/turns/NAME/journal, .../artifacts/SHA256 and "+
+				".../feedback, and /v1/namespaces/NAMESPACE/records, .../usage and .../memories"))
 	})
 	return s.refuseBodies(mux)
 }
@@ -258,7 +258,7 @@ func (s *Server) refuseBodies(next http.Handler) http.Handler {
 		if err := control.SetReadDeadline(s.o.Now().Add(bodyTimeout)); err != nil {
 			panic(http.ErrAbortHandler)
 		}
-		answer(w, refuse(http.StatusBadRequest, "a request has no body: send none"))
+		answer(w, refuse(http.StatusBadRequest, "this request must not have a body"))
 	})
 }
 

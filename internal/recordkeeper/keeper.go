@@ -6,7 +6,7 @@
 // cannot be read, Turns of its sub-agents do not end, or an older version of Capstan has ended the Turn. The package
 // then charges the Session and makes the record from the Turn's status.
 //
-// The package also deletes old records, tasks that no longer count for a limit, and expired memories, even if no
+// The package also deletes old records, tasks that no longer count against a limit, and expired memories, even if no
 // process evaluates Turns or learns from them.
 //
 // It works in the background of the leader, so no controller waits for the store:
@@ -113,7 +113,7 @@ const (
 	// batch is the number of records, tasks or memories that one call of the store deletes. pause is the time between
 	// two batches.
 	batch, pause = 500, 50 * time.Millisecond
-	// keepTasks is how long a task counts for the limits of its Agent after its work has ended.
+	// keepTasks is how long a task counts against the limits of its Agent after its work has ended.
 	keepTasks = task.Day + task.Hour
 	// waitForChildren is how long after the end of a Turn its record waits for the Turns of its sub-agents to end.
 	waitForChildren = time.Hour
@@ -420,7 +420,7 @@ func (k *Keeper) trim(ctx context.Context) error {
 	})
 }
 
-// purgeTasks deletes the tasks that no longer count for a limit.
+// purgeTasks deletes the tasks that no longer count against a limit.
 func (k *Keeper) purgeTasks(ctx context.Context) error {
 	before := k.Now().Add(-keepTasks)
 	return inBatches(ctx, func(ctx context.Context) (bool, error) {

@@ -316,7 +316,7 @@ func TestRoundDeletesOldTasksAndExpiredMemories(t *testing.T) {
 		t.Errorf("the memories are %+v, %v; want only the one that has not expired", left, err)
 	}
 	if n, err := s.PurgeTasks(t.Context(), now, 10); n != 1 || err != nil {
-		t.Errorf("%d tasks are left, %v; want only the one that counts for limits", n, err)
+		t.Errorf("%d tasks are left, %v; want only the one that counts against limits", n, err)
 	}
 }
 

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// recover notes invalid JSON in the innermost open value, which then expects a token. It returns false if a path selects
-// the value.
+// recover notes invalid JSON in the innermost open value, which then expects a token. It returns false if a path
+// selects the value.
 func (s *jsonScan) recover(expects expectation) bool {
 	if s.selected > 0 {
 		return false

@@ -65,13 +65,13 @@ type openValue struct {
 	// true if it has quotes.
 	name   string
 	quoted bool
-	// broken is true after invalid JSON in the value. Objects and lists in the rest of the value may belong to it, or may
-	// be values of their own.
+	// broken is true after invalid JSON in the value. Objects and lists in the rest of the value may belong to it, or
+	// may be values of their own.
 	broken bool
 }
 
-// pendingEdit is an edit whose outermost value has not ended. If this value is not JSON, the patterns are searched for in
-// the whole text, and only the edits of paths are kept.
+// pendingEdit is an edit whose outermost value has not ended. If this value is not JSON, the patterns are searched for
+// in the whole text, and only the edits of paths are kept.
 type pendingEdit struct {
 	edit
 	ofPath bool
@@ -140,8 +140,8 @@ func (s *jsonScan) removeRest(from int) {
 	s.addValue(rest)
 }
 
-// addValue notes a part of the text in which the patterns were searched for. It joins neighbors, because a text may have
-// a value in every second byte. Nothing uses the parts of a text within a string.
+// addValue notes a part of the text in which the patterns were searched for. It joins neighbors, because a text may
+// have a value in every second byte. Nothing uses the parts of a text within a string.
 func (s *jsonScan) addValue(v span) {
 	if s.depth > 0 {
 		return
@@ -455,8 +455,8 @@ func (s *jsonScan) replaceNumber(from, to int) {
 	}
 }
 
-// removeMatches returns a text without the matches of the patterns of rules, and the number of matches; nil if there are
-// none.
+// removeMatches returns a text without the matches of the patterns of rules, and the number of matches; nil if there
+// are none.
 func (s *jsonScan) removeMatches(rules *Rules, text string) (clean string, found Matches) {
 	if len(text) >= longString {
 		s.done() // search waits for turns of its own

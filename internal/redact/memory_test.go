@@ -126,8 +126,8 @@ func BenchmarkLine(b *testing.B) {
 	}
 }
 
-// TestEscapesTakeLittleMemory checks that a text needs only a few times its own length in memory, however it is escaped,
-// because the memory budget counts only its length.
+// TestEscapesTakeLittleMemory checks that a text needs only a few times its own length in memory, however it is
+// escaped, because the memory budget counts only its length.
 func TestEscapesTakeLittleMemory(t *testing.T) {
 	const size, most = 4 << 20, 5
 	r, err := redact.NewRules("redaction", nil, []string{"$..password"})

@@ -481,8 +481,8 @@ func BenchmarkRules(b *testing.B) {
 	}
 }
 
-// FuzzEscapedPaths checks that a path removes a value from each JSON object in a quoted string, with any text before and
-// after the object that has no quotes.
+// FuzzEscapedPaths checks that a path removes a value from each JSON object in a quoted string, with any text before
+// and after the object that has no quotes.
 func FuzzEscapedPaths(f *testing.F) {
 	for _, s := range []string{"", "\x1b[32m", `it's \d $x`, "\n\t\r", `C:\new\x`, "é\u2028\xff", "}] ", `\`} {
 		f.Add(s, s)

@@ -42,11 +42,11 @@ type Memories interface {
 	// claims. Otherwise the tasks end, and the observations of the Turns are deleted.
 	DeleteMemories(ctx context.Context, s MemorySelector, at time.Time, limit int) (deleted int, err error)
 
-	// SetExpired notes whether a Turn or a Session is deleted because its time to live is over. It must be called before
-	// the deletion, and again with false if the deletion fails. Retire and Forget let memories outlive such an object:
-	// all memories of a Turn, which lose their TurnUID, but of a Session only those of scope User, which lose their
-	// SessionUID. This includes memories of the Session that are learned later. SetExpired may skip objects from which
-	// nothing was learned and no task learns. It skips UIDs without entries.
+	// SetExpired notes whether a Turn or a Session is deleted because its time to live is over. It must be called
+	// before the deletion, and again with false if the deletion fails. Retire and Forget let memories outlive such an
+	// object: all memories of a Turn, which lose their TurnUID, but of a Session only those of scope User, which lose
+	// their SessionUID. This includes memories of the Session that are learned later. SetExpired may skip objects from
+	// which nothing was learned and no task learns. It skips UIDs without entries.
 	SetExpired(ctx context.Context, uid string, expired bool) error
 
 	// PurgeMemories deletes up to limit memories that have expired at a time. It returns the number of deleted
@@ -118,8 +118,8 @@ type SessionState int
 const (
 	// SessionDeleted is the state of a Session that was deleted, or that has no journal: no memories are kept.
 	SessionDeleted SessionState = iota
-	// SessionExpired is the state of a Session that was deleted because its time to live was over: the memories of scope
-	// User are kept without the Session.
+	// SessionExpired is the state of a Session that was deleted because its time to live was over: the memories of
+	// scope User are kept without the Session.
 	SessionExpired
 	// SessionLive is the state of a Session that was not deleted: all memories are kept.
 	SessionLive

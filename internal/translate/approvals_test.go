@@ -138,7 +138,9 @@ func TestDecision(t *testing.T) {
 		"not listed": {"the status does not list the call", []v1alpha1.ToolApproval{made("x", 0,
 			func(a *v1alpha1.ToolApproval) { a.Spec.RequestID, a.Spec.CallID = "request of hidden", "hidden" })}, "hidden", nil},
 		"same second": {
-			"times of objects have no fractions of a second", []v1alpha1.ToolApproval{made("x", -999*time.Millisecond)}, "a",
+			"times of objects have no fractions of a second",
+			[]v1alpha1.ToolApproval{made("x", -999*time.Millisecond)},
+			"a",
 			decisionBy("x", true),
 		},
 		"before the Turn": {"the approver cannot have seen the request", []v1alpha1.ToolApproval{made("x", -2*time.Hour)}, "a", nil},

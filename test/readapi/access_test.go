@@ -99,7 +99,7 @@ var _ = Describe("Who may read a journal", func() {
 			Expect(s.get(ctx, token, path).refusal(http.StatusBadRequest)).To(ContainSubstring(want), path)
 		}
 		for _, path := range []string{"/", "/v1", s.path("first", ""), s.path("first", "status"), "/v2" + s.path("first", "journal")} {
-			Expect(s.get(ctx, token, path).refusal(http.StatusNotFound)).To(ContainSubstring("this API serves only GET"), path)
+			Expect(s.get(ctx, token, path).refusal(http.StatusNotFound)).To(ContainSubstring("this API has no such path"), path)
 		}
 	})
 })

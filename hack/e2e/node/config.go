@@ -58,8 +58,8 @@ type Config struct {
 	CoreDNS, Pause string
 	// CNI is the directory of the plugins bridge, host-local and loopback.
 	CNI string
-	// State is the directory of the cluster's files: an absolute path of at most 80 characters. Up creates this directory
-	// and Down removes it.
+	// State is the directory of the cluster's files: an absolute path of at most 80 characters. Up creates this
+	// directory and Down removes it.
 	State string
 	// Logs is the absolute path of a directory for the logs of the processes. Down keeps it.
 	Logs string

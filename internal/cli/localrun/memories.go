@@ -121,8 +121,8 @@ func (j *localRun) extract(ctx context.Context, w *localTurn) (kept int, err err
 	return len(learned.Memories), nil
 }
 
-// embed computes and stores vectors for the memories that were just learned and for older ones of the same owners, if the
-// Agent has a model that turns texts into vectors.
+// embed computes and stores vectors for the memories that were just learned and for older ones of the same owners, if
+// the Agent has a model that turns texts into vectors.
 func (j *localRun) embed(ctx context.Context, w *localTurn, l *task.Learned) error {
 	e := w.in.Embeddings
 	if e == nil || len(l.Memories) == 0 {

@@ -148,8 +148,8 @@ func (s *Store) FindMemories(
 	return all, nil
 }
 
-// UnembeddedMemories returns the newest memories of owners that have no vector of a space. It takes at most a minute for
-// each owner.
+// UnembeddedMemories returns the newest memories of owners that have no vector of a space. It takes at most a minute
+// for each owner.
 func (s *Store) UnembeddedMemories(
 	ctx context.Context, owners []memories.Owner, space string, now time.Time, limit int,
 ) (all []memories.Memory, err error) {

@@ -260,7 +260,8 @@ func (m *Memory) Observe(ctx context.Context, o memories.Observation) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, known := m.observed[o.TurnUID]; known || !m.isLive(o.TurnUID) || o.SessionUID != "" && m.sessionState(o.SessionUID) != store.SessionLive {
+	_, known := m.observed[o.TurnUID]
+	if known || !m.isLive(o.TurnUID) || o.SessionUID != "" && m.sessionState(o.SessionUID) != store.SessionLive {
 		return nil
 	}
 	if m.observed == nil {

@@ -418,7 +418,8 @@ func testMemoriesRetired(t *testing.T, s MemoryStore) {
 	setExpired("uid-used", true)
 	expectError(t, "FinishTask", s.FinishTask(t.Context(), claim(t, s, "", later(0), "b-3").Held(), learnedResult(
 		learnedFrom("b-3", "of a user in a forgotten Session that was expired", 1, inUsed)), 0), nil)
-	expectMemories(t, s, "after a task learned in such a Session", store.MemorySelector{}, "of a user in a forgotten Session that was expired")
+	expectMemories(t, s, "after a task learned in such a Session", store.MemorySelector{},
+		"of a user in a forgotten Session that was expired")
 	expectError(t, "Forget", s.Forget(t.Context(), "uid-used"), nil)
 	expectMemories(t, s, "after it was forgotten again", store.MemorySelector{}, "of a user in a forgotten Session that was expired")
 	retire(t, s, later(50), "b-2", "b-3")

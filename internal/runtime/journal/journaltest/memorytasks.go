@@ -16,7 +16,7 @@ import (
 // memoryTask is a task of a Memory.
 type memoryTask struct {
 	task.Task
-	// due is the time from which the task can be claimed. begun is the time of the newest attempt that counts for the
+	// due is the time from which the task can be claimed. begun is the time of the newest attempt that counts against the
 	// limits, or zero. ended is the time at which the work ended.
 	due, begun, ended time.Time
 	// tokens is the number of tokens of all attempts, including the tokens that are reserved for the current attempt.
@@ -74,7 +74,7 @@ func (m *Memory) charge(t *memoryTask, c *task.Charge) error {
 	return nil
 }
 
-// dropUnbegun deletes an ended task that never began, because it counts for no limit.
+// dropUnbegun deletes an ended task that never began, because it does not count against any limit.
 func (m *Memory) dropUnbegun(t *memoryTask) {
 	if t.begun.IsZero() {
 		delete(m.tasks, t.Key())

@@ -266,7 +266,7 @@ func testTaskLimits(t *testing.T, s TaskStore) {
 	expectError(t, "the third task after a day", beginTask("a-3", 26*60, 1, 10), nil)
 }
 
-// testTaskKeepsCounting checks that an attempt that used tokens counts for the limits, even if a later attempt is
+// testTaskKeepsCounting checks that an attempt that used tokens counts against the limits, even if a later attempt is
 // refused.
 func testTaskKeepsCounting(t *testing.T, s TaskStore) {
 	endTurns(t, s, "a-1", "a-2")
