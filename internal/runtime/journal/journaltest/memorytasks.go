@@ -16,8 +16,8 @@ import (
 // memoryTask is a task of a Memory.
 type memoryTask struct {
 	task.Task
-	// due is the time from which the task can be claimed. begun is the time of the newest attempt that counts against the
-	// limits, or zero. ended is the time at which the work ended.
+	// due is the time from which the task can be claimed. begun is the time of the newest attempt that counts against
+	// the limits, or zero. ended is the time at which the work ended.
 	due, begun, ended time.Time
 	// tokens is the number of tokens of all attempts, including the tokens that are reserved for the current attempt.
 	tokens, reserved int64
