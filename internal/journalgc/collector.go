@@ -197,11 +197,15 @@ func (c *Collector) followUp(ctx context.Context) (retired, left bool) {
 			continue
 		}
 		if used {
+			if err := c.forget(ctx, string(uid)); err != nil {
+				c.report("forget what was learned in a session", err)
+				c.suspects.hint(uid, d.object, c.Now())
+				continue
+			}
 			if c.inUse == nil {
 				c.inUse = map[types.UID]suspect{}
 			}
 			c.inUse[uid] = d
-			c.report("forget what was learned in a session", c.forget(ctx, string(uid)))
 			continue
 		}
 		if err := c.charge(ctx, uid, d); err != nil {

@@ -55,9 +55,16 @@ type keeper struct {
 	retireErrors []error
 	// forgotten lists the objects whose memories were deleted while their journals are kept.
 	forgotten []string
+	// forgetErrors are the results of the next calls of Forget.
+	forgetErrors []error
 }
 
 func (k *keeper) Forget(ctx context.Context, uids ...string) error {
+	if len(k.forgetErrors) > 0 {
+		err := k.forgetErrors[0]
+		k.forgetErrors = k.forgetErrors[1:]
+		return err
+	}
 	k.forgotten = append(k.forgotten, uids...)
 	return k.Memory.Forget(ctx, uids...)
 }
@@ -319,6 +326,34 @@ func TestHintSurvivesStoreFailure(t *testing.T) {
 		synctest.Wait()
 		if left := r.kept(t, "uid-a", "uid-b"); len(left) > 0 || r.suspects.any() {
 			t.Errorf("%v are left, want none: the hints must be followed up when the store is back", left)
+		}
+	})
+}
+
+// TestForgettingSurvivesStoreFailure checks that what was learned in a deleted Session whose history is in use is
+// deleted as soon as the store is back. The next round would do that only up to an hour later.
+func TestForgettingSurvivesStoreFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestEnv(t, 24*time.Hour)
+		r.store.forgetErrors = []error{errFull, errFull}
+		r.Turns = fake.NewClientBuilder().WithScheme(r.api.Scheme()).WithObjects(inSession()).Build()
+		r.Reference = func(context.Context, string) (string, error) { return "uid-talk", nil }
+		r.start(t)
+		r.addJournals(t, "uid-talk")
+		r.onLeave(sessionOf("talk"))
+		time.Sleep(2*settleTime + settleTime/2)
+		synctest.Wait()
+		if len(r.store.forgotten) > 0 || len(r.store.forgetErrors) > 0 {
+			t.Fatalf("%v are forgotten after %d failures, want none: the store has failed twice", r.store.forgotten,
+				2-len(r.store.forgetErrors))
+		}
+		time.Sleep(settleTime)
+		synctest.Wait()
+		if !slices.Equal(r.store.forgotten, []string{"uid-talk"}) || r.suspects.any() {
+			t.Errorf("%v are forgotten, want the Session once: the hint must be followed up when the store is back", r.store.forgotten)
+		}
+		if len(r.kept(t, "uid-talk")) == 0 {
+			t.Error("the history is deleted although a Turn needs it")
 		}
 	})
 }
