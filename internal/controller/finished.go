@@ -159,7 +159,7 @@ func (f *FinishedTurns) handle(ctx context.Context, key types.NamespacedName) (t
 	var err error
 	switch d.action {
 	case remove:
-		err = removeTurn(ctx, f.Client, f.Memories, &t)
+		err = removeTurn(ctx, f.Client, f.Memories, &t, f.Now())
 	case observe:
 		turnstatus.Observe(&t)
 		err = f.Client.Status().Update(ctx, &t)
@@ -253,53 +253,79 @@ func (f finishedStore) Transformer() cache.TransformFunc {
 
 // MemoryKeeper keeps the memories that were learned from Turns.
 type MemoryKeeper interface {
-	// SetExpired notes whether a Turn or a Session is deleted because its time to live is over. The memories of such a
-	// Turn, and the memories of scope User of such a Session, outlive the object.
-	SetExpired(ctx context.Context, uid string, expired bool) error
+	// SetExpired notes that a Turn or a Session is deleted because its time to live is over. If its journal is retired
+	// at or before the time until, the memories of such a Turn, and the memories of scope User of such a Session,
+	// outlive the object. The zero time removes the note.
+	SetExpired(ctx context.Context, uid string, until time.Time) error
 }
 
-// noteTimeout limits the time of one note of a MemoryKeeper.
-const noteTimeout = 10 * time.Second
+const (
+	// noteTimeout limits the time of one note of a MemoryKeeper.
+	noteTimeout = 10 * time.Second
+	// noteValidity is how long a note counts if the deletion may have failed. The journal of a deleted object is
+	// retired within seconds, and after a crash by the next leader within minutes. With a longer validity, more
+	// memories would outlive an object that people delete after a failed deletion.
+	noteValidity = 10 * time.Minute
+)
+
+// forever is the time of a note about an object that is certainly deleted.
+var forever = time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC)
 
 // removeTurn deletes a Turn whose time to live is over, unless it has changed since it was read.
-func removeTurn(ctx context.Context, c client.Client, m MemoryKeeper, t *v1alpha1.Turn) error {
-	err := expire(ctx, m, t, func() error {
+func removeTurn(ctx context.Context, c client.Client, m MemoryKeeper, t *v1alpha1.Turn, now time.Time) error {
+	err := expire(ctx, m, t, now, func() error {
 		return c.Delete(ctx, t, client.Preconditions{UID: &t.UID, ResourceVersion: &t.ResourceVersion},
 			client.PropagationPolicy(metav1.DeletePropagationBackground))
 	})
 	return client.IgnoreNotFound(err)
 }
 
-// errInUse is the error of a deletion that was not attempted, because the object is in use.
-var errInUse = errors.New("the object is in use")
+var (
+	// errNotAttempted is the error of a deletion that was certainly not attempted.
+	errNotAttempted = errors.New("the deletion was not attempted")
+	// errInUse is the error of a deletion that was not attempted because the object is in use.
+	errInUse = fmt.Errorf("%w: the object is in use", errNotAttempted)
+)
 
 // expire deletes an object whose time to live is over by calling remove. Its memories are kept, whereas the memories of
 // an object that people delete are deleted with its journal. m may be nil.
 //
 //  1. The note is written first, so the memories are kept even if the process is killed after the deletion. While the
-//     store does not answer, the object stays.
-//  2. If the object is not deleted, people may delete it later, so the note is removed. If the result of the deletion
-//     is not known, the note stays, because the deletion is repeated.
-func expire(ctx context.Context, m MemoryKeeper, o client.Object, remove func() error) error {
+//     store does not answer, the object stays. This note counts for noteValidity.
+//  2. If the object is certainly deleted, the note counts forever, so the memories are kept however late the journal is
+//     retired.
+//  3. If the object is not deleted, people may delete it later, so the note is removed. If the result of the deletion
+//     is not known, the note stays, because the deletion is repeated, unless the time to live was extended in between.
+//
+// Two windows are left. If the process is killed or the store fails between the deletion and the second note, and the
+// journal is retired more than noteValidity after the first note, the memories are deleted. If the object is not
+// deleted, but the process is killed before the note is removed, the store does not remove the note, or the result of
+// the deletion is not known, and people delete the object within noteValidity, its memories are kept until they expire.
+func expire(ctx context.Context, m MemoryKeeper, o client.Object, now time.Time, remove func() error) error {
 	if m == nil {
 		return remove()
 	}
-	note := func(expired bool) error {
+	note := func(until time.Time) error {
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
 		defer cancel()
-		if err := m.SetExpired(bounded, string(o.GetUID()), expired); err != nil {
+		if err := m.SetExpired(bounded, string(o.GetUID()), until); err != nil {
 			return fmt.Errorf("failed to note whether the memories of %q outlive it: %w", client.ObjectKeyFromObject(o), err)
 		}
 		return nil
 	}
-	if err := note(true); err != nil {
+	if err := note(now.Add(noteValidity)); err != nil {
 		return err
 	}
 	err := remove()
-	if errors.Is(err, errInUse) || isRefused(err) {
-		if failed := note(false); failed != nil {
-			return failed
-		}
+	var failed error
+	switch {
+	case errors.Is(err, errNotAttempted), isRefused(err):
+		failed = note(time.Time{})
+	case client.IgnoreNotFound(err) == nil:
+		failed = note(forever)
+	}
+	if failed != nil {
+		return failed
 	}
 	return err
 }

@@ -150,55 +150,71 @@ func TestChangedTimeToLiveApplies(t *testing.T) {
 
 // expiredObjects records the notes of a MemoryKeeper.
 type expiredObjects struct {
-	notes   map[string]bool
-	failure error
+	// notes holds the notes that are set, by the UID of the object.
+	notes map[string]time.Time
+	// failures are the results of the next calls. A failed call sets no note.
+	failures []error
 }
 
-func (e *expiredObjects) SetExpired(_ context.Context, uid string, expired bool) error {
-	if e.failure != nil {
-		return e.failure
+func (e *expiredObjects) SetExpired(_ context.Context, uid string, until time.Time) error {
+	var err error
+	if len(e.failures) > 0 {
+		err, e.failures = e.failures[0], e.failures[1:]
+	}
+	if err != nil {
+		return err
 	}
 	if e.notes == nil {
-		e.notes = map[string]bool{}
+		e.notes = map[string]time.Time{}
 	}
-	e.notes[uid] = expired
+	e.notes[uid] = until
+	if until.IsZero() {
+		delete(e.notes, uid)
+	}
 	return nil
 }
 
 // TestMemoriesOutliveOnlyADeletedTurn checks that the memories of a Turn outlive the Turn if it is deleted because its
-// time to live is over, and also if the result of the deletion is not known. If the API server refuses the deletion,
-// people may delete the Turn later, together with its memories.
+// time to live is over, and for a short time also if the result of the deletion is not known. If the API server refuses
+// the deletion, people may delete the Turn later, together with its memories.
 func TestMemoriesOutliveOnlyADeletedTurn(t *testing.T) {
 	timeout, away := apierrors.NewTimeoutError("the API server is slow", 1), errors.New("the store is away")
+	var none time.Time
+	soon := now.Add(10 * time.Minute)
 	for name, tc := range map[string]struct {
-		deleted, noted error
-		outlive        bool
-		deletions      int
-		failure        error
+		deleted   error
+		noted     []error
+		until     time.Time
+		deletions int
+		failure   error
 	}{
-		"deleted":       {nil, nil, true, 1, nil},
-		"deleted twice": {notFound, nil, true, 1, nil},
-		"changed":       {conflict, nil, false, 1, conflict},
-		"forbidden":     {forbidden, nil, false, 1, forbidden},
-		"timeout":       {timeout, nil, true, 1, timeout},
-		"cut off":       {io.ErrUnexpectedEOF, nil, true, 1, io.ErrUnexpectedEOF},
-		"store away":    {nil, away, false, 0, away},
+		"deleted":       {nil, nil, forever, 1, nil},
+		"deleted twice": {notFound, nil, forever, 1, nil},
+		"changed":       {conflict, nil, none, 1, conflict},
+		"forbidden":     {forbidden, nil, none, 1, forbidden},
+		"timeout":       {timeout, nil, soon, 1, timeout},
+		"cut off":       {io.ErrUnexpectedEOF, nil, soon, 1, io.ErrUnexpectedEOF},
+		"store away":    {nil, []error{away}, none, 0, away},
+		// The note that was set before the deletion runs out.
+		"store away after the deletion":       {nil, []error{nil, away}, soon, 1, away},
+		"store away after another's deletion": {notFound, []error{nil, away}, soon, 1, away},
+		"store away after a refusal":          {conflict, []error{nil, away}, soon, 1, away},
 	} {
 		t.Run(name, func(t *testing.T) {
-			turn, m, deletions := turnWith(finished(0), withTTL(0)), &expiredObjects{failure: tc.noted}, 0
+			turn, m, deletions := turnWith(finished(0), withTTL(0)), &expiredObjects{failures: tc.noted}, 0
 			c := interceptor.NewClient(inMemory(t, turn), interceptor.Funcs{Delete: func(
 				context.Context, client.WithWatch, client.Object, ...client.DeleteOption,
 			) error {
 				deletions++
-				if !m.notes[string(turn.UID)] {
-					t.Error("the Turn is deleted before the note about its memories")
+				if got := m.notes[string(turn.UID)]; !got.Equal(soon) {
+					t.Errorf("when the Turn is deleted, the note about its memories counts until %s, want %s", got, soon)
 				}
 				return tc.deleted
 			}})
-			err := removeTurn(t.Context(), c, m, turn)
-			if !errors.Is(err, tc.failure) || deletions != tc.deletions || m.notes[string(turn.UID)] != tc.outlive {
-				t.Errorf("removeTurn = %v after %d deletions, and the memories outlive the Turn: %t; want %v, %d, %t",
-					err, deletions, m.notes[string(turn.UID)], tc.failure, tc.deletions, tc.outlive)
+			err := removeTurn(t.Context(), c, m, turn, now)
+			if got := m.notes[string(turn.UID)]; !errors.Is(err, tc.failure) || deletions != tc.deletions || !got.Equal(tc.until) {
+				t.Errorf("removeTurn = %v after %d deletions, and the note counts until %s; want %v, %d, %s",
+					err, deletions, got, tc.failure, tc.deletions, tc.until)
 			}
 		})
 	}

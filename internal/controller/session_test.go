@@ -2,6 +2,8 @@ package controller
 
 import (
 	"context"
+	"errors"
+	"io"
 	"testing"
 	"time"
 
@@ -157,8 +159,9 @@ func TestSessionEnds(t *testing.T) {
 			if result, err := b.reconcileSession(t); err != nil || result.RequeueAfter != tc.after {
 				t.Errorf("%s: got %v, %v, want a requeue after %s", tc.reason, result, err, tc.after)
 			}
-			if m.notes[string(tc.session.UID)] == tc.kept {
-				t.Errorf("%s: the memories about users outlive the Session: %t, want %t", tc.reason, !tc.kept, tc.kept)
+			if got := m.notes[string(tc.session.UID)]; got.Equal(forever) == tc.kept || tc.kept && !got.IsZero() {
+				t.Errorf("%s: the note about the memories of users counts until %s, want one if the Session is deleted: %t",
+					tc.reason, got, !tc.kept)
 			}
 			if got := b.hasSession(t); got != tc.kept {
 				t.Errorf("%s: the Session exists: %t, want %t", tc.reason, got, tc.kept)
@@ -171,6 +174,8 @@ func TestSessionEnds(t *testing.T) {
 // yet.
 func TestSessionIsKeptForUncachedTurn(t *testing.T) {
 	b := newTestEnv(t, interceptor.Funcs{}, sessionWith(keptFor(60)), sessionTurn("just-made", 0))
+	m := &expiredObjects{}
+	b.turns.Memories = m
 	r := &SessionReconciler{Live: b.client, Now: b.turns.Now, Turns: b.turns, Client: interceptor.NewClient(b.client, interceptor.Funcs{
 		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return nil },
 	})}
@@ -178,8 +183,32 @@ func TestSessionIsKeptForUncachedTurn(t *testing.T) {
 		result.RequeueAfter != staleInterval {
 		t.Errorf("got %v, %v, want a requeue for when the cache is up to date", result, err)
 	}
-	if !b.hasSession(t) {
-		t.Error("the session of a new Turn was deleted")
+	if !b.hasSession(t) || len(m.notes) > 0 {
+		t.Errorf("the session of a new Turn was deleted, or has the notes %v", m.notes)
+	}
+}
+
+// TestSessionWithoutDeletionHasNoNote checks that the memories of a Session do not outlive it if its deletion was not
+// attempted because the API server did not list its Turns. People may delete the Session next.
+func TestSessionWithoutDeletionHasNoNote(t *testing.T) {
+	for name, failure := range map[string]error{"5xx": broken, "404": notFound, "cut off": io.ErrUnexpectedEOF} {
+		t.Run(name, func(t *testing.T) {
+			b, m, listed := newTestEnv(t, interceptor.Funcs{}, sessionWith(keptFor(60))), &expiredObjects{}, false
+			b.turns.Memories = m
+			live := interceptor.NewClient(b.client, interceptor.Funcs{
+				List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+					listed = len(m.notes) == 1
+					return failure
+				},
+			})
+			r := &SessionReconciler{Client: b.client, Live: live, Now: b.turns.Now, Turns: b.turns}
+			if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: talk}); !errors.Is(err, failure) {
+				t.Errorf("Reconcile = %v, want %v", err, failure)
+			}
+			if !listed || !b.hasSession(t) || len(m.notes) > 0 {
+				t.Errorf("listed after the note: %t; the notes are %v afterwards; want none, and the Session", listed, m.notes)
+			}
+		})
 	}
 }
 

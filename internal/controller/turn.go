@@ -242,7 +242,7 @@ func (r *TurnReconciler) act(ctx context.Context, v snapshot, d decision) (ctrl.
 	case end:
 		err = r.endTurn(ctx, t, d)
 	case remove:
-		err = removeTurn(ctx, r.Client, r.Memories, t)
+		err = removeTurn(ctx, r.Client, r.Memories, t, r.Now())
 	case nothing, follow, hold, stay, schedule, endFromJournal:
 	}
 	if changed {

@@ -244,7 +244,7 @@ func (c *Collector) chargeUID(ctx context.Context, uid string) error {
 func (c *Collector) forget(ctx context.Context, sessions ...string) error {
 	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	return c.Store.Forget(bounded, sessions...)
+	return c.Store.Forget(bounded, c.Now(), sessions...)
 }
 
 // retire retires the journals of deleted objects. If that fails, it adds the hints again, so that they do not wait

@@ -59,14 +59,14 @@ type keeper struct {
 	forgetErrors []error
 }
 
-func (k *keeper) Forget(ctx context.Context, uids ...string) error {
+func (k *keeper) Forget(ctx context.Context, at time.Time, uids ...string) error {
 	if len(k.forgetErrors) > 0 {
 		err := k.forgetErrors[0]
 		k.forgetErrors = k.forgetErrors[1:]
 		return err
 	}
 	k.forgotten = append(k.forgotten, uids...)
-	return k.Memory.Forget(ctx, uids...)
+	return k.Memory.Forget(ctx, at, uids...)
 }
 
 func (k *keeper) Retire(ctx context.Context, at time.Time, uids ...string) error {

@@ -42,12 +42,14 @@ type Memories interface {
 	// claims. Otherwise the tasks end, and the observations of the Turns are deleted.
 	DeleteMemories(ctx context.Context, s MemorySelector, at time.Time, limit int) (deleted int, err error)
 
-	// SetExpired notes whether a Turn or a Session is deleted because its time to live is over. It must be called
-	// before the deletion, and again with false if the deletion fails. Retire and Forget let memories outlive such an
+	// SetExpired notes that a Turn or a Session is deleted because its time to live is over. The note counts if the
+	// object is retired or forgotten at or before the time until, to the microsecond. It must be set before the
+	// deletion. The zero time removes the note, if the deletion fails. Retire and Forget let memories outlive such an
 	// object: all memories of a Turn, which lose their TurnUID, but of a Session only those of scope User, which lose
-	// their SessionUID. This includes memories of the Session that are learned later. SetExpired may skip objects from
-	// which nothing was learned and no task learns. It skips UIDs without entries.
-	SetExpired(ctx context.Context, uid string, expired bool) error
+	// their SessionUID. This includes memories of the Session that are learned later. SetExpired skips objects that are
+	// retired or forgotten already, and UIDs without entries. It may skip objects from which nothing was learned and no
+	// task learns.
+	SetExpired(ctx context.Context, uid string, until time.Time) error
 
 	// PurgeMemories deletes up to limit memories that have expired at a time. It returns the number of deleted
 	// memories; fewer than limit means that there are no more.
@@ -126,7 +128,7 @@ const (
 )
 
 // SessionStateOf returns the state of a Session. deleted reports whether its journal was retired, or its memories were
-// forgotten. expired is the value that SetExpired has set.
+// forgotten. expired reports whether a note of SetExpired counted at that time.
 func SessionStateOf(deleted, expired bool) SessionState {
 	switch {
 	case !deleted:

@@ -53,8 +53,8 @@ type Keeper interface {
 
 	// Forget deletes the memories and observations that were learned from deleted Turns and Sessions, as Retire does,
 	// but does not retire their journals. It is for deleted objects whose journals must not be retired yet. From then
-	// on, a task learns from these Sessions as if their journals were retired.
-	Forget(ctx context.Context, uids ...string) error
+	// on, a task learns from these Sessions as if their journals were retired at the given time.
+	Forget(ctx context.Context, at time.Time, uids ...string) error
 
 	// Purge deletes up to limit journals that were retired at or before the given time, oldest first. It returns the
 	// number of deleted journals, even with an error; fewer than limit means that there are no more.

@@ -33,7 +33,9 @@ func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error 
 		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 				batch := &pgx.Batch{}
-				batch.Queue(`UPDATE capstan_turn SET retired_at = $2 WHERE turn_uid = ANY($1) AND retired_at IS NULL`, chunk, at)
+				batch.Queue(`UPDATE capstan_turn SET retired_at = $2,
+					expired_until = CASE WHEN forgotten OR expired_until >= $2 THEN expired_until END
+					WHERE turn_uid = ANY($1) AND retired_at IS NULL`, chunk, at)
 				forget(batch, chunk)
 				if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 					return err
@@ -50,12 +52,14 @@ func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error 
 
 // Forget deletes what was learned from deleted Turns and Sessions. It handles groups of up to 1000 UIDs, each in a
 // transaction of at most 10 s.
-func (s *Store) Forget(ctx context.Context, uids ...string) error {
+func (s *Store) Forget(ctx context.Context, at time.Time, uids ...string) error {
 	for chunk := range slices.Chunk(uids, retireAtOnce) {
 		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 				batch := &pgx.Batch{}
-				batch.Queue(`UPDATE capstan_turn SET forgotten = true WHERE turn_uid = ANY($1) AND NOT forgotten`, chunk)
+				batch.Queue(`UPDATE capstan_turn SET forgotten = true,
+					expired_until = CASE WHEN retired_at IS NOT NULL OR expired_until >= $2 THEN expired_until END
+					WHERE turn_uid = ANY($1) AND NOT forgotten`, chunk, at)
 				forget(batch, chunk)
 				return tx.SendBatch(ctx, batch).Close()
 			})

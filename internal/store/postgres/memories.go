@@ -41,8 +41,8 @@ func keep(ctx context.Context, tx pgx.Tx, l *task.Learned) error {
 		state, known := sessions[m.SessionUID]
 		if !known {
 			var deleted, expired bool
-			err := tx.QueryRow(ctx, `SELECT retired_at IS NOT NULL OR forgotten, expired FROM capstan_turn WHERE turn_uid = $1 FOR SHARE`,
-				m.SessionUID).Scan(&deleted, &expired)
+			err := tx.QueryRow(ctx, `SELECT retired_at IS NOT NULL OR forgotten, expired_until IS NOT NULL
+				FROM capstan_turn WHERE turn_uid = $1 FOR SHARE`, m.SessionUID).Scan(&deleted, &expired)
 			if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 				return err
 			}
@@ -82,7 +82,7 @@ func keep(ctx context.Context, tx pgx.Tx, l *task.Learned) error {
 // outlive them. Retire first ends the
 // tasks of the Turns, and marks the journals as retired in the same transaction, so that nothing is learned afterwards.
 func forget(batch *pgx.Batch, uids []string) {
-	const expired = ` = ANY(ARRAY(SELECT turn_uid FROM capstan_turn WHERE turn_uid = ANY($1) AND expired))`
+	const expired = ` = ANY(ARRAY(SELECT turn_uid FROM capstan_turn WHERE turn_uid = ANY($1) AND expired_until IS NOT NULL))`
 	batch.Queue(`UPDATE capstan_memory SET session_uid = '' WHERE scope = $2 AND session_uid <> '' AND session_uid`+expired, uids,
 		string(memories.User))
 	batch.Queue(`UPDATE capstan_memory SET turn_uid = '' WHERE turn_uid <> '' AND turn_uid`+expired, uids)
@@ -299,12 +299,14 @@ func (s *Store) endScope(ctx context.Context, key string, scope memories.Scope) 
 	})
 }
 
-// SetExpired notes whether an object is deleted because its time to live is over. It takes at most 10 s.
-func (s *Store) SetExpired(ctx context.Context, uid string, expired bool) error {
+// SetExpired notes that an object is deleted because its time to live is over. It takes at most 10 s.
+func (s *Store) SetExpired(ctx context.Context, uid string, until time.Time) error {
+	note := pgtype.Timestamptz{Time: until, Valid: !until.IsZero()}
 	return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
-		_, err := s.pool.Exec(ctx, `UPDATE capstan_turn SET expired = $2 WHERE turn_uid = $1 AND expired <> $2 AND (NOT $2
+		_, err := s.pool.Exec(ctx, `UPDATE capstan_turn SET expired_until = $2
+			WHERE turn_uid = $1 AND expired_until IS DISTINCT FROM $2 AND retired_at IS NULL AND NOT forgotten AND ($2 IS NULL
 			OR EXISTS (SELECT 1 FROM capstan_memory WHERE turn_uid = $1) OR EXISTS (SELECT 1 FROM capstan_memory WHERE session_uid = $1)
-			OR EXISTS (SELECT 1 FROM capstan_task WHERE state < 2 AND kind = 'memory'))`, uid, expired)
+			OR EXISTS (SELECT 1 FROM capstan_task WHERE state < 2 AND kind = 'memory'))`, uid, note)
 		return err
 	})
 }

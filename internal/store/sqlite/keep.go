@@ -21,7 +21,9 @@ func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error 
 	for chunk := range slices.Chunk(uids, retireAtOnce) {
 		err := s.change(ctx, func(t *tx) error {
 			for _, uid := range chunk {
-				n, err := t.exec(`UPDATE head SET retired_at = ? WHERE uid = ? AND retired_at IS NULL`, at.UnixMicro(), uid)
+				n, err := t.exec(`UPDATE head SET retired_at = ?1,
+					expired_until = CASE WHEN forgotten OR expired_until >= ?1 THEN expired_until ELSE 0 END
+					WHERE uid = ?2 AND retired_at IS NULL`, at.UnixMicro(), uid)
 				if err != nil {
 					return err
 				}
@@ -37,11 +39,13 @@ func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error 
 }
 
 // Forget deletes what was learned from deleted Turns and Sessions.
-func (s *Store) Forget(ctx context.Context, uids ...string) error {
+func (s *Store) Forget(ctx context.Context, at time.Time, uids ...string) error {
 	for chunk := range slices.Chunk(uids, retireAtOnce) {
 		err := s.change(ctx, func(t *tx) error {
 			for _, uid := range chunk {
-				if _, err := t.exec(`UPDATE head SET forgotten = 1 WHERE uid = ? AND forgotten = 0`, uid); err != nil {
+				if _, err := t.exec(`UPDATE head SET forgotten = 1,
+					expired_until = CASE WHEN retired_at IS NOT NULL OR expired_until >= ?1 THEN expired_until ELSE 0 END
+					WHERE uid = ?2 AND forgotten = 0`, at.UnixMicro(), uid); err != nil {
 					return err
 				}
 			}

@@ -68,7 +68,8 @@ func (s *Store) Keep(ctx context.Context, l *task.Learned) error {
 func (t *tx) sessionState(uid string) (store.SessionState, error) {
 	var deleted, expired bool
 	//nolint:noctx // because the transaction carries the context
-	err := t.QueryRow(`SELECT retired_at IS NOT NULL OR forgotten, expired FROM head WHERE uid = ?`, uid).Scan(&deleted, &expired)
+	err := t.QueryRow(`SELECT retired_at IS NOT NULL OR forgotten, expired_until <> 0 FROM head WHERE uid = ?`, uid).
+		Scan(&deleted, &expired)
 	if errors.Is(err, sql.ErrNoRows) {
 		return store.SessionDeleted, nil
 	}
@@ -80,7 +81,7 @@ func (t *tx) sessionState(uid string) (store.SessionState, error) {
 
 // forget deletes what was learned from deleted Turns and Sessions, except for memories that outlive them.
 func (t *tx) forget(uids []string) error {
-	const isExpired = ` AND EXISTS (SELECT 1 FROM head WHERE uid = ?1 AND expired)`
+	const isExpired = ` AND EXISTS (SELECT 1 FROM head WHERE uid = ?1 AND expired_until <> 0)`
 	for _, uid := range uids {
 		if _, err := t.exec(`UPDATE memory SET session_uid = '' WHERE session_uid = ?1 AND session_uid <> '' AND scope = ?2`+isExpired,
 			uid, string(memories.User)); err != nil {
@@ -352,12 +353,16 @@ func collect(rows *sql.Rows) (all []string, err error) {
 	return all, rows.Err()
 }
 
-// SetExpired notes whether an object is deleted because its time to live is over. A transaction of the writer costs a
+// SetExpired notes that an object is deleted because its time to live is over. A transaction of the writer costs a
 // flush to disk, and most Turns have no memories, so SetExpired first checks whether the note matters.
-func (s *Store) SetExpired(ctx context.Context, uid string, expired bool) error {
-	found, err := s.queryStrings(ctx, `SELECT uid FROM head WHERE uid = ?1 AND expired <> ?2 AND (NOT ?2
+func (s *Store) SetExpired(ctx context.Context, uid string, until time.Time) error {
+	var micros int64
+	if !until.IsZero() {
+		micros = until.UnixMicro()
+	}
+	found, err := s.queryStrings(ctx, `SELECT uid FROM head WHERE uid = ?1 AND expired_until <> ?2 AND (?2 = 0
 		OR EXISTS (SELECT 1 FROM memory WHERE turn_uid = ?1) OR EXISTS (SELECT 1 FROM memory WHERE session_uid = ?1)
-		OR EXISTS (SELECT 1 FROM task WHERE state < 2 AND kind = 'memory'))`, uid, expired)
+		OR EXISTS (SELECT 1 FROM task WHERE state < 2 AND kind = 'memory'))`, uid, micros)
 	if err != nil {
 		return s.failed(err)
 	}
@@ -365,7 +370,7 @@ func (s *Store) SetExpired(ctx context.Context, uid string, expired bool) error 
 		return nil
 	}
 	return s.change(ctx, func(t *tx) error {
-		_, err := t.exec(`UPDATE head SET expired = ? WHERE uid = ?`, expired, uid)
+		_, err := t.exec(`UPDATE head SET expired_until = ?2 WHERE uid = ?1 AND retired_at IS NULL AND NOT forgotten`, uid, micros)
 		return err
 	})
 }

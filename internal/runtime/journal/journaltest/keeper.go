@@ -216,7 +216,7 @@ func testEndedContextOfKeeper(t *testing.T, k Keeper) {
 	_, uids := k.UIDs(ctx, "", 10)
 	_, sized := k.Size(ctx)
 	for name, err := range map[string]error{
-		"Retire": k.Retire(ctx, entryTime, "b"), "Forget": k.Forget(ctx, "b"), "Purge": purged, "UIDs": uids, "Size": sized,
+		"Retire": k.Retire(ctx, entryTime, "b"), "Forget": k.Forget(ctx, entryTime, "b"), "Purge": purged, "UIDs": uids, "Size": sized,
 	} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v, want the error of the context", name, err)

@@ -44,8 +44,10 @@ type memoryJournal struct {
 	retired   time.Time // zero if the journal is not retired
 	namespace string
 	bytes     int64
-	// expired and forgotten are what SetExpired and Forget have set.
-	expired, forgotten bool
+	// expiredUntil is the note of SetExpired, until it runs out. The zero time means that there is none.
+	expiredUntil time.Time
+	// forgotten is what Forget has set.
+	forgotten bool
 }
 
 // Read yields entries one by one, including those that are appended during the iteration.
@@ -173,6 +175,7 @@ func (m *Memory) Retire(ctx context.Context, at time.Time, uids ...string) error
 	defer m.mu.Unlock()
 	for _, uid := range uids {
 		if h := m.journals[uid]; h != nil && h.retired.IsZero() {
+			h.endNote(at)
 			h.retired = at
 		}
 		m.forget(uid)
@@ -185,7 +188,7 @@ func (m *Memory) Retire(ctx context.Context, at time.Time, uids ...string) error
 }
 
 // Forget deletes what was learned from deleted Turns and Sessions.
-func (m *Memory) Forget(ctx context.Context, uids ...string) error {
+func (m *Memory) Forget(ctx context.Context, at time.Time, uids ...string) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
@@ -193,6 +196,7 @@ func (m *Memory) Forget(ctx context.Context, uids ...string) error {
 	defer m.mu.Unlock()
 	for _, uid := range uids {
 		if h := m.journals[uid]; h != nil {
+			h.endNote(at)
 			h.forgotten = true
 		}
 		m.forget(uid)

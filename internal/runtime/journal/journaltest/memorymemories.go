@@ -64,7 +64,7 @@ func (m *Memory) forget(uid string) {
 	if uid == "" { // memories may have no Session or no Turn
 		return
 	}
-	if h := m.journals[uid]; h != nil && h.expired {
+	if h := m.journals[uid]; h != nil && !h.expiredUntil.IsZero() {
 		m.release(uid)
 	}
 	maps.DeleteFunc(m.memories, func(_ string, memory memories.Memory) bool { return memory.SessionUID == uid || memory.TurnUID == uid })
@@ -203,17 +203,27 @@ func (m *Memory) DeleteMemories(ctx context.Context, s store.MemorySelector, at 
 	return len(all), nil
 }
 
-// SetExpired notes whether an object is deleted because its time to live is over.
-func (m *Memory) SetExpired(ctx context.Context, uid string, expired bool) error {
+// SetExpired notes that an object is deleted because its time to live is over.
+func (m *Memory) SetExpired(ctx context.Context, uid string, until time.Time) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if h := m.journals[uid]; h != nil {
-		h.expired = expired
+	if h := m.journals[uid]; h != nil && !h.isForgotten() {
+		h.expiredUntil = until
 	}
 	return nil
+}
+
+// isForgotten reports whether the memories of an object were forgotten.
+func (h *memoryJournal) isForgotten() bool { return !h.retired.IsZero() || h.forgotten }
+
+// endNote removes a note that has run out when the memories of an object are forgotten for the first time.
+func (h *memoryJournal) endNote(at time.Time) {
+	if !h.isForgotten() && h.expiredUntil.Before(at) {
+		h.expiredUntil = time.Time{}
+	}
 }
 
 // release makes memories outlive an expired object.
@@ -235,7 +245,7 @@ func (m *Memory) sessionState(uid string) store.SessionState {
 	if h == nil {
 		return store.SessionDeleted
 	}
-	return store.SessionStateOf(!h.retired.IsZero() || h.forgotten, h.expired)
+	return store.SessionStateOf(h.isForgotten(), !h.expiredUntil.IsZero())
 }
 
 // PurgeMemories deletes expired memories.

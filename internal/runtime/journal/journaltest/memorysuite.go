@@ -36,6 +36,7 @@ func RunMemories(t *testing.T, open func(t *testing.T) MemoryStore, reopen func(
 	t.Run("the same memory is kept once, with its newest Turn", func(t *testing.T) { testMemoryLearnedAgain(t, open(t)) })
 	t.Run("an owner keeps a limited number and size", func(t *testing.T) { testLimitsOfOwners(t, open(t)) })
 	t.Run("a deleted Turn or Session leaves nothing", func(t *testing.T) { testMemoriesRetired(t, open(t)) })
+	t.Run("a note about the end of a time to live runs out", func(t *testing.T) { testNotesRunOut(t, open(t)) })
 	t.Run("the memories of a user are deleted, and not learned again", func(t *testing.T) { testMemoriesDeleted(t, open(t)) })
 	t.Run("a deletion ends tasks whose Turns have no record", func(t *testing.T) { testMemoriesDeletedWithoutRecord(t, open(t)) })
 	t.Run("only the memories of a scope are deleted", func(t *testing.T) { testMemoriesOfScopeDeleted(t, open(t), reopen) })
@@ -384,11 +385,7 @@ func testMemoriesRetired(t *testing.T, s MemoryStore) {
 	inOver := func(m *memories.Memory) { m.Session, m.SessionUID = "over", "uid-over" }
 	learn(t, s, "a-7", learnedFrom("a-7", "of a Session whose time is over", 1, ofSession("uid-over")))
 	learn(t, s, "a-8", learnedFrom("a-8", "of a user in such a Session", 1, inOver))
-	setExpired := func(uid string, expired bool) {
-		t.Helper()
-		expectError(t, "SetExpired", s.SetExpired(t.Context(), uid, expired), nil)
-	}
-	setExpired("uid-over", true)
+	setExpired(t, s, "uid-over", later(60))
 	expectMemories(t, s, "before an expired Session was retired", store.MemorySelector{},
 		"of a user in such a Session", "of a Session whose time is over")
 	retire(t, s, later(50), "uid-over")
@@ -403,7 +400,7 @@ func testMemoriesRetired(t *testing.T, s MemoryStore) {
 	retire(t, s, later(50), "b-1")
 	inUsed := func(m *memories.Memory) { m.Session, m.SessionUID = "used", "uid-used" }
 	learn(t, s, "a-9", learnedFrom("a-9", "of a user in a Session that is used", 1, inUsed))
-	expectError(t, "Forget", s.Forget(t.Context(), "uid-used", ""), nil)
+	expectError(t, "Forget", s.Forget(t.Context(), later(50), "uid-used", ""), nil)
 	expectMemories(t, s, "after a Session was forgotten", store.MemorySelector{})
 	expectLive(t, s, "a-7", "a-9", "uid-gone", "uid-talk", "uid-used")
 	learn(t, s, "b-2", learnedFrom("b-2", "of a user in a forgotten Session", 1, inUsed))
@@ -414,25 +411,16 @@ func testMemoriesRetired(t *testing.T, s MemoryStore) {
 		t.Errorf("a forgotten Session has the observations %+v, %v; want none", all, err)
 	}
 	expectMemories(t, s, "after a task learned in a forgotten Session", store.MemorySelector{})
-	endLearning(t, s, "b-3", "ada@example.com")
-	setExpired("uid-used", true)
-	expectError(t, "FinishTask", s.FinishTask(t.Context(), claim(t, s, "", later(0), "b-3").Held(), learnedResult(
-		learnedFrom("b-3", "of a user in a forgotten Session that was expired", 1, inUsed)), 0), nil)
-	expectMemories(t, s, "after a task learned in such a Session", store.MemorySelector{},
-		"of a user in a forgotten Session that was expired")
-	expectError(t, "Forget", s.Forget(t.Context(), "uid-used"), nil)
-	expectMemories(t, s, "after it was forgotten again", store.MemorySelector{}, "of a user in a forgotten Session that was expired")
-	retire(t, s, later(50), "b-2", "b-3")
-	expectMemories(t, s, "after the Turns of forgotten Sessions were deleted", store.MemorySelector{})
+	retire(t, s, later(50), "b-2")
 	learn(t, s, "a-1", learnedFrom("a-1", "of a Turn", 1), learnedFrom("a-1", "of its Session", 1, ofSession("uid-talk")))
 	inTalk := func(m *memories.Memory) { m.Session, m.SessionUID = "talk", "uid-talk" }
 	learn(t, s, "a-2", learnedFrom("a-2", "of a user in a Session", 2, inTalk))
 	learn(t, s, "a-3", learnedFrom("a-3", "of a Turn whose time is over", 3))
 	learn(t, s, "a-4", learnedFrom("a-4", "of a Turn that is deleted early", 4))
 	for _, uid := range []string{"a-3", "a-4", "unknown", ""} {
-		setExpired(uid, true)
+		setExpired(t, s, uid, later(60))
 	}
-	setExpired("a-4", false) // the deletion has failed, and people delete the Turn
+	setExpired(t, s, "a-4", time.Time{}) // the deletion has failed, and people delete the Turn
 	retire(t, s, later(50), "a-1", "a-3", "a-4")
 	expectMemories(t, s, "after Turns were deleted", store.MemorySelector{}, "of a Turn whose time is over", "of a user in a Session")
 	retire(t, s, later(50), "")
@@ -459,6 +447,81 @@ func testMemoriesRetired(t *testing.T, s MemoryStore) {
 		t.Fatal(err)
 	}
 	claim(t, s, "", later(100), "")
+}
+
+func setExpired(t *testing.T, s MemoryStore, uid string, until time.Time) {
+	t.Helper()
+	expectError(t, "SetExpired", s.SetExpired(t.Context(), uid, until), nil)
+}
+
+// testNotesRunOut checks that the note about an object counts at the time at which the object is retired or forgotten,
+// and stays the same from then on.
+func testNotesRunOut(t *testing.T, s MemoryStore) {
+	inSession := func(uid string) func(*memories.Memory) {
+		return func(m *memories.Memory) { m.Session, m.SessionUID = "talk", uid }
+	}
+	retired := func(uid string) { retire(t, s, later(50), uid) }
+	forgotten := func(uid string) {
+		t.Helper()
+		expectError(t, "Forget", s.Forget(t.Context(), later(50), uid), nil)
+	}
+	none, always := time.Time{}, time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+	before := later(50).Add(-time.Microsecond)
+	for name, tc := range map[string]struct {
+		until time.Time
+		// end retires or forgets a Session.
+		end func(uid string)
+		// further is a note that is too late.
+		further time.Time
+		kept    bool
+	}{
+		"retired at the end of the note":   {later(50), retired, none, true},
+		"retired after the note":           {before, retired, always, false},
+		"retired with a permanent note":    {always, func(uid string) { retire(t, s, later(50_000_000), uid) }, none, true},
+		"retired without a note":           {none, retired, always, false},
+		"forgotten at the end of the note": {later(50), forgotten, none, true},
+		"forgotten after the note":         {before, forgotten, always, false},
+		"forgotten without a note":         {none, forgotten, always, false},
+		"retired and then forgotten": {later(50), func(uid string) {
+			retired(uid)
+			expectError(t, "Forget", s.Forget(t.Context(), later(90), uid), nil)
+		}, none, true},
+		"forgotten again and retired later": {later(50), func(uid string) {
+			forgotten(uid)
+			expectError(t, "Forget", s.Forget(t.Context(), later(80), uid), nil)
+			retire(t, s, later(90), uid)
+		}, none, true},
+		"forgotten after the note was removed": {later(90), func(uid string) {
+			setExpired(t, s, uid, none)
+			forgotten(uid)
+		}, always, false},
+	} {
+		n := strings.ReplaceAll(name, " ", "")
+		uid, turn, late := "uid-"+n, "a-1"+n, "a-2"+n
+		add(t, s, uid, nil, entry(1, 1))
+		text := func(of string) string { return of + " a session that was " + name }
+		learn(t, s, turn, learnedFrom(turn, text("about a user in"), 1, inSession(uid)), learnedFrom(turn, text("of"), 1, ofSession(uid)))
+		setExpired(t, s, uid, tc.until)
+		tc.end(uid)
+		setExpired(t, s, uid, tc.further)
+		learn(t, s, late, learnedFrom(late, text("late about a user in"), 2, inSession(uid)),
+			learnedFrom(late, text("late of"), 2, ofSession(uid)))
+		retire(t, s, later(99), uid)
+		var want []string
+		if tc.kept {
+			want = []string{text("late about a user in"), text("about a user in")}
+		}
+		expectMemories(t, s, "of a session that was "+name, store.MemorySelector{}, want...)
+		retire(t, s, later(99), turn, late)
+		expectMemories(t, s, "after its Turns were deleted", store.MemorySelector{})
+	}
+	learn(t, s, "a-3", learnedFrom("a-3", "of a Turn whose note has run out", 1))
+	learn(t, s, "a-4", learnedFrom("a-4", "of a Turn with a note", 1))
+	setExpired(t, s, "a-3", later(49))
+	setExpired(t, s, "a-4", later(49))
+	setExpired(t, s, "a-4", always) // the deletion has succeeded
+	retire(t, s, later(50), "a-3", "a-4")
+	expectMemories(t, s, "after the Turns were deleted", store.MemorySelector{}, "of a Turn with a note")
 }
 
 func testMemoriesDeleted(t *testing.T, s MemoryStore) {
@@ -715,7 +778,7 @@ func testEndedContextOfMemories(t *testing.T, s MemoryStore) {
 	_, unembedded := s.UnembeddedMemories(ctx, []memories.Owner{ada}, "m", endTime, 10)
 	for name, err := range map[string]error{
 		"FindMemories": found, "ListMemories": listed, "DeleteMemories": deleted,
-		"SetExpired": s.SetExpired(ctx, "a-1", true), "PurgeMemories": purged, "Observations": observed,
+		"SetExpired": s.SetExpired(ctx, "a-1", later(1)), "PurgeMemories": purged, "Observations": observed,
 		"UnembeddedMemories": unembedded, "EmbedMemories": s.EmbedMemories(ctx, []memories.Embedded{{ID: "m"}}),
 		"Observe": s.Observe(ctx, memories.Observation{TurnUID: "a-1"}),
 	} {
