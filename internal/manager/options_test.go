@@ -81,6 +81,7 @@ func TestEveryFlagHasHelpAndAnEnvironmentVariable(t *testing.T) {
 		{"CAPSTAN_MAX_RECORDS_PER_NAMESPACE", "9", "max-records-per-namespace"},
 		{"CAPSTAN_RECORD_LABELS", "[team,example.com/unit]", "record-labels"},
 		{"CAPSTAN_TOOL_ALLOW_CIDRS", "[127.0.0.0/8,::1/128]", "tool-allow-cidrs"},
+		{"CAPSTAN_CLUSTER_CIDRS", "[10.0.0.0/8]", "cluster-cidrs"},
 		{"CAPSTAN_LIMITS", "[maxCost=2.50,maxSteps=20]", "limits"},
 		{"CAPSTAN_APPROVAL_POLICY", "p", "approval-policy"},
 		{"CAPSTAN_READ_TLS_BIND_ADDRESS", ":8444", "read-tls-bind-address"},

@@ -75,6 +75,13 @@ func payloads() map[journal.Kind]any {
 		journal.ContextWarned: &loop.Warning{},
 		journal.ToolIntended:  &loop.Intent{},
 		journal.ToolFinished:  &loop.CallResult{},
+		journal.UndoPlanned: &struct {
+			loop.FixedCalls
+			turn.UndoPlan
+			Exposure tool.Exposure `json:"exposure"`
+		}{},
+		journal.UndoBegun:     &turn.UndoMark{},
+		journal.UndoEnded:     &turn.UndoMark{},
 		journal.Finalized:     &turn.Result{},
 		journal.SessionTurn:   &session.Turn{},
 		"some.new.kind":       &struct{ Text, Name string }{},
@@ -209,6 +216,11 @@ var survivors = []string{
 	"tools.exposed packs.source.name", "tools.exposed packs.source.server", "tools.exposed tools.effect", "tools.exposed tools.name",
 	"tools.exposed tools.parameters.name", "tools.exposed tools.parameters.type", "tools.exposed tools.role",
 	"tools.exposed tools.source.agent", "tools.exposed tools.source.name", "tools.exposed tools.source.server",
+	"undo.begun turn", "undo.begun turnUID", "undo.ended turn", "undo.ended turnUID", "undo.planned agent",
+	"undo.planned exposure.tools.effect", "undo.planned exposure.tools.name", "undo.planned exposure.tools.parameters.name",
+	"undo.planned exposure.tools.parameters.type", "undo.planned exposure.tools.role", "undo.planned exposure.tools.source.agent",
+	"undo.planned exposure.tools.source.name", "undo.planned exposure.tools.source.server", "undo.planned name",
+	"undo.planned namespace", "undo.planned of.server", "undo.planned of.state", "undo.planned of.tool", "undo.planned turnUID",
 }
 
 func TestNamesAreKeptInListedFieldsOnly(t *testing.T) {
