@@ -60,7 +60,7 @@ func newUndo(env terminal.Environment) *cobra.Command {
 	f.StringArrayVar(&o.Calls, "call", nil, "`ID` of a call to undo; may be repeated; default: all calls")
 	f.BoolVar(&o.DryRun, "dry-run", false, "show what can be undone, and do nothing")
 	f.BoolVarP(&o.Yes, "yes", "y", false, "do not ask for confirmation")
-	f.IntVar(&o.WaitSeconds, "wait-seconds", 600, "time to wait for the end of the new Turn, in seconds; 0: do not wait")
+	f.IntVar(&o.WaitSeconds, "wait-seconds", 600, "time to wait for the end of the new Turn, in seconds, from 0 to 3600; 0: do not wait")
 	f.VarP(formatValue{&o.Output}, "output", "o", "output format")
 	f.StringArrayVarP(&o.Local.Files, "filename", "f", nil,
 		"with --data-dir: file or directory of manifests, or - for standard input; may be repeated")

@@ -39,6 +39,17 @@ spec:
 `
 )
 
+// TestWaitSecondsIsChecked checks that an invalid time to wait ends a command before it reads or creates anything.
+func TestWaitSecondsIsChecked(t *testing.T) {
+	t.Parallel()
+	for _, verb := range []string{"undo", "approve", "deny"} {
+		for _, seconds := range []string{"-5", "3601"} {
+			got := capstan(t, verb, "first", "-y", "--server", nowhere, "--wait-seconds", seconds).mustEnd(t, exit.Usage)
+			mustSay(t, got.err, "--wait-seconds is "+seconds+": it must be from 0 to 3600")
+		}
+	}
+}
+
 // TestUndoWithoutACluster undoes the calls of a run: it shows them, does nothing in a dry run, requires approval, and
 // undoes each call once.
 func TestUndoWithoutACluster(t *testing.T) {

@@ -147,3 +147,14 @@ func SplitName(turn, given string) (namespace, name string, err error) {
 	}
 	return namespace, name, nil
 }
+
+// longestWait is the maximum of --wait-seconds.
+const longestWait = 3600
+
+// CheckWaitSeconds returns an error unless a value of --wait-seconds is valid.
+func CheckWaitSeconds(seconds int) error {
+	if seconds < 0 || seconds > longestWait {
+		return fmt.Errorf("--wait-seconds is %d: it must be from 0 to %d", seconds, longestWait)
+	}
+	return nil
+}

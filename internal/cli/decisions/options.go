@@ -61,8 +61,8 @@ func (d *Options) Run(ctx context.Context, turn string) error {
 	if n := len([]rune(d.Reason)); n > longestReason {
 		return fmt.Errorf("--reason has %d characters: it must have at most %d", n, longestReason)
 	}
-	if d.WaitSeconds < 0 || d.WaitSeconds > longestWait {
-		return fmt.Errorf("--wait-seconds is %d: it must be from 0 to %d", d.WaitSeconds, longestWait)
+	if err := cluster.CheckWaitSeconds(d.WaitSeconds); err != nil {
+		return err
 	}
 	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer release()
@@ -76,9 +76,6 @@ func (d *Options) Run(ctx context.Context, turn string) error {
 
 // longestReason is the maximum length of a decision's reason, in characters.
 const longestReason = 1024
-
-// longestWait is the maximum of --wait-seconds.
-const longestWait = 3600
 
 // open gets the Turn, selects the pending calls and finds out who the user is.
 func (d *Options) open(ctx context.Context, turn string) (*pendingCalls, error) {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/cluster"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/cli/journals"
 	"github.com/capstan-dev/capstan/internal/cli/localrun"
@@ -38,7 +39,7 @@ type Options struct {
 	DryRun bool
 	// Yes undoes without confirmation.
 	Yes bool
-	// WaitSeconds is the time to wait for the end of the new Turn, in seconds. 0 means not to wait.
+	// WaitSeconds is the time to wait for the end of the new Turn, in seconds, at most an hour. 0 means not to wait.
 	WaitSeconds int
 	// Output is text, json or yaml.
 	Output output.Format
@@ -46,6 +47,9 @@ type Options struct {
 
 // Run undoes the calls of a Turn, given as NAME or NAMESPACE/NAME.
 func (o *Options) Run(ctx context.Context, name string) error {
+	if err := cluster.CheckWaitSeconds(o.WaitSeconds); err != nil {
+		return err
+	}
 	plan, err := o.plan(ctx, name)
 	if err != nil {
 		return err
