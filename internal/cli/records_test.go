@@ -78,6 +78,7 @@ func TestInvalidFlagsOfRecords(t *testing.T) {
 		},
 		"output":    {[]string{"decisions", "-o", "csv"}, "must be table or json"},
 		"exclusive": {[]string{"usage", "--data-dir", data, "--server", "https://x"}, "data-dir"},
+		"limit":     {[]string{"decisions", "--limit", "-1", "--data-dir", data}, "--limit is -1: it must be at least 0"},
 		"delete":    {[]string{"decisions", "delete"}, "specify a Turn, or set --session or --requester"},
 	} {
 		t.Run(name, func(t *testing.T) {

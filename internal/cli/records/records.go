@@ -127,6 +127,9 @@ func (o *Options) local(ctx context.Context, do func(page pages, q store.RecordQ
 
 // Run prints the records, newest first.
 func (d *Decisions) Run(ctx context.Context) error {
+	if d.Limit < 0 {
+		return exit.WithCode(exit.Usage, fmt.Errorf("--limit is %d: it must be at least 0", d.Limit))
+	}
 	if d.DataDir != "" {
 		return d.local(ctx, func(page pages, q store.RecordQuery) error {
 			return d.print(q, func(q store.RecordQuery) (readapi.RecordPage, error) {
