@@ -54,8 +54,9 @@ func (s *Server) scored(ctx context.Context, namespace, name string) (*v1alpha1.
 	return t, refusal
 }
 
-// redactComment applies the current redaction rules of the Turn's Agent to a comment, and removes credentials. It
-// refuses the comment if the Turn or its Agent does not exist, because the rules are then unknown.
+// redactComment applies the current redaction rules of the Turn's Agent to a comment, and removes credentials. It cuts a
+// comment that then exceeds turnrecord.MaxComment. It refuses the comment if the Turn or its Agent does not exist,
+// because the rules are then unknown.
 func (s *Server) redactComment(ctx context.Context, t *v1alpha1.Turn, comment *string) *Error {
 	if t == nil {
 		return refuse(http.StatusConflict, "%s", store.ErrTurnDeleted)
@@ -75,7 +76,8 @@ func (s *Server) redactComment(ctx context.Context, t *v1alpha1.Turn, comment *s
 	if err != nil {
 		return refuse(http.StatusConflict, "the rules of Agent %q that redact comments cannot be used: %s", t.AgentKey(), err)
 	}
-	*comment = redaction.Redact(*comment)
+	// The replacements may be longer than what they replace, and the user cannot know that.
+	*comment = translate.TruncateBytes(redaction.Redact(*comment), turnrecord.MaxComment)
 	return nil
 }
 
@@ -114,16 +116,16 @@ func (s *Server) serveFeedback(w http.ResponseWriter, r *http.Request) {
 			`the body must be JSON such as {"score": "0.8", "comment": "..."}, with at most %d bytes`, maxFeedback))
 		return
 	}
+	if err := CheckFeedback(body.Score, body.Comment); err != nil {
+		answer(w, refuse(http.StatusBadRequest, "%s", err))
+		return
+	}
 	t, refused := s.scored(r.Context(), namespace, name)
 	if refused == nil && body.Comment != "" {
 		refused = s.redactComment(r.Context(), t, &body.Comment)
 	}
 	if refused != nil {
 		answer(w, refused)
-		return
-	}
-	if err := CheckFeedback(body.Score, body.Comment); err != nil {
-		answer(w, refuse(http.StatusBadRequest, "%s", err))
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), recordsTimeout)

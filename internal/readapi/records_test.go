@@ -330,6 +330,25 @@ func TestFeedback(t *testing.T) {
 	}
 }
 
+// TestFeedbackThatGrows checks that a comment of a valid length is stored even if its redaction makes it too long. It
+// is then cut between two characters.
+func TestFeedbackThatGrows(t *testing.T) {
+	s := storeWith(t, 1)
+	ada := serve(t, s, "ada create helpdesk")("ada")
+	for _, begin := range []string{"", "x"} { // the limit is after a character, and within one
+		comment := begin + strings.Repeat("INV-1 ", 100) + strings.Repeat("é", 700)
+		if _, err := ada.AddFeedback(t.Context(), "helpdesk", "t0", "1", comment); err != nil {
+			t.Fatal(err)
+		}
+		redacted := begin + strings.Repeat("[redacted:invoice] ", 100)
+		want := redacted + strings.Repeat("é", (turnrecord.MaxComment-len(redacted))/len("é"))
+		all, err := s.Records(t.Context(), store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}})
+		if err != nil || len(all[0].Feedback) != 1 || all[0].Feedback[0].Comment != want {
+			t.Errorf("%+v, %v; want the first %d bytes of the redacted comment", all, err, len(want))
+		}
+	}
+}
+
 // TestFeedbackIsAboutTheTurnThatExists checks that feedback to a Turn that has not ended is refused, instead of stored
 // for an older Turn of the same name. The response to feedback about a deleted Turn must say that the Turn is deleted.
 func TestFeedbackIsAboutTheTurnThatExists(t *testing.T) {

@@ -209,15 +209,15 @@ func preview(text string) string {
 			return r
 		}
 		return -1
-	}, strings.Join(strings.Fields(truncateBytes(strings.TrimSpace(text), 8*maxPreviewChars)), " "))
+	}, strings.Join(strings.Fields(TruncateBytes(strings.TrimSpace(text), 8*maxPreviewChars)), " "))
 	if runes := []rune(line); len(runes) > maxPreviewChars {
 		return string(runes[:maxPreviewChars-1]) + "…"
 	}
 	return line
 }
 
-// truncateBytes shortens a text to at most limit bytes, without splitting a character.
-func truncateBytes(text string, limit int) string {
+// TruncateBytes shortens a text to at most limit bytes, without splitting a character.
+func TruncateBytes(text string, limit int) string {
 	if len(text) <= limit {
 		return text
 	}
