@@ -24,12 +24,13 @@ type Memories interface {
 	FindMemories(ctx context.Context, owners []memories.Owner, s memories.Search, now time.Time) ([]memories.Memory, error)
 
 	// EmbedMemories sets the vectors of memories. It skips memories that no longer exist. A memory that is learned
-	// again keeps its vector, because its words are the same.
+	// again keeps its vector, because its words are the same. A vector without values marks a memory that gets no
+	// vector of its space: UnembeddedMemories then leaves it out, and FindMemories finds it without a similarity.
 	EmbedMemories(ctx context.Context, all []memories.Embedded) error
 
 	// UnembeddedMemories returns the newest memories of owners that have no vector of a space and have not expired at a
-	// time, newest first for each owner, at most limit together.
-	UnembeddedMemories(ctx context.Context, owners []memories.Owner, space string, now time.Time, limit int) ([]memories.Memory, error)
+	// time, newest first for each owner, at most perOwner of each.
+	UnembeddedMemories(ctx context.Context, owners []memories.Owner, space string, now time.Time, perOwner int) ([]memories.Memory, error)
 
 	// ListMemories returns the memories that a query selects, newest first, at most MaxMemories.
 	ListMemories(ctx context.Context, q MemoryQuery) ([]memories.Memory, error)

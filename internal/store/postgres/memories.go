@@ -151,12 +151,12 @@ func (s *Store) FindMemories(
 // UnembeddedMemories returns the newest memories of owners that have no vector of a space. It takes at most a minute
 // for each owner.
 func (s *Store) UnembeddedMemories(
-	ctx context.Context, owners []memories.Owner, space string, now time.Time, limit int,
+	ctx context.Context, owners []memories.Owner, space string, now time.Time, perOwner int,
 ) (all []memories.Memory, err error) {
 	for _, o := range owners {
 		found, err := read(ctx, s, scanMemory, `SELECT `+memoryColumns+` FROM capstan_memory WHERE owner = $1 AND expires_at > $2
 			AND space <> $3 ORDER BY learned_at DESC, id COLLATE "C" DESC LIMIT $4`, o.Key(), now.UnixMicro(), space,
-			max(limit-len(all), 0))
+			max(perOwner, 0))
 		if err != nil {
 			return nil, err
 		}

@@ -214,11 +214,11 @@ func (s *Store) nearest(ctx context.Context, owner string, target ranking.Vector
 
 // UnembeddedMemories returns the newest memories of owners that have no vector of a space.
 func (s *Store) UnembeddedMemories(
-	ctx context.Context, owners []memories.Owner, space string, now time.Time, limit int,
+	ctx context.Context, owners []memories.Owner, space string, now time.Time, perOwner int,
 ) (all []memories.Memory, err error) {
 	for _, o := range owners {
 		found, err := s.memories(ctx, `SELECT `+memoryColumns+` FROM memory AS m WHERE m.owner = ? AND m.expires_at > ? AND m.space <> ?
-			ORDER BY m.learned_at DESC, m.id DESC LIMIT ?`, o.Key(), now.UnixMicro(), space, max(limit-len(all), 0))
+			ORDER BY m.learned_at DESC, m.id DESC LIMIT ?`, o.Key(), now.UnixMicro(), space, max(perOwner, 0))
 		if err != nil {
 			return nil, err
 		}

@@ -104,7 +104,7 @@ func (m *Memory) FindMemories(
 
 // UnembeddedMemories returns the newest memories of owners that have no vector of a space.
 func (m *Memory) UnembeddedMemories(
-	ctx context.Context, owners []memories.Owner, space string, now time.Time, limit int,
+	ctx context.Context, owners []memories.Owner, space string, now time.Time, perOwner int,
 ) (all []memories.Memory, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
@@ -112,11 +112,12 @@ func (m *Memory) UnembeddedMemories(
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, o := range owners {
-		all = append(all, m.memoriesWhere(func(memory *memories.Memory) bool {
+		found := m.memoriesWhere(func(memory *memories.Memory) bool {
 			return memory.Owner() == o && memory.Expires.After(now) && m.vectors[memory.ID].Space != space
-		})...)
+		})
+		all = append(all, found[:min(len(found), max(perOwner, 0))]...)
 	}
-	return all[:min(len(all), max(limit, 0))], nil
+	return all, nil
 }
 
 // EmbedMemories sets the vectors of memories.

@@ -319,9 +319,21 @@ func testVectorsOfMemories(t *testing.T, s MemoryStore, reopen func(t *testing.T
 		}
 	}
 	unembedded("in the usual space", "m", 200, 10, "Drinks tea.", "Is in Oslo.")
-	unembedded("at most one", "m", 200, 1, "Drinks tea.")
-	unembedded("in a new space", "o", 200, 3, "Number 39 is a fact.", "Number 38 is a fact.", "Number 37 is a fact.")
+	unembedded("at most one of each owner", "m", 200, 1, "Drinks tea.")
+	unembedded("in a new space", "o", 200, 3, "Number 39 is a fact.", "Number 38 is a fact.", "Number 37 is a fact.",
+		"Has a laser, too.")
+	unembedded("none", "o", 200, 0)
 	unembedded("after the end of some", "m", 1004, 10)
+	marked := []memories.Embedded{{ID: plain.ID, Vector: vector("m")}, {ID: worded.ID, Vector: vector("n")}}
+	expectError(t, "EmbedMemories of memories that get no vector", s.EmbedMemories(t.Context(), marked), nil)
+	s = reopen(t, s)
+	unembedded("without those that get none in the usual space", "m", 200, 10, "Is in Oslo.", "Likes bicycles.")
+	for _, space := range []string{"m", "n"} {
+		got := similarities(memories.Search{Words: words, Vector: vector(space, 1, 0)})
+		if got["Drinks tea."] != "none" || got["Likes bicycles."] != "none" {
+			t.Errorf("memories that get no vector are found as %v in the space %q, want both by their words", got, space)
+		}
+	}
 	retire(t, s, later(300), "a-2")
 	expectError(t, "EmbedMemories of a memory that is gone", s.EmbedMemories(t.Context(), vectors), nil)
 	if got := similarities(memories.Search{Vector: vector("m", 1, 0)}); len(got) > 0 {
