@@ -82,3 +82,40 @@ func TestVectorsAreKeptForABatch(t *testing.T) {
 		t.Errorf("%d requests for vectors, want one for each message, and one for the tools", n)
 	}
 }
+
+// refusingModel extracts two memories from the first message and one from the second. It refuses to embed one of them.
+const refusingModel = `rules:
+- {when: {embeddings: true, contains: Refused}, fault: {status: 400}}
+- {when: {systemContains: You read a message, contains: HP}, ` +
+	`reply: {text: '{"memories": [{"content": "Has an HP 4000.", "scope": "User", "confidence": 90}, ` +
+	`{"content": "Refused by the model.", "scope": "User", "confidence": 90}]}'}}
+- {when: {systemContains: You read a message}, ` +
+	`reply: {text: '{"memories": [{"content": "Likes tea.", "scope": "User", "confidence": 90}]}'}}
+- {reply: {text: "One."}}
+`
+
+// TestMemoriesThatCannotBeEmbedded checks that a memory whose text is refused does not keep the others from their
+// vectors, and that the next Turn does not request its vector again.
+func TestMemoriesThatCannotBeEmbedded(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, refusingModel)
+	f := conversing(t).with(t, "agent.yaml", "spec:\n", "spec:\n  memory: {learning: {scopes: [User]}}\n"+
+		"  embeddings: {providerRef: {name: vectors}, model: e}\n")
+	f["vectors.yaml"] = strings.Replace(providerYAML, "{name: demo}", "{name: vectors}", 1)
+	f = f.with(t, "turn.yaml", "What is up?", "My printer is an HP.")
+	dir, data := f.written(t, url), t.TempDir()
+	for _, tc := range []struct {
+		turn     string
+		requests int64
+		noted    bool
+	}{{"first", 1 + 2, true}, {"second", 1 + 2 + 1, false}} {
+		got := capstan(t, "run", "-f", dir, "--turn", tc.turn, "--data-dir", data).mustEnd(t, exit.OK)
+		mustSay(t, got.err, "Learned ")
+		if noted := strings.Contains(got.err, "found only by their words: the model refused 1 of 2 texts: "); noted != tc.noted {
+			t.Errorf("the Turn %s prints %q", tc.turn, got.err)
+		}
+		if n := model.Stats().ByModel["e"]; n != tc.requests {
+			t.Errorf("%d requests for vectors after the Turn %s, want %d", n, tc.turn, tc.requests)
+		}
+	}
+}

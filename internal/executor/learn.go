@@ -165,7 +165,7 @@ func (l *learning) do(ctx context.Context) (o done) {
 	perHour := ptr.Deref(spec.MaxPerHour, v1alpha1.DefaultLearningPerHour)
 	var forVectors int64
 	if l.agent.Spec.Embeddings != nil {
-		forVectors = memoryTokens * int64(max(len(questions)*limits.MaxPerTurn, model.MaxEmbedTexts))
+		forVectors = memoryTokens * model.MaxEmbedTexts * int64(len(questions)) // each question is about one owner
 	}
 	if end := l.begin(ctx, all, forVectors, perHour, spec.MaxTokensPerDay); end != nil {
 		return *end
@@ -261,18 +261,18 @@ func (l *learning) ask(ctx context.Context, questions *ask.Learning) done {
 		l.found.Memories = nil // a later write must not restore a memory that was deleted in the meantime
 		return true
 	})
-	l.embed(ctx, kept.Owners(), max(len(kept.Memories), model.MaxEmbedTexts), questions.Redact)
+	l.embed(ctx, kept.Owners(), questions.Redact)
 	if end := l.requests.close(ctx, isOpen, refused); end != nil {
 		return *end
 	}
 	return l.learned(unpaid)
 }
 
-// embed stores vectors for the newest memories of owners that have none, at most limit, if the Agent has a model for
-// vectors: the memories that were just stored, and older ones, such as memories from before the Agent had this model. A
-// memory without a vector is found by its words, so a failure of embed does not fail the task. redact applies the
-// current redaction of the Agent, which an older memory has not had.
-func (l *learning) embed(ctx context.Context, owners []memories.Owner, limit int, redact func(string) string) {
+// embed stores vectors for the newest memories of owners that have none, at most model.MaxEmbedTexts of each owner, if
+// the Agent has a model for vectors: the memories that were just stored, and older ones, such as memories from before the
+// Agent had this model. A memory without a vector is found by its words, so a failure of embed does not fail the task.
+// redact applies the current redaction of the Agent, which an older memory has not had.
+func (l *learning) embed(ctx context.Context, owners []memories.Owner, redact func(string) string) {
 	if len(owners) == 0 || l.requests.err != nil || ctx.Err() != nil {
 		return
 	}
@@ -282,7 +282,7 @@ func (l *learning) embed(ctx context.Context, owners []memories.Owner, limit int
 	}
 	var missing []memories.Memory
 	if err == nil {
-		missing, err = l.Store.UnembeddedMemories(ctx, owners, e.Space, l.executor.Now(), limit)
+		missing, err = l.Store.UnembeddedMemories(ctx, owners, e.Space, l.executor.Now(), model.MaxEmbedTexts)
 		for i := range missing {
 			missing[i].Text = redact(missing[i].Text)
 		}

@@ -116,7 +116,7 @@ func (j *localRun) extract(ctx context.Context, w *localTurn) (kept int, err err
 		return 0, err
 	}
 	if err := j.embed(ctx, w, learned); err != nil {
-		j.Env.Logf("note: the memories have no vectors, so they are found only by their words: %s", err)
+		j.Env.Logf("note: memories without a vector are found only by their words: %s", err)
 	}
 	return len(learned.Memories), nil
 }
@@ -128,7 +128,7 @@ func (j *localRun) embed(ctx context.Context, w *localTurn, l *task.Learned) err
 	if e == nil || len(l.Memories) == 0 {
 		return nil
 	}
-	missing, err := j.store.UnembeddedMemories(ctx, l.Owners(), e.Space, j.Clock()(), max(len(l.Memories), model.MaxEmbedTexts))
+	missing, err := j.store.UnembeddedMemories(ctx, l.Owners(), e.Space, j.Clock()(), model.MaxEmbedTexts)
 	if err != nil {
 		return err
 	}

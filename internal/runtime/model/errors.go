@@ -53,6 +53,18 @@ func (k ErrorKind) Retryable() bool {
 	return false
 }
 
+// MayConcernText reports whether the text of the request may be the reason for the failure, so that a request with
+// another text may succeed.
+func (k ErrorKind) MayConcernText() bool {
+	switch k {
+	case InvalidRequest, ContextLength, ContentFiltered:
+		return true
+	case RateLimited, Overloaded, Timeout, Network, Malformed, ReplyTooLong, Auth, QuotaExceeded, OverBudget, Unusable, Cancelled:
+		return false
+	}
+	return false
+}
+
 // NextModel says which later models of a chain may succeed after a failure.
 type NextModel int
 

@@ -3,7 +3,6 @@ package turn
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
@@ -78,11 +77,7 @@ func (r *run) embed(ctx context.Context, texts []string, within time.Duration) (
 	if r.in.NotEmbedded != nil {
 		r.in.NotEmbedded(failure)
 	}
-	switch failure.Kind { //nolint:exhaustive // because after the other failures, the next request would fail, too
-	case model.InvalidRequest, model.ContextLength, model.ContentFiltered:
-		refused = true
-	}
-	return nil, refused, nil
+	return nil, failure.Kind.MayConcernText(), nil
 }
 
 // similarities returns the similarity of a query to each text about a tool. An element is nil if its text has no
@@ -110,19 +105,15 @@ func (r *run) similarities(ctx context.Context, text string, tools []string) ([]
 }
 
 // embedTools requests the missing vectors, adds them to found, and keeps them for later Turns. If the model refuses a
-// batch, possibly because of one text, the texts of the batch are requested one by one after the other batches. After a
-// second refusal, single texts are requested first, because the model may accept only one text at a time. A single text
-// that is refused is kept as a text without a vector.
+// batch, its texts are requested one by one: see vectors.Batches. A single text that is refused is kept as a text
+// without a vector.
 func (r *run) embedTools(ctx context.Context, tools []string, found [][]float32, missing []int, until time.Time) error {
-	batches, refusals := slices.Collect(slices.Chunk(missing, model.MaxEmbedTexts)), 0
-	var singles [][]int
-	for n := 0; n < maxToolRequests && len(batches)+len(singles) > 0 && time.Until(until) > 0; n++ {
-		from := &batches
-		if len(batches) == 0 || refusals > 1 && len(singles) > 0 {
-			from = &singles
+	batches := vectors.BatchesOf(missing)
+	for n := 0; n < maxToolRequests && time.Until(until) > 0; n++ {
+		batch, ok := batches.Next()
+		if !ok {
+			break
 		}
-		batch := (*from)[0]
-		*from = (*from)[1:]
 		var texts []string
 		for _, i := range batch {
 			texts = append(texts, memories.Excerpt(tools[i]))
@@ -131,9 +122,7 @@ func (r *run) embedTools(ctx context.Context, tools []string, found [][]float32,
 		switch {
 		case err != nil:
 			return err
-		case refused && len(batch) > 1:
-			refusals++
-			singles = append(singles, slices.Collect(slices.Chunk(batch, 1))...)
+		case refused && batches.Split(batch):
 			continue
 		case refused:
 			all = make([][]float32, 1)

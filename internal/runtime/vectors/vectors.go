@@ -1,4 +1,5 @@
-// Package vectors caches the vectors of tools, so that they are requested once and not for each Turn.
+// Package vectors divides texts among requests for vectors. It caches the vectors of tools, so that they are requested
+// once and not for each Turn.
 package vectors
 
 import (
