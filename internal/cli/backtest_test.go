@@ -17,6 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/cli/journals"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/test/fakemodel/server"
 )
 
 // backtestRules makes the model answer depending on the prompt, and judge an answer depending on its words.
@@ -389,6 +390,31 @@ func TestBacktestInterrupted(t *testing.T) {
 	}
 	mustSay(t, capstan(t, "__complete", "backtest", "-o", "").out, "text\njson\njunit\nmarkdown\n:4\n")
 	mustSay(t, runInterrupted(t, model, "replay", "turn-1", "-m", dir, "--data-dir", data).mustEnd(t, exit.Interrupted).err, "interrupted")
+}
+
+// TestBacktestInterruptedCosts checks that what the replay of an interrupted Turn has used counts, although the Turn is
+// not in the report.
+func TestBacktestInterruptedCosts(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, backtestRules)
+	_, data := recorded(t, url, "What is up?", "What is up?")
+	dir := complete().written(t, url)
+	args := []string{"backtest", "--agent", "support", "--data-dir", data, "--replay", "--parallel", "1", "-o", "json"}
+	whole := backtestOf(t, capstan(t, append(args, "-f", profile(t, judged), "-m", dir, "--last", "1")...).mustEnd(t, exit.OK).out)
+	model, hangs := fake(t, strings.Replace(backtestRules, "- when: {systemContains: \"You judge\"}\n",
+		"- when: {systemContains: \"You judge\", contains: \"Better.\"}\n  fault: {hang: AfterHeaders}\n"+
+			"- when: {systemContains: \"You judge\"}\n", 1))
+	got := runInterruptedWhen(t, model, func(s server.Stats) bool { return s.Requests == 3 && s.InFlight == 1 },
+		append(args, "-f", profile(t, judged), "-m", complete().written(t, hangs))...).mustEnd(t, exit.Interrupted)
+	r := backtestOf(t, got.out)
+	if r.OK || r.Missing != 2 || r.Total != 0 || len(r.Cases) != 0 || r.Backtest.Changed != 0 {
+		t.Errorf("the report is %+v, want no Turn", r)
+	}
+	if r.Spent.Tokens != whole.Spent.Tokens || r.Backtest.Spent.Tokens != whole.Backtest.Spent.Tokens ||
+		r.JudgesSpent.Tokens <= whole.JudgesSpent.Tokens/2 {
+		t.Errorf("the recorded Turn used %+v, its replay %+v and the judges %+v; want %+v, %+v, and more than half of %+v",
+			r.Backtest.Spent, r.Spent, r.JudgesSpent, whole.Backtest.Spent, whole.Spent, whole.JudgesSpent)
+	}
 }
 
 // TestBacktestOfFeedback checks that --feedback takes the Turns that people have scored, that an unchanged bad answer

@@ -10,6 +10,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/cli/evaluation"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/test/fakemodel/server"
 )
 
 // withJudges has fields of a PromptProfile with two judges.
@@ -423,6 +424,50 @@ func TestEvalInterruptedJudges(t *testing.T) {
 	got.mustEnd(t, exit.Interrupted)
 	if r := reportOf(t, got.out); r.OK || r.Missing+r.Failed != 2 || r.Passed != 0 { // the interrupt may also arrive before the answer
 		t.Errorf("report %+v, want no case that has passed", r)
+	}
+}
+
+// TestEvalInterruptedCosts checks that what an interrupted case has used counts, although the case is not in the report.
+func TestEvalInterruptedCosts(t *testing.T) {
+	t.Parallel()
+	relevant, kind := `{text: '{"score": 80, "reason": "It responds."}'}`, `{text: '{"score": 60, "reason": "It is kind."}'}`
+	_, url := fake(t, evalRules)
+	whole := reportOf(t, capstan(t, "eval", "-f", evalSetup(t, url, passing, evalFiles(t)), "--case", "price", "-o", "json").
+		mustEnd(t, exit.OK).out)
+	const feedback = `manifests: [manifests]
+cases:
+- name: price
+  message: What is the price?
+  context: {facts: [{id: a, text: It costs 40 EUR., source: prices.md}]}
+  expect: {feedback: {score: "1", answer: "It costs 40 EUR, dear friend."}}
+- {name: unknown, message: "Who are you?"}
+`
+	judged := int64(0)
+	for _, tc := range []struct {
+		// reply is the reply of a judge that hangs, and requests the number of requests until then.
+		name, cases, reply string
+		requests           int64
+	}{
+		{"the first judge hangs", passing, relevant, 2},
+		{"the second judge hangs", passing, kind, 3},
+		{"the judge of an earlier answer hangs", feedback, `{text: '{"score": 71, "reason": "It is very kind."}'}`, 5},
+	} {
+		model, url := fake(t, strings.Replace(evalRules, "reply: "+tc.reply, "fault: {hang: AfterHeaders}", 1))
+		got := runInterruptedWhen(t, model, func(s server.Stats) bool { return s.Requests == tc.requests && s.InFlight == 1 },
+			"eval", "-f", evalSetup(t, url, tc.cases, evalFiles(t)), "--parallel", "1", "-o", "json").mustEnd(t, exit.Interrupted)
+		r := reportOf(t, got.out)
+		if r.OK || r.Missing != 2 || r.Total != 0 || len(r.Cases) != 0 {
+			t.Errorf("%s: the report is %+v, want no case", tc.name, r)
+		}
+		if r.Spent.Tokens != whole.Spent.Tokens || r.JudgesSpent.Tokens <= judged {
+			t.Errorf("%s: the Turn used %+v and the judges %+v, want %d tokens, and more than %d", tc.name, r.Spent, r.JudgesSpent,
+				whole.Spent.Tokens, judged)
+		}
+		judged = r.JudgesSpent.Tokens
+		mustSay(t, got.err, "interrupted: the report has only the cases that had ended")
+		if strings.Contains(got.err, "price: ") {
+			t.Errorf("%s: the case is reported as ended: %q", tc.name, got.err)
+		}
 	}
 }
 

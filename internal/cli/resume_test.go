@@ -22,13 +22,19 @@ const testTimeout = time.Minute
 // runInterrupted runs a command line, and interrupts it while a request to the model is in flight.
 func runInterrupted(t *testing.T, model *server.Server, args ...string) output {
 	t.Helper()
+	return runInterruptedWhen(t, model, func(s server.Stats) bool { return s.InFlight == 1 }, args...)
+}
+
+// runInterruptedWhen runs a command line and interrupts it when the requests to the model meet a condition.
+func runInterruptedWhen(t *testing.T, model *server.Server, ready func(server.Stats) bool, args ...string) output {
+	t.Helper()
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	ended := make(chan output, 1)
 	go func() { ended <- call{}.run(ctx, args...) }()
 	patience, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	if err := model.Wait(patience, func(s server.Stats) bool { return s.InFlight == 1 }); err != nil {
+	if err := model.Wait(patience, ready); err != nil {
 		t.Fatal(err)
 	}
 	interrupt()

@@ -278,8 +278,8 @@ func (b *backtest) hasGood() bool {
 	return slices.ContainsFunc(b.names, func(name journals.TurnName) bool { s := b.scores[name]; return s != nil && s.isGood })
 }
 
-// one prepares a Turn again, and replays it if there is a batch. It returns nil if ctx ends before all judges have been
-// asked.
+// one prepares a Turn again, and replays it if there is a batch. The result is interrupted if ctx ends before all judges
+// have been asked.
 func (b *backtest) one(ctx context.Context, batch *localrun.Batch, name journals.TurnName) *Result {
 	begin := b.Env.Now()
 	out := &Result{Name: name.Name, Outcome: Passed, Feedback: b.scores[name]}
@@ -317,7 +317,8 @@ func (b *backtest) one(ctx context.Context, batch *localrun.Batch, name journals
 		out.diff, out.change = shortDiff(hunks), canonical.Sum([]byte(hunks))
 	}
 	if batch != nil && !b.replay(ctx, batch, p, redaction, out) {
-		return nil
+		out.interrupted = true
+		return out
 	}
 	out.Milliseconds = b.Env.Now().Sub(begin).Milliseconds()
 	return out
@@ -392,6 +393,7 @@ func (b *backtest) judge(ctx context.Context, batch *localrun.Batch, recorded *j
 		}
 		after := batch.Judge(ctx, uid, k)
 		if ctx.Err() != nil && after.Score == nil {
+			out.addCost(&after)
 			return false
 		}
 		worse := before.Score == nil || after.Score == nil || *after.Score < *before.Score
@@ -434,7 +436,10 @@ func (r *Report) addTurns(results []*Result, threshold judge.Score) {
 			continue
 		}
 		counted = append(counted, one)
-		t.Spent.merge(&one.recordedSpent)
+		t.Spent.merge(&one.recordedSpent) // even if the replay was interrupted, so that the sums can be compared
+		if one.interrupted {
+			continue
+		}
 		switch one.Prompt {
 		case PromptSame:
 			t.Same++

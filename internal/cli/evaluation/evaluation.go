@@ -293,8 +293,7 @@ type workers struct {
 	unit string
 }
 
-// run evaluates n cases and returns their results. The result of a case that has not begun or not ended before the end
-// of ctx is nil.
+// run evaluates n cases and returns their results. The result of a case that has not begun before the end of ctx is nil.
 func (w *workers) run(ctx context.Context, n int, one func(i int) *Result) []*Result {
 	results := make([]*Result, n)
 	var work sync.WaitGroup
@@ -304,11 +303,11 @@ func (w *workers) run(ctx context.Context, n int, one func(i int) *Result) []*Re
 		work.Go(func() {
 			for i := range next {
 				result := one(i)
-				if result == nil {
+				results[i] = result // each index belongs to one case
+				if result.interrupted {
 					continue
 				}
 				mu.Lock()
-				results[i] = result
 				done++
 				if !w.quiet {
 					w.env.Logf("%s", result.line())
@@ -334,7 +333,7 @@ func (w *workers) run(ctx context.Context, n int, one func(i int) *Result) []*Re
 	return results
 }
 
-// one runs one case. It returns nil if ctx ends before all judges have been asked.
+// one runs one case. The result is interrupted if ctx ends before all judges have been asked.
 func (e *evaluation) one(ctx context.Context, batch *localrun.Batch, i int) *Result {
 	c := &e.cases[i]
 	begin := e.Env.Now()
@@ -351,7 +350,8 @@ func (e *evaluation) one(ctx context.Context, batch *localrun.Batch, i int) *Res
 		out.Outcome = Errored // there is no answer to check
 	}
 	if result.Text != "" && !c.judge(ctx, batch, string(t.UID), result, out) {
-		return nil
+		out.interrupted = true
+		return out
 	}
 	if len(out.Problems) > 0 && out.Outcome == Passed {
 		out.Outcome = Failed
@@ -373,6 +373,7 @@ func (c *Case) judge(ctx context.Context, batch *localrun.Batch, uid string, res
 	for k, j := range batch.Judges() {
 		current := batch.Judge(ctx, uid, k)
 		if ctx.Err() != nil && current.Score == nil {
+			out.addCost(&current)
 			return false
 		}
 		if given, ok := c.Expect.Judges[j.Name]; ok && current.Score != nil {
@@ -384,10 +385,10 @@ func (c *Case) judge(ctx context.Context, batch *localrun.Batch, uid string, res
 			continue
 		}
 		earlier := batch.JudgeAnswer(ctx, uid, c.Expect.Feedback.Answer, k)
+		out.addCost(&earlier)
 		if ctx.Err() != nil && earlier.Score == nil {
 			return false
 		}
-		out.addCost(&earlier)
 		if why := people.expectNoLess(&earlier, &current); why != "" {
 			out.Problems = append(out.Problems, why)
 		}

@@ -77,13 +77,14 @@ type Report struct {
 	OK        bool   `json:"ok"`
 	Threshold string `json:"threshold"`
 	// Total is the number of cases that have run; Passed, Failed and Errors are the numbers of cases by outcome.
-	// Missing is the number of cases that have not run, because the evaluation was interrupted.
+	// Missing is the number of cases that have not run to their end, because the evaluation was interrupted.
 	Total   int `json:"total"`
 	Passed  int `json:"passed"`
 	Failed  int `json:"failed"`
 	Errors  int `json:"errors"`
 	Missing int `json:"missing,omitempty"`
-	// Spent and JudgesSpent are the tokens and the cost of the Turns and of their judges.
+	// Spent and JudgesSpent are the tokens and the cost of the Turns and of their judges, including those of
+	// interrupted cases, which are missing.
 	Spent       Spent     `json:"spent"`
 	JudgesSpent Spent     `json:"judgesSpent"`
 	Cases       []*Result `json:"cases"`
@@ -132,6 +133,9 @@ type Result struct {
 	recordedSpent Spent
 	// skipped is true for a Turn that cannot be replayed.
 	skipped bool
+	// interrupted is true for a case that was interrupted before all judges were asked. It counts as missing, but its
+	// usage and cost count.
+	interrupted bool
 }
 
 // Evaluation is the verdict of a judge about an answer.
@@ -299,7 +303,11 @@ func (e *evaluation) report(results []*Result, threshold judge.Score) *Report {
 func (r *Report) addAll(results []*Result, threshold judge.Score) {
 	r.Threshold, r.Cases = threshold.String(), []*Result{}
 	for _, one := range results {
-		if one == nil {
+		if one != nil {
+			r.Spent.merge(&one.Spent)
+			r.JudgesSpent.merge(&one.JudgesSpent)
+		}
+		if one == nil || one.interrupted {
 			r.Missing++
 			continue
 		}
@@ -313,8 +321,6 @@ func (r *Report) addAll(results []*Result, threshold judge.Score) {
 		}
 		r.Total++
 		r.Cases = append(r.Cases, one)
-		r.Spent.merge(&one.Spent)
-		r.JudgesSpent.merge(&one.JudgesSpent)
 	}
 	r.OK = r.Missing == 0 && r.Passed*int(judge.MaxScore) >= int(threshold)*len(results)
 }
