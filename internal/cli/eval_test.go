@@ -427,7 +427,8 @@ func TestEvalInterruptedJudges(t *testing.T) {
 	}
 }
 
-// TestEvalInterruptedCosts checks that what an interrupted case has used counts, although the case is not in the report.
+// TestEvalInterruptedCosts checks that what an interrupted case has used counts, although the case is not in the
+// report.
 func TestEvalInterruptedCosts(t *testing.T) {
 	t.Parallel()
 	relevant, kind := `{text: '{"score": 80, "reason": "It responds."}'}`, `{text: '{"score": 60, "reason": "It is kind."}'}`

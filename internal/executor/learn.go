@@ -269,9 +269,9 @@ func (l *learning) ask(ctx context.Context, questions *ask.Learning) done {
 }
 
 // embed stores vectors for the newest memories of owners that have none, at most model.MaxEmbedTexts of each owner, if
-// the Agent has a model for vectors: the memories that were just stored, and older ones, such as memories from before the
-// Agent had this model. A memory without a vector is found by its words, so a failure of embed does not fail the task.
-// redact applies the current redaction of the Agent, which an older memory has not had.
+// the Agent has a model for vectors: the memories that were just stored, and older ones, such as memories from before
+// the Agent had this model. A memory without a vector is found by its words, so a failure of embed does not fail the
+// task. redact applies the current redaction of the Agent, which an older memory has not had.
 func (l *learning) embed(ctx context.Context, owners []memories.Owner, redact func(string) string) {
 	if len(owners) == 0 || l.requests.err != nil || ctx.Err() != nil {
 		return

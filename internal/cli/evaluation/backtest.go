@@ -278,8 +278,8 @@ func (b *backtest) hasGood() bool {
 	return slices.ContainsFunc(b.names, func(name journals.TurnName) bool { s := b.scores[name]; return s != nil && s.isGood })
 }
 
-// one prepares a Turn again, and replays it if there is a batch. The result is interrupted if ctx ends before all judges
-// have been asked.
+// one prepares a Turn again, and replays it if there is a batch. The result is interrupted if ctx ends before all
+// judges have been asked.
 func (b *backtest) one(ctx context.Context, batch *localrun.Batch, name journals.TurnName) *Result {
 	begin := b.Env.Now()
 	out := &Result{Name: name.Name, Outcome: Passed, Feedback: b.scores[name]}

@@ -293,7 +293,8 @@ type workers struct {
 	unit string
 }
 
-// run evaluates n cases and returns their results. The result of a case that has not begun before the end of ctx is nil.
+// run evaluates n cases and returns their results. The result of a case that has not begun before the end of ctx
+// is nil.
 func (w *workers) run(ctx context.Context, n int, one func(i int) *Result) []*Result {
 	results := make([]*Result, n)
 	var work sync.WaitGroup

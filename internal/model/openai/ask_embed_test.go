@@ -59,8 +59,8 @@ func embeddings(t *testing.T, requests *int, answer func(number int, texts []str
 	return &loop.Candidate{ProviderName: "vectors", Model: "e", Provider: provider(t, url), Embeds: true, Retry: loop.Retry{MaxAttempts: 1}}
 }
 
-// TestEmbedMemories checks that a text that the model refuses does not keep the others from their vectors, that it is marked,
-// and that no text is marked because of a failure of the endpoint.
+// TestEmbedMemories checks that a text that the model refuses does not keep the others from their vectors, that it is
+// marked, and that no text is marked because of a failure of the endpoint.
 func TestEmbedMemories(t *testing.T) {
 	when := func(refused *refusal, words ...string) func(int, []string) *refusal {
 		return func(_ int, texts []string) *refusal {

@@ -51,8 +51,8 @@ type embedding struct {
 	// embedded are the memories with their vectors, and used is the usage of the requests.
 	embedded []memories.Embedded
 	used     Outcome
-	// refused are the memories that were refused alone because of their texts, and invalid those that were refused alone
-	// as invalid. refusal is the last of these failures.
+	// refused are the memories that were refused alone because of their texts, and invalid those that were refused
+	// alone as invalid. refusal is the last of these failures.
 	refused, invalid []memories.Memory
 	refusal          error
 }
