@@ -257,7 +257,8 @@ func (s *side) whenQuiet(ctx context.Context) (Memory, error) {
 		return err == nil && current.isNear(previous), err
 	})
 	if err != nil {
-		return Memory{}, fmt.Errorf("gave up waiting until the manager's memory is stable (last %+v, before %+v): %w", current, previous, err)
+		return Memory{}, fmt.Errorf("gave up waiting until the manager's memory is stable (last %+v, before %+v): %w", current, previous,
+			err)
 	}
 	s.logf("%d finished Turns, idle after %.0f s: %s MiB resident, live heap of %s MiB", s.load.Finished,
 		time.Since(start).Seconds(), number(current.ResidentMiB), number(current.HeapMiB))

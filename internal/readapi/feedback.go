@@ -54,8 +54,8 @@ func (s *Server) scored(ctx context.Context, namespace, name string) (*v1alpha1.
 	return t, refusal
 }
 
-// redactComment applies the current redaction rules of the Turn's Agent to a comment, and removes credentials. It cuts a
-// comment that then exceeds turnrecord.MaxComment. It refuses the comment if the Turn or its Agent does not exist,
+// redactComment applies the current redaction rules of the Turn's Agent to a comment, and removes credentials. It cuts
+// a comment that then exceeds turnrecord.MaxComment. It refuses the comment if the Turn or its Agent does not exist,
 // because the rules are then unknown.
 func (s *Server) redactComment(ctx context.Context, t *v1alpha1.Turn, comment *string) *Error {
 	if t == nil {

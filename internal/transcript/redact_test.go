@@ -80,11 +80,11 @@ func payloads() map[journal.Kind]any {
 			turn.UndoPlan
 			Exposure tool.Exposure `json:"exposure"`
 		}{},
-		journal.UndoBegun:     &turn.UndoMark{},
-		journal.UndoEnded:     &turn.UndoMark{},
-		journal.Finalized:     &turn.Result{},
-		journal.SessionTurn:   &session.Turn{},
-		"some.new.kind":       &struct{ Text, Name string }{},
+		journal.UndoBegun:   &turn.UndoMark{},
+		journal.UndoEnded:   &turn.UndoMark{},
+		journal.Finalized:   &turn.Result{},
+		journal.SessionTurn: &session.Turn{},
+		"some.new.kind":     &struct{ Text, Name string }{},
 	}
 }
 
