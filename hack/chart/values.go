@@ -65,7 +65,7 @@ func syncValues(root string) error {
 	}
 	before, rest, found := strings.Cut(string(readme), tableHead)
 	if !found {
-		return fmt.Errorf("failed to find the table of values in %s: it begins with %q", readmeTarget, tableHead)
+		return fmt.Errorf("failed to find the table of values in %s: no line is the head %q", readmeTarget, tableHead)
 	}
 	for strings.HasPrefix(rest, "|") {
 		_, rest, _ = strings.Cut(rest, "\n")
@@ -112,7 +112,8 @@ func walk(prefix string, mapping *yamlv3.Node, schema valueSchema, definitions m
 		}
 		v := value{
 			path: prefix + key.Value, comment: comment(key.HeadComment), node: node,
-			// resources is one value, because its fields are those of Kubernetes. A user removes a limit with null.
+			// resources is one value without defaults of its fields: a user removes a limit with null, and a default
+			// would bring the limit back.
 			isGroup:   len(entrySchema.Properties) > 0 && len(node.Content) > 0 && key.Value != "resources",
 			mayBeNull: entrySchema.allowsNull(),
 		}

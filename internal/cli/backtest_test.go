@@ -457,7 +457,7 @@ func TestBacktestOfFeedback(t *testing.T) {
 		t.Errorf("want turn-5 and turn-4 with their feedback, have %+v", r.Cases)
 	}
 	mustSay(t, capstan(t, "feedback", "turn-9", "--data-dir", data, "--score", "1").mustEnd(t, exit.Failed).err,
-		"the Turn default/turn-9 has not ended in "+data+", or was not kept there")
+		data+" has no record of the Turn default/turn-9: it has not ended, or its record was deleted")
 	mustSay(t, capstan(t, "feedback", "turn-1", "--data-dir", filepath.Join(data, "none"), "--score", "1").mustEnd(t, exit.Failed).err,
 		"none")
 }

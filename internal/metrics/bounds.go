@@ -26,8 +26,8 @@ const (
 	// Other is the value of the labels namespace, agent, provider, model and currency for everything beyond these
 	// bounds.
 	Other = "other"
-	// keepGone is the number of sweeps for which the series of a deleted object are kept, so that they are scraped once
-	// more.
+	// keepGone is the number of sweeps without use after which the series of a deleted object are removed, so that they
+	// are scraped once more.
 	keepGone = 15
 	// keepIdle is the number of sweeps without use after which series may be removed to make room for new series.
 	keepIdle = 60
@@ -39,8 +39,8 @@ type Live map[string]Names
 // Names are the names of the Agents and of the ModelProviders of a namespace.
 type Names struct{ Agents, Providers map[string]bool }
 
-// hasProvider reports whether the ModelProvider exists that Turns of a namespace know by this name, which is
-// NAMESPACE/NAME for a ModelProvider of another namespace.
+// hasProvider reports whether a ModelProvider exists. name is its name as Turns of the namespace write it:
+// NAMESPACE/NAME if it is in another namespace.
 func (l Live) hasProvider(namespace, name string) bool {
 	namespace, name = objectOf(namespace, name)
 	return l[namespace].Providers[name]

@@ -9,9 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// maxNamespaces is the maximum number of namespaces that have their own series. Only the namespaces with the fullest
-// quotas get them.
-const maxNamespaces = 20
+// maxQuotaNamespaces is the maximum number of namespaces that have their own series about journals and quotas. Only the
+// namespaces with the fullest quotas get them. mostNamespaces is the number for other metrics.
+const maxQuotaNamespaces = 20
 
 // Usage is the size of all journals and their quota, in bytes, in total and for each namespace. A Quota of 0 means that
 // there is no quota.
@@ -67,7 +67,7 @@ func (j *journalUsages) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// fullest returns the namespaces with the fullest quotas, at most maxNamespaces, the fullest first.
+// fullest returns the namespaces with the fullest quotas, at most maxQuotaNamespaces, the fullest first.
 func (u *Usage) fullest() []string {
 	fullness := func(namespace string) float64 {
 		n := u.Namespaces[namespace]
@@ -75,5 +75,5 @@ func (u *Usage) fullest() []string {
 	}
 	all := slices.SortedFunc(maps.Keys(u.Namespaces),
 		func(a, b string) int { return cmp.Or(cmp.Compare(fullness(b), fullness(a)), cmp.Compare(a, b)) })
-	return all[:min(len(all), maxNamespaces)]
+	return all[:min(len(all), maxQuotaNamespaces)]
 }

@@ -9,24 +9,24 @@ import (
 // Turn redacts the texts of one Turn: it removes the credentials of the Turn's namespace and the matches of the rules
 // of its Agent, and counts these matches. A nil *Turn removes nothing. Turn is safe for concurrent use.
 type Turn struct {
-	ctx         context.Context //nolint:containedctx // because it has the turn of the namespace at the processors
-	rules       *Rules
-	credentials func(text string) string
+	ctx               context.Context //nolint:containedctx // because it identifies the namespace for fairgate
+	rules             *Rules
+	removeCredentials func(text string) string
 
 	mu    sync.Mutex
 	found Matches
 }
 
-// NewTurn returns a Turn. Large texts take turns with other namespaces while ctx lives: see fairgate. credentials
-// returns a text without credentials. It may be nil.
-func NewTurn(ctx context.Context, rules *Rules, credentials func(text string) string) *Turn {
-	return &Turn{ctx: ctx, rules: rules, credentials: credentials, found: Matches{}}
+// NewTurn returns a Turn. Until ctx ends, the search of a large text alternates with the work of other namespaces: see
+// fairgate. removeCredentials returns a text without credentials. It may be nil.
+func NewTurn(ctx context.Context, rules *Rules, removeCredentials func(text string) string) *Turn {
+	return &Turn{ctx: ctx, rules: rules, removeCredentials: removeCredentials, found: Matches{}}
 }
 
 // Redact returns a text from outside without credentials, and without the matches of the rules.
 func (t *Turn) Redact(text string) string {
-	if t != nil && t.credentials != nil {
-		text = t.credentials(text)
+	if t != nil && t.removeCredentials != nil {
+		text = t.removeCredentials(text)
 	}
 	return t.Remove(text)
 }
@@ -41,9 +41,7 @@ func (t *Turn) Remove(text string) string {
 	if len(found) > 0 {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		for rule, n := range found {
-			t.found[rule] += n
-		}
+		t.found.add(found)
 	}
 	return text
 }

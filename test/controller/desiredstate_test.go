@@ -179,7 +179,7 @@ var _ = Describe("A finished Turn", func() {
 		Eventually(m.journals).WithArguments(ctx).Should(BeEmpty())
 	}, SpecTimeout(patience))
 
-	It("reports the generation of a TTL that was set after its end as observed", func(ctx SpecContext) {
+	It("updates observedGeneration when its TTL is set after its end", func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)
@@ -193,8 +193,8 @@ var _ = Describe("A finished Turn", func() {
 	}, SpecTimeout(patience))
 })
 
-var _ = Describe("Deleting a running Turn", func() {
-	It("stops its request and deletes its journal", func(ctx SpecContext) {
+var _ = Describe("A deleted Turn", func() {
+	It("that runs stops its request, and its journal is deleted", func(ctx SpecContext) {
 		s := newTestEnv(ctx, stuckModel)
 		m := s.run()
 		s.create(ctx, s.basics()...)
@@ -207,7 +207,7 @@ var _ = Describe("Deleting a running Turn", func() {
 		Eventually(m.journals).WithArguments(ctx).Should(BeEmpty())
 	}, SpecTimeout(patience))
 
-	It("stops its run even if it has a foreign finalizer, and frees its slot", func(ctx SpecContext) {
+	It("that runs stops and frees its slot even if it has a foreign finalizer", func(ctx SpecContext) {
 		s := newTestEnv(ctx, stuckModel)
 		s.run()
 		s.create(ctx, s.basics(parallel(1))...)
@@ -224,7 +224,7 @@ var _ = Describe("Deleting a running Turn", func() {
 	}, SpecTimeout(patience))
 
 	// Serial: the manager of all namespaces would take over the Turns of specs that run at the same time.
-	It("without a running manager is cleaned up by the next manager", Serial, func(ctx SpecContext) {
+	It("that was deleted while no manager ran loses its journal when the next manager starts", Serial, func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		m := s.run()
 		s.create(ctx, s.basics()...)

@@ -131,7 +131,7 @@ var _ = Describe("The addresses of the cluster", func() {
 	}, SpecTimeout(2*patience))
 
 	// Serial, because the Node changes what managers of other specs know about the cluster.
-	It("are all private addresses while a Node does not publish the range of its Pods", Serial, func(ctx SpecContext) {
+	It("include all private addresses while a Node does not publish the range of its Pods", Serial, func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		p := policyFor(apiConfig, s.namespace)
 		Eventually(func() string { return refusalReason(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).Should(BeEmpty())
@@ -150,12 +150,12 @@ var _ = Describe("The addresses of the cluster", func() {
 	}, SpecTimeout(2*patience))
 
 	// Serial, because the Pod changes what managers of other specs know about the cluster.
-	It("are all private addresses while a Pod has one outside of the podCIDRs of its Node", Serial, func(ctx SpecContext) {
+	It("include all private addresses while a Pod has an address outside of the podCIDRs of its Node", Serial, func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		node(ctx, s.namespace, []string{"10.201.11.0/24"}, "10.202.7.11")
 		p := policyFor(apiConfig, s.namespace)
 		Eventually(func() string { return refusalReason(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).Should(BeEmpty())
-		pods := func(name string, kind discoveryv1.AddressType, addr string) *discoveryv1.EndpointSlice {
+		endpointSlice := func(name string, kind discoveryv1.AddressType, addr string) *discoveryv1.EndpointSlice {
 			GinkgoHelper()
 			o := &discoveryv1.EndpointSlice{
 				ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
@@ -169,8 +169,8 @@ var _ = Describe("The addresses of the cluster", func() {
 			s.create(ctx, o)
 			return o
 		}
-		outside := pods("outside", discoveryv1.AddressTypeIPv4, "172.20.0.4")
-		pods("public", discoveryv1.AddressTypeIPv6, "2001:db8:7::9")
+		outside := endpointSlice("outside", discoveryv1.AddressTypeIPv4, "172.20.0.4")
+		endpointSlice("public", discoveryv1.AddressTypeIPv6, "2001:db8:7::9")
 		Eventually(func() string { return refusalReason(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).Should(And(
 			ContainSubstring("Pods have addresses outside of the podCIDRs of their Nodes"), ContainSubstring("--cluster-cidrs")))
 		Eventually(func() string { return refusalReason(ctx, p, "x.example", "2001:db8:7::9") }).WithTimeout(patience).
@@ -181,9 +181,9 @@ var _ = Describe("The addresses of the cluster", func() {
 		Eventually(func() string { return refusalReason(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).Should(BeEmpty())
 	}, SpecTimeout(2*patience))
 
-	It("are all private addresses for a manager that may not list Nodes", func(ctx SpecContext) {
+	It("include all private addresses for a manager that may not list Nodes", func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
-		p := policyFor(s.userWithoutConfigMaps(ctx), s.namespace)
+		p := policyFor(s.userWithoutConfigMaps(ctx), s.namespace) // it has only a Role, so it cannot list Nodes
 		Eventually(func() string { return refusalReason(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).
 			Should(ContainSubstring("because the manager cannot list Nodes"))
 		mine := service(ctx, s, "tickets")
@@ -191,7 +191,7 @@ var _ = Describe("The addresses of the cluster", func() {
 			"Services of the same namespace need no permission on Nodes")
 	}, SpecTimeout(2*patience))
 
-	It("show on ModelProviders and ToolServers", func(ctx SpecContext) {
+	It("are refused in the conditions of ModelProviders and ToolServers", func(ctx SpecContext) {
 		s, other := newTestEnv(ctx, ``), newTestEnv(ctx, ``)
 		theirs := service(ctx, other, "secrets")
 		s.run()

@@ -74,7 +74,7 @@ func (f *Feedback) local(ctx context.Context, namespace, name string) (err error
 	given := turnrecord.Feedback{User: who, Score: f.Score, Comment: f.Comment, Time: f.Env.Now().UTC()}
 	err = w.AddFeedback(ctx, namespace, name, "", given)
 	if errors.Is(err, store.ErrNoRecord) {
-		err = fmt.Errorf("the Turn %s/%s has not ended in %s, or was not kept there", namespace, name, f.DataDir)
+		err = fmt.Errorf("%s has no record of the Turn %s/%s: it has not ended, or its record was deleted", f.DataDir, namespace, name)
 	}
 	if err != nil {
 		return failed(err)

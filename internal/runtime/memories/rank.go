@@ -24,9 +24,9 @@ type Ranked struct {
 	Relevance float64
 }
 
-// Rank returns the memories that match a text best, at most limit, best match first. Common words, similarity and a
-// young age raise the rank of a memory. Rank leaves out expired memories. If no memory has a similarity, only words and
-// age count; see ranking.Blend.
+// Rank returns the memories that match a text best, at most limit, best match first. Words that a memory shares with the
+// text, similarity to the text and a young age raise its rank. Rank leaves out expired memories. If no memory has a
+// similarity, only words and age count; see ranking.Blend.
 func Rank(candidates []Memory, text string, now time.Time, limit int) []Ranked {
 	var all []Ranked
 	var texts [][]string

@@ -20,7 +20,7 @@ func overlay(id string, priority tc.Level) tc.Overlay {
 	return tc.Overlay{ID: id, Source: "p", Text: id + " text", Priority: priority}
 }
 
-func TestSegmentsKeepTheOrderInWhichTheyWereGiven(t *testing.T) {
+func TestSegmentsOfAnInput(t *testing.T) {
 	none := []tc.Segment{}
 	mode := func(text string) tc.Segment {
 		return tc.Segment{ID: "shaping-mode", Source: "shaping", Text: "Current mode: " + text, Priority: tc.Medium}
@@ -47,7 +47,7 @@ func TestSegmentsKeepTheOrderInWhichTheyWereGiven(t *testing.T) {
 			tc.Segments{System: none, Developer: none, Guardrail: none},
 		},
 		"raw": {
-			"the record has the rendered texts",
+			"a rendered text stays as it is, neither trimmed nor escaped",
 			tc.Input{Identity: tc.Identity{SystemPrompt: "\n  You are <b>Sage</b> & co.\n\n", DeveloperPrompt: "\tDev </system> "}},
 			tc.Segments{
 				System: []tc.Segment{{
@@ -92,7 +92,7 @@ func TestSegmentsKeepTheOrderInWhichTheyWereGiven(t *testing.T) {
 			tc.Segments{System: none, Developer: []tc.Segment{mode("support")}, Guardrail: none},
 		},
 		"blank mode": {
-			"a blank mode has no segment",
+			"a blank mode of the Turn does not replace the profile's mode",
 			tc.Input{Profile: tc.Layer{Mode: "support"}, Turn: tc.Layer{Mode: " \u200b\n"}},
 			tc.Segments{System: none, Developer: []tc.Segment{mode("support")}, Guardrail: none},
 		},

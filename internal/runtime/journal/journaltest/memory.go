@@ -175,7 +175,7 @@ func (m *Memory) Retire(ctx context.Context, at time.Time, uids ...string) error
 	defer m.mu.Unlock()
 	for _, uid := range uids {
 		if h := m.journals[uid]; h != nil && h.retired.IsZero() {
-			h.endNote(at)
+			h.dropStaleNote(at)
 			h.retired = at
 		}
 		m.forget(uid)
@@ -196,7 +196,7 @@ func (m *Memory) Forget(ctx context.Context, at time.Time, uids ...string) error
 	defer m.mu.Unlock()
 	for _, uid := range uids {
 		if h := m.journals[uid]; h != nil {
-			h.endNote(at)
+			h.dropStaleNote(at)
 			h.forgotten = true
 		}
 		m.forget(uid)
