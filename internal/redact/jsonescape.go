@@ -11,29 +11,42 @@ import (
 )
 
 // inside returns the text of a string without the values that paths select in JSON within it.
-func (s *jsonScan) inside(text string) string { return applyEdits(text, s.pathEdits(text)) }
+func (s *jsonScan) inside(text string) string {
+	edits, _, _ := s.pathEdits(text, false)
+	return applyEdits(text, edits)
+}
 
 // pathEdits returns the edits that remove the values that paths select in JSON within a string, in the order of their
-// positions. It looks through as many strings within strings as the search for patterns looks through escapes.
-func (s *jsonScan) pathEdits(text string) []edit {
+// positions and without overlaps. It looks through as many strings within strings as the search for patterns looks
+// through escapes. escaped is true if the string is a part of a text whose escapes were removed. broken reports whether
+// the string has invalid JSON, and cut whether it ends within JSON.
+func (s *jsonScan) pathEdits(text string, escaped bool) (edits []edit, broken, cut bool) {
 	if s.depth == rounds || len(s.rules.paths) == 0 || !strings.ContainsAny(text, "{[") {
-		return nil
+		return nil, false, false
 	}
 	if len(text) >= longString {
 		s.done() // the scan takes turns itself
 		defer s.resume()
 	}
-	inner := jsonScan{ctx: s.ctx, rules: &Rules{paths: s.rules.paths}, all: s.all, text: text, found: s.found, depth: s.depth + 1}
-	edits, _ := inner.run()
-	return edits
+	rules := &Rules{paths: s.rules.paths, names: s.rules.names}
+	inner := jsonScan{
+		ctx: s.ctx, rules: rules, all: s.all, text: text, found: s.found, depth: s.depth + 1,
+		escaped: escaped || s.escaped,
+	}
+	edits, _ = inner.run()
+	if inner.escaped && inner.broken && !s.broken {
+		s.broken, s.mistake = true, s.at
+	}
+	return edits, inner.broken, inner.cut
 }
 
 // readEscaped reads JSON that is escaped, as in a quoted string of a log: {\"password\":\"secret\"}. It must be called
-// at the position of a mistake, and returns false if there is no escape. It reads up to the quote that ends the string,
-// also over line breaks and over escapes that JSON does not have, as in output for a terminal.
-func (s *jsonScan) readEscaped() bool {
-	if s.selected > 0 || s.at == len(s.text) || s.text[s.at] != '\\' || s.depth == rounds {
-		return false
+// at the position of a mistake, and ok is false if there is no escape. It reads up to the quote that ends the string,
+// also over line breaks and over escapes that JSON does not have, as in output for a terminal. whole reports whether
+// the outermost open value is escaped JSON without mistakes.
+func (s *jsonScan) readEscaped() (ok, whole bool) {
+	if s.selected > 0 || s.at == len(s.text) || s.text[s.at] != '\\' || s.at < s.unreadable || s.depth == rounds {
+		return false, false
 	}
 	from := s.at
 	for i := range slices.Backward(s.stack) {
@@ -50,26 +63,30 @@ func (s *jsonScan) readEscaped() bool {
 		to++
 	}
 	to = min(to, len(s.text))
+	to -= unquotedBeginning(s.text[s.at+1 : to]) // the JSON after the escapes is read without removing escapes
 	content := s.text[from:to]
 	s.done() // each part of a large content takes a turn of its own
 	plain := unescapeString(s.ctx, content)
 	s.resume()
-	edits := s.pathEdits(plain)
+	if plain == content {
+		s.unreadable = to
+		return false, false
+	}
+	edits, broken, cut := s.pathEdits(plain, true)
 	toSource(content, edits)
 	for _, e := range edits {
 		source := span{from + e.from, from + e.to}
 		with := e.with
 		if with[0] == '"' { // not text with escapes, which an inner scan has searched
-			clean, found := s.removeMatches(s.all, s.decodeString(with))
-			s.found.add(found)
-			with = encodeString(clean)
+			with = encodeString(s.removeMatches(s.all, s.decodeString(with)))
 		}
 		literal := encodeString(with)
 		s.edits = append(s.edits, edit{source, literal[1 : len(literal)-1]})
 		s.addValue(source)
 	}
-	s.at = max(s.at+1, to-unquotedBeginning(s.text[s.at:to]))
-	return true
+	s.at = to
+	endsEarly := cut && to < len(s.text)
+	return true, !broken && !endsEarly && from == s.stack[0].from
 }
 
 // unquotedBeginning returns the length of the beginning of a JSON value that a text ends with, before the first quote

@@ -21,14 +21,13 @@ const (
 	longString = 16 << 10
 	// maxEscape is the maximum length of an escape, in bytes: two halves of a surrogate pair, or four bytes of UTF-8.
 	maxEscape = 16
-	// maxSpace is the length of the text after a value in which its end is looked for, and maxOtherString the maximum
-	// length of a string in single quotes, in bytes.
-	maxSpace, maxOtherString = 64, 4 << 10
+	// maxSpace is the length of the text after a value in which its end is looked for, in bytes.
+	maxSpace = 64
 )
 
-// jsonScan finds the objects and lists in a text, and the parts of them that the rules remove. It reads each byte a
-// bounded number of times. It continues after invalid JSON, because a text may be cut off, have JSON within other text,
-// or have JSON with comments, with NaN or with the quotes of another language.
+// jsonScan finds the objects and lists in a text, and the parts of them that the rules remove. It continues after
+// invalid JSON, because a text may be cut off, or have JSON within other text. It then knows no positions of paths
+// anymore: see memberNames.
 type jsonScan struct {
 	ctx context.Context //nolint:containedctx // because the scan is one call
 	// rules are the rules of this text. all are the rules of the text that contains it.
@@ -43,13 +42,24 @@ type jsonScan struct {
 	next   []uint32
 	edits  []edit
 	values []span
-	// pending are the edits in the outermost open value, and broken is true if this value is not JSON.
-	pending []pendingEdit
-	broken  bool
+	// root is the number of edits before the outermost open value. isNew is true until a token of this value was read.
+	// nameAt is the offset of the newest name.
+	root, nameAt int
+	isNew        bool
+	// broken is true if the text has invalid JSON, and mistake is the offset of its first member, or of the mistake.
+	// cut is true if the text ends within a value. known are the parts of the text in which the positions of paths are
+	// known.
+	broken, cut bool
+	mistake     int
+	known       []span
 	// selected is the depth of the outermost open value that a path selects, or 0.
 	selected int
-	// depth is the number of strings that contain the text.
-	depth int
+	// depth is the number of strings that contain the text. escaped is true if the text is a part of a text whose
+	// escapes were removed.
+	depth   int
+	escaped bool
+	// unreadable is the offset up to which the text has no escapes.
+	unreadable int
 	// done ends the turn of the namespace at the processors, which began at the offset turnStart.
 	done      func()
 	turnStart int
@@ -61,21 +71,8 @@ type openValue struct {
 	object bool
 	// expects is the next expected token.
 	expects expectation
-	// name is the name of the current member of an object, or the last item of a list if that is a string. quoted is
-	// true if it has quotes.
-	name   string
-	quoted bool
-	// broken is true after invalid JSON in the value. Objects and lists in the rest of the value may belong to it, or
-	// may be values of their own.
-	broken bool
-}
-
-// pendingEdit is an edit whose outermost value has not ended. If this value is not JSON, the patterns are searched for
-// in the whole text, and only the edits of paths are kept.
-type pendingEdit struct {
-	edit
-	ofPath bool
-	found  Matches // of patterns
+	// name is the name of the current member.
+	name string
 }
 
 type expectation int
@@ -89,8 +86,22 @@ const (
 	aCommaOrEnd
 )
 
-// run returns the edits, and the positions of the complete objects and lists that are not within another one.
+// run returns the edits, and the parts of the text in which the patterns were searched for.
 func (s *jsonScan) run() ([]edit, []span) {
+	s.scan()
+	s.edits = ordered(s.edits)
+	if s.broken && !s.escaped {
+		more := s.rules.names.edits(s.ctx, s.text, s.mistake, merged(s.known), s.edits, s.found)
+		for _, e := range more {
+			s.values = append(s.values, e.span)
+		}
+		s.edits = ordered(append(s.edits, more...))
+	}
+	return s.edits, merged(s.values)
+}
+
+// scan reads the text once.
+func (s *jsonScan) scan() {
 	s.resume()
 	defer func() { s.done() }()
 	for {
@@ -101,20 +112,47 @@ func (s *jsonScan) run() ([]edit, []span) {
 		if len(s.stack) == 0 {
 			next := strings.IndexAny(s.text[s.at:], "{[")
 			if next < 0 {
-				return s.edits, s.values
+				return
 			}
 			s.at += next
+			s.root, s.isNew = len(s.edits), true
 			s.open(s.initial())
 			continue
 		}
 		s.skipSpace()
 		if s.at == len(s.text) || !s.step() {
-			s.commit(false)
-			if !s.readEscaped() && s.handleBroken() {
-				return s.edits, s.values
+			for _, e := range s.edits[s.root:] {
+				s.addValue(e.span)
 			}
+			at := s.at
+			escaped, whole := s.readEscaped()
+			if !whole {
+				s.noteMistake(at, escaped)
+			}
+			if !escaped && s.handleBroken() {
+				return
+			}
+			s.root = len(s.edits)
 			s.stack, s.states = s.stack[:0], s.states[:0]
+			continue
 		}
+		s.isNew = false
+	}
+}
+
+// noteMistake notes invalid JSON at an offset. escaped reports whether it was read as escaped JSON. Otherwise, a text
+// in brackets or braces, such as [see below], is no mistake.
+func (s *jsonScan) noteMistake(at int, escaped bool) {
+	root := s.stack[0].from
+	if at == len(s.text) {
+		s.cut = true
+		return
+	}
+	if s.broken || s.isNew && !escaped && !memberBegin.MatchString(s.text[root:min(len(s.text), root+maxNext)]) {
+		return
+	}
+	if s.broken, s.mistake = true, at; s.nameAt >= root {
+		s.mistake = s.nameAt
 	}
 }
 
@@ -133,42 +171,26 @@ func (s *jsonScan) handleBroken() bool {
 	return s.at == len(s.text)
 }
 
-// removeRest removes the text from a selected value on, because the end of the value is not known.
+// removeRest removes the text from a selected value on.
 func (s *jsonScan) removeRest(from int) {
 	rest := span{from, len(s.text)}
 	s.edits, s.at = append(s.edits, edit{rest, `"` + redacted + `"`}), len(s.text)
 	s.addValue(rest)
 }
 
-// addValue notes a part of the text in which the patterns were searched for. It joins neighbors, because a text may
-// have a value in every second byte. Nothing uses the parts of a text within a string.
-func (s *jsonScan) addValue(v span) {
-	if s.depth > 0 {
-		return
-	}
-	if n := len(s.values); n > 0 {
-		last := &s.values[n-1]
+// addValue notes a part of the text in which the patterns were searched for.
+func (s *jsonScan) addValue(v span) { s.values = s.join(s.values, v) }
+
+// join appends a part of the text. It joins neighbors, because a text may have a value in every second byte.
+func (s *jsonScan) join(all []span, v span) []span {
+	if n := len(all); n > 0 {
+		last := &all[n-1]
 		if gap := v.from - last.to; gap >= 0 && gap <= maxSpace && strings.TrimSpace(s.text[last.to:v.from]) == "" {
 			last.to = v.to
-			return
+			return all
 		}
 	}
-	s.values = append(s.values, v)
-}
-
-// commit ends the outermost value. whole reports whether it is JSON; otherwise only the edits of paths are kept.
-func (s *jsonScan) commit(whole bool) {
-	for _, p := range s.pending {
-		if !whole && !p.ofPath {
-			continue
-		}
-		s.edits = append(s.edits, p.edit)
-		s.found.add(p.found)
-		if !whole {
-			s.addValue(p.span)
-		}
-	}
-	s.pending, s.broken = s.pending[:0], false
+	return append(all, v)
 }
 
 // initial returns the states of the paths at the root of a value. They are valid until the next call.
@@ -180,23 +202,9 @@ func (s *jsonScan) initial() []uint32 {
 	return s.next
 }
 
-// skipSpace skips white space, and line breaks and tabs that are escaped, as in a string of another language in single
-// quotes.
 func (s *jsonScan) skipSpace() {
-	for s.at < len(s.text) {
-		if strings.IndexByte(" \t\r\n", s.text[s.at]) >= 0 {
-			s.at++
-			continue
-		}
-		end := s.at
-		for end < len(s.text) && s.text[end] == '\\' {
-			end++
-		}
-		if end == s.at || end == len(s.text) || strings.IndexByte("ntr", s.text[end]) < 0 {
-			return
-		}
-		s.top().broken, s.broken = true, true
-		s.at = end + 1
+	for s.at < len(s.text) && strings.IndexByte(" \t\r\n", s.text[s.at]) >= 0 {
+		s.at++
 	}
 }
 
@@ -213,26 +221,34 @@ func (s *jsonScan) open(states []uint32) {
 // top returns the innermost open value.
 func (s *jsonScan) top() *openValue { return &s.stack[len(s.stack)-1] }
 
-// step reads the next token. It returns false if the scan cannot continue in the open values.
+// step reads the next token. It returns false if the text is not JSON at this position.
 func (s *jsonScan) step() bool {
 	v, c := s.top(), s.text[s.at]
 	switch v.expects {
 	case aNameOrEnd, aName:
-		return s.readName()
+		if c == '}' && v.expects == aNameOrEnd {
+			return s.closeValue()
+		}
+		if c != '"' {
+			return false
+		}
+		end, whole := s.stringEnd()
+		if !whole {
+			return false
+		}
+		s.nameAt = s.at
+		v.name = s.decodeString(s.text[s.at:end])
+		s.replaceString(end, v.name)
+		s.at, v.expects = end, aColon
 	case aColon:
-		if c != ':' { // not a member
-			return s.recover(aName)
+		if c != ':' {
+			return false
 		}
 		s.at++
 		v.expects = aValue
 	case aValue, aValueOrEnd:
-		switch {
-		case c == ']' && v.expects == aValueOrEnd:
+		if c == ']' && v.expects == aValueOrEnd {
 			return s.closeValue()
-		case c == '}' || c == ']':
-			return s.closeBroken()
-		case c == ',' || c == ':':
-			return s.skip()
 		}
 		v.expects = aCommaOrEnd
 		return s.readValue()
@@ -244,63 +260,11 @@ func (s *jsonScan) step() bool {
 			v.expects = aValue
 		case c == '}' && v.object, c == ']' && !v.object:
 			return s.closeValue()
-		case c == '}' || c == ']':
-			return s.closeBroken()
-		case v.object:
-			return s.recover(aName)
-		case c == ':' && v.quoted:
-			return s.leaveList()
-		case c == '"' && !s.isStringItem():
-			return s.skip()
 		default:
-			return s.recover(aValue)
+			return false
 		}
 		s.at++
 	}
-	return true
-}
-
-// readName reads the name of a member, or the end of an object. Names without quotes, and names in single quotes, are
-// those of other languages.
-func (s *jsonScan) readName() bool {
-	v, c := s.top(), s.text[s.at]
-	switch {
-	case c == '}' && v.expects == aNameOrEnd:
-		return s.closeValue()
-	case c == '}' || c == ']':
-		return s.closeBroken()
-	case c == '"':
-		end, whole := s.stringEnd()
-		if !whole {
-			return false
-		}
-		v.name, v.quoted = s.decodeString(s.text[s.at:end]), true
-		s.replaceString(end, v.name)
-		s.at, v.expects = end, aColon
-		return true
-	case c == '{' || c == '[':
-		if !s.recover(aCommaOrEnd) {
-			return false
-		}
-		v.name = ""
-		return s.readValue()
-	case c == '\\':
-		return false
-	}
-	if end, ok := s.otherStringEnd(); ok && s.recover(aColon) {
-		v.name, v.quoted = s.decodeString(s.text[s.at:end]), true
-		s.at = end
-		return true
-	}
-	end := s.wordEnd()
-	if end == s.at {
-		return s.skip()
-	}
-	v.name, v.quoted = s.text[s.at:end], false
-	if !s.recover(aColon) {
-		return false
-	}
-	s.at = end
 	return true
 }
 
@@ -311,14 +275,14 @@ func (s *jsonScan) closeValue() bool {
 	s.at++
 	if s.selected == depth {
 		s.selected = 0
-		s.pending = append(s.pending, pendingEdit{edit: edit{span{from, s.at}, `"` + redacted + `"`}, ofPath: true})
+		s.edits = append(s.edits, edit{span{from, s.at}, `"` + redacted + `"`})
 	}
 	s.stack, s.states = s.stack[:depth-1], s.states[:(depth-1)*len(s.rules.paths)]
 	if depth == 1 {
-		whole := !s.broken
-		s.commit(whole)
-		if whole {
-			s.addValue(span{from, s.at})
+		s.addValue(span{from, s.at})
+		// After a mistake, only a value at the beginning of a line is certainly not a part of a broken value.
+		if !s.broken || from == 0 || s.text[from-1] == '\n' {
+			s.known = s.join(s.known, span{from, s.at})
 		}
 	}
 	return true
@@ -327,8 +291,7 @@ func (s *jsonScan) closeValue() bool {
 // readValue reads the beginning of an object or a list, or the whole of another value.
 func (s *jsonScan) readValue() bool {
 	states, path := s.childStates()
-	v, c := s.top(), s.text[s.at]
-	v.quoted = v.quoted && v.object
+	c := s.text[s.at]
 	if c == '{' || c == '[' {
 		if len(s.stack) == maxNesting {
 			return false
@@ -336,11 +299,6 @@ func (s *jsonScan) readValue() bool {
 		if path != "" && s.selected == 0 {
 			s.selected = len(s.stack) + 1
 			s.found[path]++
-		}
-		for i := range states {
-			if v.broken { // it may be a value of its own
-				states[i] |= 1
-			}
 		}
 		s.open(states)
 		return true
@@ -350,14 +308,13 @@ func (s *jsonScan) readValue() bool {
 	if c == '"' {
 		end, whole := s.stringEnd()
 		switch {
+		case selected && whole && !s.isValueEnd(end) && s.top().object:
+			s.at = end
+			return s.removeUnclear(from, path)
 		case selected:
 			s.replace(from, end, path)
 		case whole:
-			text := s.decodeString(s.text[from:end])
-			s.replaceString(end, text)
-			if !v.object {
-				v.name, v.quoted = text, true
-			}
+			s.replaceString(end, s.decodeString(s.text[from:end]))
 		default:
 			return false
 		}
@@ -369,8 +326,8 @@ func (s *jsonScan) readValue() bool {
 		end++
 	}
 	literal := s.text[from:end]
-	if !s.isDelimiter(end) || !json.Valid([]byte(literal)) {
-		return s.readOther(selected, path)
+	if !json.Valid([]byte(literal)) || !s.isValueEnd(end) {
+		return selected && s.removeUnclear(from, path)
 	}
 	switch {
 	case literal == "null":
@@ -381,6 +338,26 @@ func (s *jsonScan) readValue() bool {
 	}
 	s.at = end
 	return true
+}
+
+// removeUnclear removes a selected value of an object whose end is not clear, with the rest of the text, unless
+// memberNames does that. It returns false. A word in a list is text in brackets.
+func (s *jsonScan) removeUnclear(from int, path string) bool {
+	if s.top().object && !s.rules.names.has(s.top().name) {
+		s.found[path]++
+		s.removeRest(from)
+	}
+	return false
+}
+
+// isValueEnd reports whether a value ends at an offset.
+func (s *jsonScan) isValueEnd(at int) bool {
+	rest := strings.TrimLeft(s.text[at:min(len(s.text), at+maxSpace)], " \t\r\n")
+	closer := byte(']')
+	if s.top().object {
+		closer = '}'
+	}
+	return rest == "" || rest[0] == ',' || rest[0] == closer
 }
 
 // childStates returns the states of the paths for the next child of the innermost open value. path is the first path
@@ -418,7 +395,7 @@ func (s *jsonScan) stringEnd() (end int, whole bool) {
 
 // replace replaces a value that a path selects.
 func (s *jsonScan) replace(from, to int, path string) {
-	s.pending = append(s.pending, pendingEdit{edit: edit{span{from, to}, `"` + redacted + `"`}, ofPath: true})
+	s.edits = append(s.edits, edit{span{from, to}, `"` + redacted + `"`})
 	s.found[path]++
 }
 
@@ -427,9 +404,8 @@ func (s *jsonScan) replaceString(end int, text string) {
 	if s.selected > 0 {
 		return
 	}
-	inside := s.inside(text)
-	if clean, found := s.removeMatches(s.rules, inside); clean != text {
-		s.pending = append(s.pending, pendingEdit{edit{span{s.at, end}, encodeString(clean)}, inside != text, found})
+	if clean := s.removeMatches(s.rules, s.inside(text)); clean != text {
+		s.edits = append(s.edits, edit{span{s.at, end}, encodeString(clean)})
 	}
 }
 
@@ -439,36 +415,32 @@ func (s *jsonScan) replaceNumber(from, to int) {
 		return
 	}
 	literal := s.text[from:to]
-	clean, found := s.removeMatches(s.rules, literal)
+	clean := s.removeMatches(s.rules, literal)
 	if clean == literal && len(literal) <= maxNumber && strings.ContainsAny(literal, ".eE") {
 		n, err := decimal.NewFromString(literal)
 		if err == nil && n.Exponent() <= maxExponent && n.Exponent() >= -maxExponent && n.IsInteger() {
 			if plain := n.String(); plain != literal {
-				if other, more := s.removeMatches(s.rules, plain); other != plain {
-					clean, found = other, more
+				if other := s.removeMatches(s.rules, plain); other != plain {
+					clean = other
 				}
 			}
 		}
 	}
 	if clean != literal {
-		s.pending = append(s.pending, pendingEdit{edit{span{from, to}, encodeString(clean)}, false, found})
+		s.edits = append(s.edits, edit{span{from, to}, encodeString(clean)})
 	}
 }
 
-// removeMatches returns a text without the matches of the patterns of rules, and the number of matches; nil if there
-// are none.
-func (s *jsonScan) removeMatches(rules *Rules, text string) (clean string, found Matches) {
+// removeMatches returns a text without the matches of the patterns of rules.
+func (s *jsonScan) removeMatches(rules *Rules, text string) string {
 	if len(text) >= longString {
 		s.done() // search waits for turns of its own
 		defer s.resume()
 	}
 	var edits []edit
 	for _, m := range rules.search(s.ctx, text) {
-		if found == nil {
-			found = Matches{}
-		}
 		edits = append(edits, edit{m.span, rules.patterns[m.rule].replacement})
-		found[rules.patterns[m.rule].name]++
+		s.found[rules.patterns[m.rule].name]++
 	}
-	return applyEdits(text, edits), found
+	return applyEdits(text, edits)
 }

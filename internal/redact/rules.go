@@ -48,6 +48,7 @@ type PatternRule struct {
 type Rules struct {
 	patterns []compiledPattern
 	paths    []jsonPath
+	names    *memberNames
 }
 
 type compiledPattern struct {
@@ -100,6 +101,7 @@ func NewRules(field string, patterns []PatternRule, paths []string) (*Rules, err
 		}
 		r.paths = append(r.paths, p)
 	}
+	r.names = newMemberNames(r.paths)
 	return r, r.checkReplacements(field)
 }
 
@@ -262,6 +264,20 @@ func merged(all []span) []span {
 			continue
 		}
 		out = append(out, s)
+	}
+	return out
+}
+
+// ordered returns edits in the order of their positions. Of overlapping edits, the first edit replaces the text of all.
+func ordered(edits []edit) []edit {
+	slices.SortStableFunc(edits, func(a, b edit) int { return a.from - b.from })
+	out := edits[:0]
+	for _, e := range edits {
+		if n := len(out); n > 0 && e.from < out[n-1].to {
+			out[n-1].to = max(out[n-1].to, e.to)
+			continue
+		}
+		out = append(out, e)
 	}
 	return out
 }

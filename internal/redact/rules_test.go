@@ -172,15 +172,15 @@ func TestRules(t *testing.T) {
 			nil,
 			[]string{"$.password"},
 			"{\"a\":1, // what a \"b\" is\n ..., /* [x */ \"password\": 1,, \"c\" 2, \"d\":, \"password\":3,}",
-			"{\"a\":1, // what a \"b\" is\n ..., /* [x */ \"password\": \"[redacted]\",, \"c\" 2, \"d\":, \"password\":\"[redacted]\",}",
+			"{\"a\":1, // what a \"b\" is\n ..., /* [x */ \"password\": \"[redacted]\", \"d\":, \"password\":\"[redacted]\"}",
 			redact.Matches{"$.password": 2},
 		},
 		"ends that do not fit": {
 			nil,
 			[]string{"$.password"},
 			`{"a":[1,{"b":2], "password":1} ] {"a":[}, "password":2}`,
-			`{"a":[1,{"b":2], "password":"[redacted]"} ] {"a":[}, "password":2}`,
-			redact.Matches{"$.password": 1},
+			`{"a":[1,{"b":2], "password":"[redacted]"} ] {"a":[}, "password":"[redacted]"}`,
+			redact.Matches{"$.password": 2},
 		},
 		"other quotes": {
 			nil,
@@ -200,24 +200,93 @@ func TestRules(t *testing.T) {
 		"a selected word without an end": {
 			nil,
 			[]string{"$.password"},
-			`{"a": 1, "password": hunter2 and more, "b": 1}`, `{"a": 1, "password": "[redacted]"`,
+			`{"a": 1, "password": hunter2 and more, "b": 1}`, `{"a": 1, "password": "[redacted]", "b": 1}`,
 			redact.Matches{"$.password": 1},
 		},
 		"a selected string without an end": {
 			nil, []string{"$.password"}, `{"password": 'hunter 2, "b": 1}`, `{"password": "[redacted]"`, redact.Matches{"$.password": 1},
 		},
-		"a text in braces": {
+		"a text in braces and brackets": {
 			nil,
-			[]string{"$.*"},
-			`{note: this and that, see: x} [see the docs](x) end`,
-			`{note: "[redacted]", see: "[redacted]"} [see the docs](x) end`,
+			[]string{"$.*", "$[*]", "$.a"},
+			`{note: this and that} [see the docs](x) {"id":1} [ERROR] {"b":{"a":2}}`,
+			`{note: this and that} [see the docs](x) {"id":"[redacted]"} [ERROR] {"b":"[redacted]"}`,
 			redact.Matches{"$.*": 2},
 		},
-		"a text in brackets": {
+		"JSON after a prefix in brackets": {
 			nil,
-			[]string{"$[*]"},
-			`[see the docs](x) [NaN,1]`, `[see the docs](x) ["[redacted]","[redacted]"]`,
-			redact.Matches{"$[*]": 2},
+			[]string{"$.customer.id"},
+			`[INFO] [x/y] {"id":1,"customer":{"id":2}}`, `[INFO] [x/y] {"id":1,"customer":{"id":"[redacted]"}}`,
+			redact.Matches{"$.customer.id": 1},
+		},
+		"JSON after a broken line": {
+			nil,
+			[]string{"$.customer.id"},
+			"{\"id\": 1, \"score\": NaN, \"id\": 2}\n{\"id\":3,\"customer\":{\"id\":4}}\n",
+			"{\"id\": 1, \"score\": NaN, \"id\": \"[redacted]\"}\n{\"id\":3,\"customer\":{\"id\":\"[redacted]\"}}\n",
+			redact.Matches{"$.customer.id": 2},
+		},
+		"a cut off text": {
+			nil,
+			[]string{"$.customer.id"},
+			`{"id":1,"customer":{"id":2},"x":"tru`, `{"id":1,"customer":{"id":"[redacted]"},"x":"tru`,
+			redact.Matches{"$.customer.id": 1},
+		},
+		"a whole pattern in broken JSON": {
+			[]redact.PatternRule{{Name: "ssn", Pattern: `^\d{9}$`}},
+			nil,
+			`{"ssn":"123456789","score":NaN} [{"ssn":"123456789"},{"x":"tru`,
+			`{"ssn":"[redacted:ssn]","score":NaN} [{"ssn":"[redacted:ssn]"},{"x":"tru`,
+			redact.Matches{"ssn": 2},
+		},
+		"values that go on after a delimiter": {
+			nil,
+			[]string{"$.url", "$.password"},
+			`{url: https://bob:pw@db.example/x, id: 1} {"password": user:hunter2} {"password": DOMAIN\secret, "id": 12:34}`,
+			`{url: "[redacted]", id: 1} {"password": "[redacted]"} {"password": "[redacted]", "id": 12:34}`,
+			redact.Matches{"$.url": 1, "$.password": 2},
+		},
+		"comments with quotes, brackets and backslashes": {
+			nil,
+			[]string{"$.password"},
+			"{\"size\": 5, // 5\" disk\n\"password\": \"a\"}\n{\"a\": 1, // ends with }\n\"password\": \"a\"}\n" +
+				"{\"dir\": \"x\", // C:\\data\n\"password\": \"a\"}\n{\"size\": \"5\" disk\", \"password\": \"a\"}\n" +
+				"{re: /\\d+/, password: \"a\"}",
+			"{\"size\": 5, // 5\" disk\n\"password\": \"[redacted]\"}\n{\"a\": 1, // ends with }\n\"password\": \"[redacted]\"}\n" +
+				"{\"dir\": \"x\", // C:\\data\n\"password\": \"[redacted]\"}\n{\"size\": \"5\" disk\", \"password\": \"[redacted]\"}\n" +
+				"{re: /\\d+/, password: \"[redacted]\"}",
+			redact.Matches{"$.password": 5},
+		},
+		"quotes within a value": {
+			nil,
+			[]string{"$.password"},
+			`{"password": "hun"ter2", "b": 1} {"password": "abc" + "def", "b": 1} {"a": \"hi\", "password": "x"}`,
+			`{"password": "[redacted]", "b": 1} {"password": "[redacted]", "b": 1} {"a": \"hi\", "password": "[redacted]"}`,
+			redact.Matches{"$.password": 3},
+		},
+		"values of several lines": {
+			nil,
+			[]string{"$..privateKey"},
+			"{privateKey: `-----BEGIN KEY-----\nMIIabc\n-----END KEY-----`, a: 1} {'privateKey': 'first\nsecond'}",
+			"{privateKey: \"[redacted]\", a: 1} {'privateKey': \"[redacted]\"}",
+			redact.Matches{"$..privateKey": 2},
+		},
+		"objects and lists in broken JSON": {
+			nil,
+			[]string{"$.key"},
+			`{a: NaN, "key": {"b": ["}", 2]}, c: 1} {key: [1, 2]} {key: {`,
+			`{a: NaN, "key": "[redacted]", c: 1} {key: "[redacted]"} {key: "[redacted]"`,
+			redact.Matches{"$.key": 3},
+		},
+		"source code": {
+			nil,
+			[]string{"$..password"},
+			"requests.post(u, json={\"password\": os.environ[\"PW\"]})\nprint(1)\n",
+			"requests.post(u, json={\"password\": \"[redacted]\"]})\nprint(1)\n",
+			redact.Matches{"$..password": 1},
+		},
+		"escapes without JSON before a list": {
+			nil, []string{"$[*]"}, `{\d} [1,2,"x"]`, `{\d} ["[redacted]","[redacted]","[redacted]"]`, redact.Matches{"$[*]": 3},
 		},
 		"escaped line breaks between plain quotes": {
 			all,
@@ -231,7 +300,7 @@ func TestRules(t *testing.T) {
 			[]string{"$.a"},
 			`{"b": "a@b.example", "c": NaN, "a": {"x": "c@b.example"}, "d": "e@b.example"`,
 			`{"b": "[redacted:email]", "c": NaN, "a": "[redacted]", "d": "[redacted:email]"`,
-			redact.Matches{"$.a": 1, "email": 2},
+			redact.Matches{"$.a": 1, "email": 3},
 		},
 		"escaped JSON on several lines": {
 			all,
@@ -276,7 +345,7 @@ func TestRules(t *testing.T) {
 			redact.Matches{"$.a": 1, "email": 1},
 		},
 		"escaped list cut off in a string": {
-			nil, []string{"$.a"}, `x="{\"a\":[1,2" {"a":3}`, `x="{\"a\":\"[redacted]\"" {"a":"[redacted]"}`, redact.Matches{"$.a": 2},
+			nil, []string{"$.a"}, `x="{\"a\":[1,2" {"a":3}`, `x="{\"a\":\"[redacted]\"`, redact.Matches{"$.a": 2},
 		},
 		"quoted name": {
 			nil, []string{`$['e-mail']`}, `{"e-mail":"a"}`, `{"e-mail":"[redacted]"}`, redact.Matches{`$['e-mail']`: 1},

@@ -1,6 +1,6 @@
-// Package turnstatus writes the status of Turns, for the controller, the executor and the command line. No function does
-// I/O or reads the clock: each changes the status of the given Turn from its arguments alone, and the caller sends the
-// status to the API server.
+// Package turnstatus writes the status of Turns, for the controller, the executor and the command line. No function
+// does I/O or reads the clock: each changes the status of the given Turn from its arguments alone, and the caller sends
+// the status to the API server.
 package turnstatus
 
 import (

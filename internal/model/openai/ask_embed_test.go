@@ -34,6 +34,9 @@ var (
 	broken   = &refusal{http.StatusInternalServerError, `{"error":{"message":"Failed."}}`}
 )
 
+// withoutMeaning is a text whose vector has only zeros.
+const withoutMeaning = "..."
+
 // embeddings starts an endpoint for embeddings, and returns it as a model. answer returns nil if the endpoint accepts
 // the texts of the request with this number, counted from 1. requests counts the requests.
 func embeddings(t *testing.T, requests *int, answer func(number int, texts []string) *refusal) *loop.Candidate {
@@ -53,10 +56,30 @@ func embeddings(t *testing.T, requests *int, answer func(number int, texts []str
 			_, _ = io.WriteString(w, refused.message)
 			return
 		}
-		one := strings.Repeat(`{"embedding":[0,1]},`, len(body.Input))
-		_, _ = io.WriteString(w, `{"data":[`+strings.TrimSuffix(one, ",")+`],"usage":{"prompt_tokens":1}}`)
+		var all []string
+		for _, text := range body.Input {
+			values := "[0,1]"
+			if text == withoutMeaning {
+				values = "[0,0]"
+			}
+			all = append(all, `{"embedding":`+values+`}`)
+		}
+		_, _ = io.WriteString(w, `{"data":[`+strings.Join(all, ",")+`],"usage":{"prompt_tokens":1}}`)
 	})
 	return &loop.Candidate{ProviderName: "vectors", Model: "e", Provider: provider(t, url), Embeds: true, Retry: loop.Retry{MaxAttempts: 1}}
+}
+
+// TestEmbedMarksUnusableVectors checks that a text without a usable vector is marked, so that it is not requested
+// again.
+func TestEmbedMarksUnusableVectors(t *testing.T) {
+	requests := 0
+	c := embeddings(t, &requests, func(int, []string) *refusal { return nil })
+	all := []memories.Memory{{ID: "a", Text: "a"}, {ID: "b", Text: withoutMeaning}}
+	embedded, _, err := ask.Embed(t.Context(), c, "space", 0, all, nil)
+	if len(embedded) != 2 || !embedded[0].Vector.Given() || embedded[1].Vector.Given() || embedded[1].Vector.Space != "space" ||
+		err != nil {
+		t.Errorf("the vectors are %+v, %v; want a vector for a, and a mark for b", embedded, err)
+	}
 }
 
 // TestEmbedMemories checks that a text that the model refuses does not keep the others from their vectors, that it is

@@ -94,11 +94,9 @@ func (e *embedding) request(ctx context.Context, batch []memories.Memory) error 
 			return model.Request{Embed: &model.Embed{Texts: texts, Dimensions: e.dimensions}}
 		},
 		Read: func(reply *model.Reply) error {
-			for i, values := range reply.Vectors {
-				if values != nil {
-					vector := ranking.Vector{Space: e.space, Values: values}
-					e.embedded = append(e.embedded, memories.Embedded{ID: batch[i].ID, Vector: vector})
-				}
+			for i, values := range reply.Vectors { // values is nil if the vector is unusable; it is not requested again
+				vector := ranking.Vector{Space: e.space, Values: values}
+				e.embedded = append(e.embedded, memories.Embedded{ID: batch[i].ID, Vector: vector})
 			}
 			return nil
 		},

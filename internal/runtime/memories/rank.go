@@ -24,8 +24,8 @@ type Ranked struct {
 	Relevance float64
 }
 
-// Rank returns the memories that match a text best, at most limit, best match first. Words that a memory shares with the
-// text, similarity to the text and a young age raise its rank. Rank leaves out expired memories. If no memory has a
+// Rank returns the memories that match a text best, at most limit, best match first. Words that a memory shares with
+// the text, similarity to the text and a young age raise its rank. Rank leaves out expired memories. If no memory has a
 // similarity, only words and age count; see ranking.Blend.
 func Rank(candidates []Memory, text string, now time.Time, limit int) []Ranked {
 	var all []Ranked

@@ -220,8 +220,8 @@ func (m *Memory) SetExpired(ctx context.Context, uid string, until time.Time) er
 // isForgotten reports whether the memories of an object were forgotten.
 func (h *memoryJournal) isForgotten() bool { return !h.retired.IsZero() || h.forgotten }
 
-// dropStaleNote must be called before an object is retired or forgotten. The first call removes the note of SetExpired if
-// the note has run out.
+// dropStaleNote must be called before an object is retired or forgotten. The first call removes the note of SetExpired
+// if the note has run out.
 func (h *memoryJournal) dropStaleNote(at time.Time) {
 	if !h.isForgotten() && h.expiredUntil.Before(at) {
 		h.expiredUntil = time.Time{}

@@ -1,0 +1,169 @@
+package redact
+
+import (
+	"context"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/capstan-dev/capstan/internal/fairgate"
+)
+
+// memberNames finds members of objects in invalid JSON by their names alone: in JSON with comments, with NaN or a
+// missing comma, in objects of other languages, and in text that is cut off. The path to such a member is not known, so
+// each member with the last name of a path counts. nil finds nothing.
+type memberNames struct {
+	begin *regexp.Regexp
+	// paths maps each name to the first path that ends with it.
+	paths map[string]string
+}
+
+// escapedSpace is white space, or an escaped line break or tab.
+const escapedSpace = `(?:\s|\\+[nrt])*`
+
+// newMemberNames returns the last names of paths, or nil if no path ends with a name.
+func newMemberNames(paths []jsonPath) *memberNames {
+	n := &memberNames{paths: map[string]string{}}
+	var names []string
+	for i := range paths {
+		last := paths[i].segments[len(paths[i].segments)-1]
+		if _, known := n.paths[last.name]; last.wildcard || known {
+			continue
+		}
+		n.paths[last.name] = paths[i].text
+		names = append(names, regexp.QuoteMeta(last.name))
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	name := "(" + strings.Join(names, "|") + ")"
+	// A name in quotes, whose number of backslashes is the number of quotes around the JSON; or a name without quotes
+	// after the beginning of an object or a comma.
+	quoted, plain := "(\\\\*)[\"'`]"+name+"\\\\*[\"'`]", "[{,]"+escapedSpace+name
+	n.begin = regexp.MustCompile("(?:" + quoted + "|" + plain + ")" + escapedSpace + ":" + escapedSpace)
+	return n
+}
+
+// has reports whether a path ends with a name.
+func (n *memberNames) has(name string) bool { return n != nil && n.paths[name] != "" }
+
+// edits returns the edits that remove the values of members from an offset on, except for members within known parts of
+// the text, and for values that earlier edits remove. known and earlier must be in order.
+func (n *memberNames) edits(
+	ctx context.Context, text string, at int, known []span, earlier []edit, found Matches,
+) (all []edit) {
+	if n == nil {
+		return nil
+	}
+	defer fairgate.AcquireProcessor(ctx, len(text))()
+	for at < len(text) {
+		m := n.begin.FindStringSubmatchIndex(text[at:])
+		if m == nil {
+			return all
+		}
+		begin, from := at+m[0], at+m[1]
+		backslashes, name := m[3]-m[2], text[max(at, at+m[4]):max(at, at+m[5])]
+		if name == "" { // without quotes
+			name = text[at+m[6] : at+m[7]]
+			begin = at + m[6]
+		}
+		at = from
+		if i, _ := slices.BinarySearchFunc(known, begin, func(v span, at int) int { return v.to - at - 1 }); i < len(known) &&
+			known[i].from <= begin {
+			continue
+		}
+		if i, _ := slices.BinarySearchFunc(earlier, from, func(e edit, at int) int { return e.to - at - 1 }); i < len(earlier) &&
+			earlier[i].from <= from {
+			continue
+		}
+		to := valueEnd(text, from)
+		if word := text[from:to]; word == "" || word == "null" {
+			continue
+		}
+		quote := strings.Repeat(`\`, backslashes) + `"`
+		all = append(all, edit{span{from, to}, quote + redacted + quote})
+		found[n.paths[name]]++
+		at = to
+	}
+	return all
+}
+
+// valueEnd returns the end of the value of a member in invalid JSON. If the end is not clear, it is the end of the
+// line; if a quote or a bracket is open, it is the end of the text.
+func valueEnd(text string, from int) int {
+	begin := from
+	for begin < len(text) && text[begin] == '\\' {
+		begin++
+	}
+	if begin == len(text) {
+		return begin
+	}
+	switch c := text[begin]; c {
+	case '"', '\'', '`':
+		return quotedEnd(text, begin, c, begin-from)
+	case '{', '[':
+		return bracketEnd(text, begin)
+	}
+	end := from
+	for end < len(text) && strings.IndexByte("}]\r\n", text[end]) < 0 {
+		if strings.IndexByte(",\\\"'`", text[end]) >= 0 && nextMember.MatchString(text[end:min(len(text), end+maxNext)]) {
+			break
+		}
+		end++
+	}
+	return from + len(strings.TrimRight(text[from:end], " \t"))
+}
+
+// maxNext is the length of the text in which the next member is looked for, in bytes.
+const maxNext = 160
+
+var (
+	// memberBegin is the beginning of an object of another language.
+	memberBegin = regexp.MustCompile("^\\{" + escapedSpace + "(?:[\\w$-]+|'[^'\n]*'|`[^`\n]*`)" + escapedSpace + ":")
+	// nextMember is the end of a value without quotes: the beginning of the next member, or an escaped line break.
+	nextMember = regexp.MustCompile("^(?:,?" + escapedSpace + "\\\\*[\"'`][^\"'`\\\\]*\\\\*[\"'`]" + escapedSpace + ":|," + escapedSpace +
+		`[\w$-]+` + escapedSpace + `:|,?\\+[nr])`)
+	// afterString is the text after the quote that ends a value.
+	afterString = regexp.MustCompile("^" + escapedSpace + `(?:[,}\])'"\\]|$)`)
+)
+
+// quotedEnd returns the end of a string that begins with a quote after a number of backslashes. A quote with other
+// backslashes before it does not end the string, and neither does a quote that no end of a member follows.
+func quotedEnd(text string, begin int, quote byte, backslashes int) int {
+	before := 0
+	for i := begin + 1; i < len(text); i++ {
+		switch text[i] {
+		case '\\':
+			before++
+			continue
+		case quote:
+			if before <= backslashes && afterString.MatchString(text[i+1:min(len(text), i+1+maxSpace)]) {
+				return i + 1
+			}
+		}
+		before = 0
+	}
+	return len(text)
+}
+
+// bracketEnd returns the end of an object or a list, by counting brackets outside of strings.
+func bracketEnd(text string, begin int) int {
+	depth := 0
+	for i := begin; i < len(text); i++ {
+		switch text[i] {
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		case '"':
+			for i++; i < len(text) && text[i] != '"'; i++ {
+				if text[i] == '\\' {
+					i++
+				}
+			}
+		}
+	}
+	return len(text)
+}
