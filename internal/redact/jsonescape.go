@@ -12,7 +12,8 @@ import (
 
 // inside returns the text of a string without the values that paths select in JSON within it.
 func (s *jsonScan) inside(text string) string {
-	edits, _, _ := s.pathEdits(text, false)
+	edits, broken, _ := s.pathEdits(text, false)
+	s.broken = s.broken || broken && s.escaped // the text whose escapes were removed is searched for names
 	return applyEdits(text, edits)
 }
 
@@ -34,9 +35,6 @@ func (s *jsonScan) pathEdits(text string, escaped bool) (edits []edit, broken, c
 		escaped: escaped || s.escaped,
 	}
 	edits, _ = inner.run()
-	if inner.escaped && inner.broken && !s.broken {
-		s.broken, s.mistake = true, s.at
-	}
 	return edits, inner.broken, inner.cut
 }
 
@@ -101,7 +99,7 @@ func unquotedBeginning(text string) int {
 	return length
 }
 
-// decodeString returns the text of a quoted string. It also accepts line breaks and unknown escapes in the string.
+// decodeString returns the text of a string of JSON. It also accepts line breaks and unknown escapes in the string.
 func (s *jsonScan) decodeString(literal string) string {
 	inner := literal[1 : len(literal)-1]
 	if strings.IndexByte(inner, '\\') < 0 {
@@ -112,7 +110,7 @@ func (s *jsonScan) decodeString(literal string) string {
 		defer s.resume()
 	}
 	var text string
-	if literal[0] == '"' && json.Unmarshal([]byte(literal), &text) == nil {
+	if json.Unmarshal([]byte(literal), &text) == nil {
 		return text
 	}
 	return unescapeString(s.ctx, inner)

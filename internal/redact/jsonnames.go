@@ -3,15 +3,14 @@ package redact
 import (
 	"context"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/capstan-dev/capstan/internal/fairgate"
 )
 
 // memberNames finds members of objects in invalid JSON by their names alone: in JSON with comments, with NaN or a
-// missing comma, in objects of other languages, and in text that is cut off. The path to such a member is not known, so
-// each member with the last name of a path counts. nil finds nothing.
+// missing comma, and in objects of other languages. The path to such a member is not known, so each member with the
+// last name of a path counts. nil finds nothing.
 type memberNames struct {
 	begin *regexp.Regexp
 	// paths maps each name to the first path that ends with it.
@@ -68,12 +67,7 @@ func (n *memberNames) edits(
 			begin = at + m[6]
 		}
 		at = from
-		if i, _ := slices.BinarySearchFunc(known, begin, func(v span, at int) int { return v.to - at - 1 }); i < len(known) &&
-			known[i].from <= begin {
-			continue
-		}
-		if i, _ := slices.BinarySearchFunc(earlier, from, func(e edit, at int) int { return e.to - at - 1 }); i < len(earlier) &&
-			earlier[i].from <= from {
+		if spanAt(known, begin) != nil || spanAt(earlier, from) != nil {
 			continue
 		}
 		to := valueEnd(text, from)
@@ -127,8 +121,8 @@ var (
 	afterString = regexp.MustCompile("^" + escapedSpace + `(?:[,}\])'"\\]|$)`)
 )
 
-// quotedEnd returns the end of a string that begins with a quote after a number of backslashes. A quote with other
-// backslashes before it does not end the string, and neither does a quote that no end of a member follows.
+// quotedEnd returns the end of a string that begins with a quote after a number of backslashes. A quote after more
+// backslashes does not end the string, and neither does a quote that no end of a member follows.
 func quotedEnd(text string, begin int, quote byte, backslashes int) int {
 	before := 0
 	for i := begin + 1; i < len(text); i++ {

@@ -150,9 +150,7 @@ func (r *Rules) Redact(ctx context.Context, text string, found Matches) string {
 		}
 	}
 	for _, m := range r.search(ctx, text) {
-		inside := func(v span) bool { return v.from <= m.from && m.to <= v.to }
-		if i, _ := slices.BinarySearchFunc(values, m.from, func(v span, at int) int { return v.to - at - 1 }); i < len(values) &&
-			inside(values[i]) {
+		if v := spanAt(values, m.from); v != nil && m.to <= v.to {
 			continue
 		}
 		edits = append(edits, edit{m.span, r.patterns[m.rule].replacement})
@@ -268,6 +266,18 @@ func merged(all []span) []span {
 	return out
 }
 
+// bounds returns the part itself, also for types that embed it.
+func (s span) bounds() span { return s }
+
+// spanAt returns the part that contains an offset, or nil. The parts must be in order, and must not overlap.
+func spanAt[T interface{ bounds() span }](all []T, offset int) *T {
+	i, _ := slices.BinarySearchFunc(all, offset, func(v T, at int) int { return v.bounds().to - at - 1 })
+	if i == len(all) || all[i].bounds().from > offset {
+		return nil
+	}
+	return &all[i]
+}
+
 // ordered returns edits in the order of their positions. Of overlapping edits, the first edit replaces the text of all.
 func ordered(edits []edit) []edit {
 	slices.SortStableFunc(edits, func(a, b edit) int { return a.from - b.from })
@@ -288,20 +298,14 @@ type edit struct {
 	with string
 }
 
-// applyEdits applies edits, in the order of their positions. Of overlapping edits, the first edit replaces the text of
-// all.
+// applyEdits applies edits, in any order. Of overlapping edits, the first edit replaces the text of all.
 func applyEdits(text string, edits []edit) string {
 	if len(edits) == 0 {
 		return text
 	}
-	slices.SortStableFunc(edits, func(a, b edit) int { return a.from - b.from })
 	var out strings.Builder
 	end := 0
-	for _, e := range edits {
-		if e.from < end || e.from == end && e.to <= end {
-			end = max(end, e.to)
-			continue
-		}
+	for _, e := range ordered(edits) {
 		out.WriteString(text[end:e.from])
 		out.WriteString(e.with)
 		end = e.to
