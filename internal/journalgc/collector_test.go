@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -53,6 +54,8 @@ type keeper struct {
 	batches int
 	// retireErrors are the results of the next calls of Retire.
 	retireErrors []error
+	// mu protects the fields below, which a test may read between two calls of the collector.
+	mu sync.Mutex
 	// forgotten lists the objects whose memories were deleted while their journals are kept.
 	forgotten []string
 	// forgetErrors are the results of the next calls of Forget.
@@ -60,6 +63,8 @@ type keeper struct {
 }
 
 func (k *keeper) Forget(ctx context.Context, at time.Time, uids ...string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if len(k.forgetErrors) > 0 {
 		err := k.forgetErrors[0]
 		k.forgetErrors = k.forgetErrors[1:]
@@ -67,6 +72,14 @@ func (k *keeper) Forget(ctx context.Context, at time.Time, uids ...string) error
 	}
 	k.forgotten = append(k.forgotten, uids...)
 	return k.Memory.Forget(ctx, at, uids...)
+}
+
+// forgets returns the objects whose memories were deleted while their journals are kept, and how many of the next calls
+// of Forget fail.
+func (k *keeper) forgets() (uids []string, failures int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.forgotten), len(k.forgetErrors)
 }
 
 func (k *keeper) Retire(ctx context.Context, at time.Time, uids ...string) error {
@@ -343,14 +356,13 @@ func TestForgettingSurvivesStoreFailure(t *testing.T) {
 		r.onLeave(sessionOf("talk"))
 		time.Sleep(2*settleTime + settleTime/2)
 		synctest.Wait()
-		if len(r.store.forgotten) > 0 || len(r.store.forgetErrors) > 0 {
-			t.Fatalf("%v are forgotten after %d failures, want none: the store has failed twice", r.store.forgotten,
-				2-len(r.store.forgetErrors))
+		if forgotten, failures := r.store.forgets(); len(forgotten) > 0 || failures > 0 {
+			t.Fatalf("%v are forgotten after %d failures, want none: the store has failed twice", forgotten, 2-failures)
 		}
 		time.Sleep(settleTime)
 		synctest.Wait()
-		if !slices.Equal(r.store.forgotten, []string{"uid-talk"}) || r.suspects.any() {
-			t.Errorf("%v are forgotten, want the Session once: the hint must be followed up when the store is back", r.store.forgotten)
+		if forgotten, _ := r.store.forgets(); !slices.Equal(forgotten, []string{"uid-talk"}) || r.suspects.any() {
+			t.Errorf("%v are forgotten, want the Session once: the hint must be followed up when the store is back", forgotten)
 		}
 		if len(r.kept(t, "uid-talk")) == 0 {
 			t.Error("the history is deleted although a Turn needs it")
@@ -530,8 +542,8 @@ func TestHistoryIsKeptWhileReferenced(t *testing.T) {
 					if kept := len(r.kept(t, "uid-talk")) == 1; kept != want {
 						t.Fatalf("the history is kept: %t, want %t: %s", kept, want, tc.reason)
 					}
-					if forgotten := slices.Contains(r.store.forgotten, "uid-talk"); forgotten != want {
-						t.Errorf("what was learned is forgotten before the history: %t, want %t", forgotten, want)
+					if uids, _ := r.store.forgets(); slices.Contains(uids, "uid-talk") != want {
+						t.Errorf("%v are forgotten before the history, want the Session: %t", uids, want)
 					}
 					if !want {
 						return
