@@ -129,8 +129,12 @@ func (fakeToolbox) Caller(tool.Tool) tool.Caller {
 	})
 }
 
-func inputOf(i int, p model.Provider) turn.Input {
-	return turn.Input{
+// inputOf returns the input of a Turn. It is not inlined, because the large value that it makes would then be on the
+// stack of each waiting Turn, which is not so in an executor.
+//
+//go:noinline
+func inputOf(i int, p model.Provider) *turn.Input {
+	return &turn.Input{
 		UID: fmt.Sprintf("uid-%d", i), Epoch: 1, Namespace: "default", Name: fmt.Sprintf("turn-%d", i),
 		Timeout: time.Hour, Limit: time.Hour,
 		Config: loop.Config{
@@ -194,7 +198,7 @@ func TestMemoryOfAWaitingTurn(t *testing.T) {
 				for i := from; i < to; i++ {
 					all.Go(func() {
 						in := inputOf(i, gate.Provider(pace.Caller{Namespace: "default", Agent: "helper", Waits: waits}, provider))
-						if result, err := engine.Run(ctx, &in); ctx.Err() == nil {
+						if result, err := engine.Run(ctx, in); ctx.Err() == nil {
 							t.Errorf("Turn %d has ended: %+v, %v", i, result, err)
 						}
 					})
