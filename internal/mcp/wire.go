@@ -109,16 +109,16 @@ func (w *wire) post(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	message, err := jsonrpc.DecodeMessage(body)
+	message, err := decodeEnvelope(req.Context(), body)
 	if err != nil {
 		return nil, err
 	}
-	if call, ok := message.(*jsonrpc.Request); ok && call.IsCall() {
-		if call.Method != "tools/call" { // net/http may repeat all other requests if the connection turns out to be closed
+	if message.Method != "" && message.id.IsValid() {
+		if message.Method != "tools/call" { // net/http may repeat all other requests if the connection turns out to be closed
 			req = req.Clone(req.Context())
 			req.Header["X-Idempotency-Key"] = nil // net/http sends no header without values, but repeats requests that have this key
 		}
-		return w.call(req, body, call.ID)
+		return w.call(req, body, message.id)
 	}
 	ctx, cancel := w.withTimeout(req.Context(), messageTimeout)
 	defer cancel()
