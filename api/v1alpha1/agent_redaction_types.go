@@ -3,9 +3,9 @@ package v1alpha1
 // AgentRedaction says which texts are removed from the Turns of an agent.
 // +kubebuilder:validation:MinProperties=1
 type AgentRedaction struct {
-	// patterns are regular expressions, at most 32. Their size together is at most 1000 characters, after repetitions
-	// are expanded. Each match is replaced. Matches are also found behind invisible characters and escapes, and in
-	// numbers of JSON.
+	// patterns are regular expressions, at most 32. Each match is replaced, also if the text has escapes or invisible
+	// characters, and in numbers of JSON. All patterns together have at most 1000 characters after their repetitions
+	// are expanded: a{3} counts as aaa.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -13,9 +13,9 @@ type AgentRedaction struct {
 	// +kubebuilder:validation:MaxItems=32
 	Patterns []RedactionPattern `json:"patterns,omitempty"`
 
-	// jsonPaths select values of JSON that are replaced by "[redacted]", at most 32 paths of at most 128 characters.
-	// They apply to arguments and results of calls, and to JSON in any other text. A path begins with $, and has names
-	// and wildcards: $.customer.iban, $..password, $.items[*].email, $['e-mail'].
+	// jsonPaths select the values in JSON that are replaced by "[redacted]", at most 32 paths of at most 128
+	// characters. They apply to the arguments and results of calls, and to JSON in any other text. A path begins with
+	// $, and consists of names and wildcards: $.customer.iban, $..password, $.items[*].email, $['e-mail'].
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -37,8 +37,9 @@ type RedactionPattern struct {
 	// + message="name must consist of lower-case letters, digits and '-', and begin and end with a letter or digit"
 	Name string `json:"name"`
 
-	// pattern is the regular expression, 1 to 256 characters in the syntax of RE2. It must not match an empty text, nor
-	// any replacement. Its size is at most 100 characters, after repetitions are expanded.
+	// pattern is the regular expression in RE2 syntax, 1 to 256 characters. It must match neither the empty text nor
+	// the replacement of any rule. After its repetitions are expanded, it has at most 100 characters: a{3} counts as
+	// aaa.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256

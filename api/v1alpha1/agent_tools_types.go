@@ -49,9 +49,9 @@ type AgentTool struct {
 	// +kubebuilder:validation:items:MaxLength=128
 	Allow []string `json:"allow,omitempty"`
 
-	// requireApproval selects the tools that a person must approve before each call, by at most 64 patterns as in
-	// allow. Default: none. Before such a call, the Turn waits with reason AwaitingApproval for a ToolApproval. For a
-	// sub-agent, use "*".
+	// requireApproval selects the tools whose calls a person must approve, by at most 64 patterns as in allow. Default:
+	// none. Before such a call, the Turn waits with reason AwaitingApproval for a ToolApproval. For a sub-agent, use
+	// "*".
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64
@@ -198,7 +198,8 @@ const (
 	DefaultCompactPercent = 90
 )
 
-// ExposedTool is a tool that the model receives in a Turn of the Agent, or that Capstan calls for it (ContextPack).
+// ExposedTool is a tool that the Turns of the Agent use. The model is offered the tool. If the role of the tool is
+// ContextPack, Capstan calls it instead, before it asks the model.
 type ExposedTool struct {
 	// name is the name of the tool, as the model knows it.
 	// +required
@@ -210,7 +211,7 @@ type ExposedTool struct {
 	// +kubebuilder:validation:MaxLength=253
 	Server string `json:"server,omitempty"`
 
-	// agent is the name of the Agent that is the tool, as NAMESPACE/NAME if it is in another namespace; empty for a
+	// agent is the name of the Agent that the tool calls, as NAMESPACE/NAME if it is in another namespace; empty for a
 	// tool of a server.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253

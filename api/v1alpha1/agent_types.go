@@ -47,8 +47,8 @@ type AgentSpec struct {
 	Thinking ThinkingLevel `json:"thinking,omitempty"`
 
 	// reasoningText says what happens to the text of a model's reasoning. Discard (the default) drops it. Journal keeps
-	// it in the Turn's journal. The text is never part of an answer. Reasoning that an endpoint needs again is in the
-	// journal in any case: see requests.returnedData of ModelProvider.
+	// it in the Turn's journal. The text is never part of an answer. Reasoning that must be sent back to the endpoint
+	// is always kept in the journal: see requests.returnedData of ModelProvider.
 	// +optional
 	// +kubebuilder:default=Discard
 	ReasoningText ReasoningText `json:"reasoningText,omitempty"`
@@ -62,9 +62,8 @@ type AgentSpec struct {
 	// +kubebuilder:validation:Maximum=1000
 	ReflectEveryTurns int32 `json:"reflectEveryTurns,omitempty"`
 
-	// tools are the tools that the model may call, at most 32 entries: tools of ToolServers, and other Agents. If
-	// several entries have a tool of the same name, each of these tools gets the name of its server and '_' as a
-	// prefix.
+	// tools are the tools that the model may call, at most 32 entries: tools of ToolServers, and other Agents. If tools
+	// of several entries have the same name, each of them is prefixed with the name of its server and '_'.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
@@ -74,8 +73,8 @@ type AgentSpec struct {
 	// +optional
 	ToolPolicy *ToolPolicy `json:"toolPolicy,omitempty"`
 
-	// approval says whose decisions about calls that require approval count. Without it, the decisions of all users who
-	// may create ToolApprovals count.
+	// approval restricts who may approve or deny the calls that require approval. Without it, every user with
+	// permission to create ToolApprovals may decide.
 	// +optional
 	Approval *AgentApproval `json:"approval,omitempty"`
 
@@ -87,10 +86,10 @@ type AgentSpec struct {
 	// +optional
 	Memory *AgentMemory `json:"memory,omitempty"`
 
-	// embeddings is the model that turns texts into vectors, which represent their meaning. With it, learned memories
-	// are found by their meaning and their words, and a Semantic selection ranks tools by their meaning and their
-	// words. Its requests count in the usage and cost like those to other models. Without it, or if it fails, only the
-	// words count.
+	// embeddings is the model that turns texts into vectors, which represent their meaning. With it, Capstan compares
+	// meanings as well as words when it finds learned memories, and when it selects tools with toolPolicy.selection
+	// Semantic. Its requests count in the usage and cost like those to other models. Without it, or if it fails, only
+	// the words count.
 	// +optional
 	Embeddings *AgentEmbeddings `json:"embeddings,omitempty"`
 
@@ -153,8 +152,9 @@ type AgentSpec struct {
 	MaxParallelTurns *int32 `json:"maxParallelTurns,omitempty"`
 
 	// allowedNamespaces says which other namespaces may use the agent as a sub-agent. Their Turns of this agent use its
-	// profile, models and tools with the permissions of this namespace; its Secrets stay here. Its own sub-agents must
-	// allow these namespaces, too. Default: none. Withdrawn consent takes effect at the next request.
+	// profile, models and tools with the permissions of this namespace, and cannot read its Secrets. Its own sub-agents
+	// must allow these namespaces, too. Default: none. If a namespace is no longer allowed, that takes effect at the
+	// next request.
 	// +optional
 	AllowedNamespaces *AllowedNamespaces `json:"allowedNamespaces,omitempty"`
 }
@@ -177,17 +177,17 @@ type AgentEvaluation struct {
 	// +kubebuilder:validation:Maximum=100
 	SamplePercent *int32 `json:"samplePercent,omitempty"`
 
-	// maxPerHour is the number of Turns that are evaluated within any 60 minutes, from 1 to 100000. Default 60. Further
-	// Turns are not evaluated.
+	// maxPerHour is the maximum number of Turns that are evaluated within any 60 minutes, from 1 to 100000. Default 60.
+	// Further Turns are not evaluated.
 	// +optional
 	// +kubebuilder:default=60
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100000
 	MaxPerHour *int32 `json:"maxPerHour,omitempty"`
 
-	// maxTokensPerDay is the number of tokens that the evaluations of this agent may use within any 24 hours, at least
-	// 1000 and at most 1000000000000. It is separate from the limits of Turns. Further Turns are not evaluated.
-	// Default: no limit.
+	// maxTokensPerDay is the maximum number of tokens that the evaluations of this agent may use within any 24 hours,
+	// from 1000 to 1000000000000. It is separate from the limits of Turns. Further Turns are not evaluated. Default: no
+	// limit.
 	// +optional
 	// +kubebuilder:validation:Minimum=1000
 	// +kubebuilder:validation:Maximum=1000000000000
@@ -197,21 +197,21 @@ type AgentEvaluation struct {
 // DefaultEvaluationsPerHour is the default of maxPerHour of an evaluation.
 const DefaultEvaluationsPerHour = 60
 
-// AgentApproval says whose decisions about calls count.
+// AgentApproval restricts who may approve or deny calls.
 // +kubebuilder:validation:MinProperties=1
 type AgentApproval struct {
-	// forbidRequester is true if the user who asked for a Turn (its spec.requestedBy) must not approve its calls, so
-	// another user must. The requester may deny them. Default false. If it is true, no approval counts for a Turn
-	// without a requester, or if the API server has not checked the requester.
+	// forbidRequester is true if the user who asked for a Turn (its spec.requestedBy) must not approve the calls of the
+	// Turn. Another user must approve them; the requester may only deny them. If the Turn has no requester, or the API
+	// server has not checked the requester, its calls cannot be approved. Default false.
 	// +optional
 	ForbidRequester bool `json:"forbidRequester,omitempty"`
 
-	// approvers are the only users whose decisions count. They also need the permission to create ToolApprovals.
+	// approvers are the only users who may approve or deny calls. They also need permission to create ToolApprovals.
 	// +optional
 	Approvers *Approvers `json:"approvers,omitempty"`
 }
 
-// Approvers are the users whose decisions count. They are listed by name or by group.
+// Approvers are the users who may approve or deny calls. A user must be in users, or in one of the groups.
 // +kubebuilder:validation:MinProperties=1
 type Approvers struct {
 	// users are the names of 1 to 64 users, as the API server authenticates them.
@@ -223,8 +223,8 @@ type Approvers struct {
 	// +kubebuilder:validation:items:MaxLength=512
 	Users []string `json:"users,omitempty"`
 
-	// groups are the names of 1 to 64 groups, as the API server authenticates them. The decision must name the group
-	// in its decidedByGroups, which capstan approve does.
+	// groups are the names of 1 to 64 groups, as the API server authenticates them. The ToolApproval must name the
+	// group in spec.decidedByGroups; capstan approve fills this in.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -270,8 +270,8 @@ const (
 // AgentMemory says which memories the prompt contains, and what is learned from Turns.
 // +kubebuilder:validation:MinProperties=1
 type AgentMemory struct {
-	// maxItems is the highest number of memories in the prompt, from 0 (none) to 10. Default 10. The most relevant
-	// memories are used: those of the Turn, and those that Capstan has learned.
+	// maxItems is the maximum number of memories in the prompt, from 0 (none) to 10. Default 10. The most relevant
+	// memories are used, from those of the Turn and those that Capstan has learned.
 	// +optional
 	// +kubebuilder:default=10
 	// +kubebuilder:validation:Minimum=0
@@ -300,8 +300,8 @@ type AgentEmbeddings struct {
 	// +kubebuilder:validation:MaxLength=256
 	Model string `json:"model"`
 
-	// dimensions is the length of the vectors, from 1 to 4096, for models that have vectors of several lengths.
-	// Default: the length that the model has otherwise.
+	// dimensions is the length of the vectors, from 1 to 4096. Set it only if the model can make vectors of this
+	// length. Without it, the vectors have the default length of the model.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4096
@@ -340,23 +340,25 @@ type AgentLearning struct {
 	// +kubebuilder:validation:MaxItems=8
 	Models []ModelReference `json:"models,omitempty"`
 
-	// maxPerTurn is the number of memories of each scope that are learned from one Turn, from 1 to 10. Default 5.
+	// maxPerTurn is the maximum number of memories of each scope that are learned from one Turn, from 1 to 10. Default
+	// 5.
 	// +optional
 	// +kubebuilder:default=5
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10
 	MaxPerTurn *int32 `json:"maxPerTurn,omitempty"`
 
-	// minConfidencePercent is the lowest confidence of a memory that is kept, as the model states it, from 0 to 100.
-	// Default 60.
+	// minConfidencePercent is the minimum confidence of a memory, from 0 to 100. The model that extracts a memory
+	// states its confidence; a memory with less confidence is not kept. Default 60.
 	// +optional
 	// +kubebuilder:default=60
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	MinConfidencePercent *int32 `json:"minConfidencePercent,omitempty"`
 
-	// maxMemories is the number of memories that each Session and each user keeps, from 1 to 500. Default 100. Newer
-	// memories replace the oldest ones. All texts of a Session or a user together have at most 65536 bytes.
+	// maxMemories is the maximum number of memories of each Session and of each user, from 1 to 500. Default 100. New
+	// memories replace the oldest ones. The texts of all memories of a Session or a user together have at most 65536
+	// bytes.
 	// +optional
 	// +kubebuilder:default=100
 	// +kubebuilder:validation:Minimum=1
@@ -371,16 +373,16 @@ type AgentLearning struct {
 	// +kubebuilder:validation:Maximum=365
 	ExpiryDays *int32 `json:"expiryDays,omitempty"`
 
-	// maxPerHour is the number of Turns from which memories are learned within any 60 minutes, from 1 to 100000.
-	// Default 60. Capstan learns nothing from further Turns.
+	// maxPerHour is the maximum number of Turns from which memories are learned within any 60 minutes, from 1 to
+	// 100000. Default 60. Capstan learns nothing from further Turns.
 	// +optional
 	// +kubebuilder:default=60
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100000
 	MaxPerHour *int32 `json:"maxPerHour,omitempty"`
 
-	// maxTokensPerDay is the number of tokens that learning may use for this agent within any 24 hours, at least 1000
-	// and at most 1000000000000. It is separate from the limits of Turns. Capstan learns nothing from further Turns.
+	// maxTokensPerDay is the maximum number of tokens that learning may use for this agent within any 24 hours, from
+	// 1000 to 1000000000000. It is separate from the limits of Turns. Capstan learns nothing from further Turns.
 	// Default: no limit.
 	// +optional
 	// +kubebuilder:validation:Minimum=1000
@@ -433,8 +435,9 @@ type ModelParameters struct {
 	// +kubebuilder:validation:Maximum=1000000
 	MaxOutputTokens *int32 `json:"maxOutputTokens,omitempty"`
 
-	// seed makes answers to the same prompt more alike, as far as the provider can, from 0 to 2147483647. It is
-	// rejected for providers without a seed: type Anthropic, and the dialects DeepSeek and Moonshot.
+	// seed is the seed for random choices of the model, from 0 to 2147483647. With the same seed, answers to the same
+	// prompt are more alike, but not always equal. It is rejected for providers without a seed: type Anthropic, and the
+	// dialects DeepSeek and Moonshot.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647
@@ -450,8 +453,8 @@ type ModelParameters struct {
 	// +kubebuilder:validation:items:MaxLength=64
 	StopSequences []string `json:"stopSequences,omitempty"`
 
-	// serviceTier is the tier that processes the requests, by the provider's name, such as flex or priority. It is
-	// rejected for providers that do not have this tier. List prices apply to standard tiers only.
+	// serviceTier is the provider's name of the service tier that processes the requests, such as flex or priority. It
+	// is rejected for providers that do not have this tier. List prices apply to standard tiers only.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[a-z][a-z0-9_-]*$")`,
@@ -493,10 +496,10 @@ type AgentStatus struct {
 	// +kubebuilder:validation:MaxLength=64
 	PromptRenderHash string `json:"promptRenderHash,omitempty"`
 
-	// tools are the tools that a Turn of this agent would be offered now, at most 128. First come the tools for the
-	// model in order, then those with the role ContextPack. Tools of a server that was never reached, and tools that
-	// cannot be offered to any model, are missing. If toolPolicy.selection is Semantic, a Turn is offered a selection
-	// of these tools.
+	// tools are the tools that a Turn of this agent would use if it started now, at most 128. First come the tools for
+	// the model in order, then those with the role ContextPack. The list does not contain tools of a server that was
+	// never reached, and tools that cannot be offered to any model. If toolPolicy.selection is Semantic, each Turn uses
+	// a selection of these tools.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128

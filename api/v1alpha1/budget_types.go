@@ -33,8 +33,8 @@ type BudgetSpec struct {
 	// +optional
 	Selector *BudgetSelector `json:"selector,omitempty"`
 
-	// period is the length of the periods: Hour, Day or Month. When a period ends, everything that was spent counts
-	// as 0 again. If this field changes, a new period begins with nothing spent.
+	// period is the length of the periods: Hour, Day or Month. At the beginning of each period, nothing is spent. If
+	// this field changes, a new period begins.
 	// +required
 	Period BudgetPeriod `json:"period"`
 
@@ -86,10 +86,10 @@ type BudgetSelector struct {
 	// +optional
 	Agents *BudgetAgents `json:"agents,omitempty"`
 
-	// requesters selects the Turns of these users, by spec.requestedBy.username, 1 to 64 names. A Turn must match
-	// agents, too, if both are set. A name matches only if the API server has checked it with Capstan's admission
-	// policy for requesters (requesterPolicy in the Helm chart). A Turn whose requester is absent, or was not checked,
-	// is selected, too: no user can evade a budget by leaving out the name or by writing another one.
+	// requesters selects the Turns of these users, by spec.requestedBy.username, 1 to 64 names. If agents is also set,
+	// a Turn must match both. A name counts only if the API server has checked it with Capstan's admission policy for
+	// requesters (requesterPolicy in the Helm chart). A Turn without a requester, or whose requester was not checked,
+	// always matches: no user can avoid a budget by leaving out the name or by writing another one.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -112,8 +112,8 @@ type BudgetAgents struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	Names []string `json:"names,omitempty"`
 
-	// labelSelector selects Agents by their labels. It also selects Agents of other namespaces, whose owners choose
-	// their labels.
+	// labelSelector selects Agents by their labels. It also selects Agents of other namespaces, whose owners control
+	// the labels.
 	// +optional
 	LabelSelector *LabelSelector `json:"labelSelector,omitempty"`
 }
@@ -169,16 +169,16 @@ type BudgetStatus struct {
 	// +optional
 	ResetTime *metav1.Time `json:"resetTime,omitempty"`
 
-	// spent is what the requests of the current period have used.
+	// spent is the usage in the current period: tokens, cost and Turns.
 	// +optional
 	Spent *BudgetSpent `json:"spent,omitempty"`
 
-	// reserved is the maximum that the requests in flight can still use.
+	// reserved is the maximum usage of the requests that have been sent and have not ended.
 	// +optional
 	Reserved *BudgetReserved `json:"reserved,omitempty"`
 }
 
-// BudgetSpent is what the requests of a period have used.
+// BudgetSpent is the usage in a period.
 type BudgetSpent struct {
 	// tokens is the number of tokens, input and output together.
 	// +required
@@ -202,7 +202,7 @@ type BudgetSpent struct {
 	UnpricedRequests int64 `json:"unpricedRequests,omitempty"`
 }
 
-// BudgetReserved is the maximum that the requests in flight can still use.
+// BudgetReserved is the maximum usage of the requests that have been sent and have not ended.
 type BudgetReserved struct {
 	// tokens is the number of tokens.
 	// +required

@@ -39,7 +39,7 @@ const (
 	SwitchOff Switch = "Off"
 )
 
-// RequestOptions say how requests are written. Each field replaces the setting of the dialect.
+// RequestOptions set the form of requests. Each field replaces one setting of the dialect.
 type RequestOptions struct {
 	// outputLimit is the name of the parameter that limits the tokens of a reply: MaxTokens (max_tokens), or
 	// MaxCompletionTokens (max_completion_tokens).
@@ -53,16 +53,17 @@ type RequestOptions struct {
 	// +optional
 	SystemMessages SystemMessages `json:"systemMessages,omitempty"`
 
-	// messageNames says whether system messages have names, such as system_prompt.
+	// messageNames says whether system messages are sent with names, such as system_prompt.
 	// +optional
 	MessageNames Switch `json:"messageNames,omitempty"`
 
-	// streamOptions says whether stream_options asks for the usage at the end of a reply.
+	// streamOptions says whether requests have the parameter stream_options, which asks the endpoint for the usage at
+	// the end of a reply.
 	// +optional
 	StreamOptions Switch `json:"streamOptions,omitempty"`
 
-	// toolCallIDs is the form of the IDs of calls that are sent back. Any: as the model sent them, up to 40 characters.
-	// Plain: only letters, digits, '_' and '-'. NineCharacters: 9 letters and digits. Other IDs are replaced.
+	// toolCallIDs is the form of the call IDs in requests. Any: as the model sent them, up to 40 characters. Plain:
+	// only letters, digits, '_' and '-'. NineCharacters: 9 letters and digits. IDs of another form are replaced.
 	// +optional
 	ToolCallIDs ToolCallIDForm `json:"toolCallIDs,omitempty"`
 
@@ -82,10 +83,10 @@ type RequestOptions struct {
 	// +optional
 	DeveloperRole Switch `json:"developerRole,omitempty"`
 
-	// returnedData says what later requests contain of a reply with tool calls, besides its text and its calls.
-	// Nothing: nothing more. ReasoningContent: the text of the reasoning, as reasoning_content. ReasoningDetails: the
-	// blocks of reasoning_details, which may be signed. ThoughtSignatures: the extra_content of each call. These data
-	// are sent only to the model that made the reply.
+	// returnedData says which data of a reply with tool calls is sent back in later requests, in addition to the text
+	// and the calls. Nothing: no other data. ReasoningContent: the text of the reasoning, as reasoning_content.
+	// ReasoningDetails: the blocks of reasoning_details, which may be signed. ThoughtSignatures: the extra_content of
+	// each call. The data is sent only to the model that made the reply.
 	// +optional
 	ReturnedData ReturnedData `json:"returnedData,omitempty"`
 
@@ -107,13 +108,13 @@ type RequestOptions struct {
 	// +optional
 	Thinking ThinkingForm `json:"thinking,omitempty"`
 
-	// answerSchemas says which requests may have the schema of an answer, as response_format. Always: all requests.
+	// answerSchemas says which requests may send the schema of the answer in response_format. Always: all requests.
 	// WithoutTools: requests without tools, for endpoints that reject a schema together with tools, or whose models
 	// then call no tools. Never: no requests. In all other requests, the schema is in the prompt.
 	// +optional
 	AnswerSchemas AnswerSchemas `json:"answerSchemas,omitempty"`
 
-	// answerSchemaForm is where response_format has the schema of an answer. JSONSchema: in json_schema, with the type
+	// answerSchemaForm is the form of the schema in response_format. JSONSchema: in json_schema, with the type
 	// json_schema. JSONObject: in schema, with the type json_object.
 	// +optional
 	AnswerSchemaForm AnswerSchemaForm `json:"answerSchemaForm,omitempty"`

@@ -82,19 +82,19 @@ type ModelProviderSpec struct {
 	// + message="baseURL must not contain credentials, a query or a fragment: use credentialsRef for a key"
 	BaseURL string `json:"baseURL"`
 
-	// dialect names the server or service behind the endpoint, so that requests have the form that it accepts. Generic
-	// is the form that most servers accept. Default: known from the host of baseURL if that is certain (OpenAI,
-	// AzureOpenAI, Mistral, DeepSeek, Moonshot, Gemini, OpenRouter, XAI, Groq, Cohere and Bedrock); otherwise Generic.
-	// Only the type OpenAI has dialects.
+	// dialect names the server or service behind the endpoint. Servers accept different forms of the chat-completions
+	// protocol, and the dialect sets the form of the requests. Generic is the form that most servers accept. Default:
+	// the dialect of the service, if the host of baseURL belongs to OpenAI, AzureOpenAI, Mistral, DeepSeek, Moonshot,
+	// Gemini, OpenRouter, XAI, Groq, Cohere or Bedrock; otherwise Generic. Only the type OpenAI has dialects.
 	// +optional
 	Dialect Dialect `json:"dialect,omitempty"`
 
-	// requests says how requests are written, where that must differ from the dialect.
+	// requests replaces settings of the dialect, for an endpoint that needs another form of requests.
 	// +optional
 	Requests *RequestOptions `json:"requests,omitempty"`
 
-	// allowedNamespaces says which other namespaces may use the provider in their Agents. Its Secrets stay here: no
-	// other namespace can read them. Default: none. Withdrawn consent takes effect at the next request.
+	// allowedNamespaces says which other namespaces may use the provider in their Agents. They cannot read its Secrets.
+	// Default: none. If a namespace is no longer allowed, that takes effect at the next request.
 	// +optional
 	AllowedNamespaces *AllowedNamespaces `json:"allowedNamespaces,omitempty"`
 
@@ -103,9 +103,9 @@ type ModelProviderSpec struct {
 	// +optional
 	CredentialsRef *SecretKeyReference `json:"credentialsRef,omitempty"`
 
-	// workloadToken is the name of a token of a workload identity, 1 to 63 characters, which is sent as a bearer token
-	// instead of credentialsRef. The operator of the cluster offers such tokens to the namespace, each for certain
-	// hosts, by the manager's flag --workload-tokens. A renewed token is used within 10 seconds.
+	// workloadToken is the name of a workload identity token, 1 to 63 characters. The token is sent as a bearer token,
+	// in place of the key in credentialsRef. The operator of the cluster offers tokens to a namespace, each for certain
+	// hosts, with the manager's flag --workload-tokens. A renewed token is used within 10 seconds.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="!format.dns1123Label().validate(self).hasValue()",

@@ -27,7 +27,8 @@ const (
 // + message="instructionsFrom must be absent if instructions are given",fieldPath=".instructionsFrom"
 type PromptProfileSpec struct {
 	// allowedNamespaces says which other namespaces may use the profile in their Agents. Texts from ConfigMaps are read
-	// in the namespace of the profile. Default: none. Withdrawn consent takes effect when the next prompt is made.
+	// in the namespace of the profile. Default: none. If a namespace is no longer allowed, that takes effect when the
+	// next prompt is made.
 	// +optional
 	AllowedNamespaces *AllowedNamespaces `json:"allowedNamespaces,omitempty"`
 
@@ -105,8 +106,8 @@ type PromptProfileSpec struct {
 	// +optional
 	Overrides *Overrides `json:"overrides,omitempty"`
 
-	// forModels are texts for some models, at most 8 entries. For a model, the first entry applies whose models match
-	// it. Its overrides replace those of the profile, text by text. Its contributions follow those of the profile.
+	// forModels are texts for some models, at most 8 entries. For each model, only the first entry that selects it
+	// applies. Its overrides replace those of the profile, text by text. Its contributions follow those of the profile.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
@@ -142,7 +143,8 @@ type PromptProfileSpec struct {
 	// +kubebuilder:validation:MaxItems=32
 	Guardrails []Guardrail `json:"guardrails,omitempty"`
 
-	// shaping says how the assistant should answer. The shaping of the Turn overrides it where its fields say so.
+	// shaping says how the assistant should answer. A Turn can set its own shaping, which adds to this shaping or
+	// replaces it, as each field describes.
 	// +optional
 	Shaping *Shaping `json:"shaping,omitempty"`
 
@@ -314,8 +316,9 @@ type OutputPolicy struct {
 	// +kubebuilder:default=Fail
 	OnViolation ViolationAction `json:"onViolation,omitempty"`
 
-	// maxRetries is the number of answers of a Turn that are sent back, because of any policy, before a violation of
-	// this policy ends the Turn, 1 to 5. It must only be given if onViolation is Retry. Default 2.
+	// maxRetries is the number of answers that may be sent back to the model before a violation of this policy ends the
+	// Turn, from 1 to 5. Answers that were sent back because of other policies count, too. It must only be given if
+	// onViolation is Retry. Default 2.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=5

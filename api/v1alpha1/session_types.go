@@ -47,23 +47,23 @@ const (
 // SessionBudget limits all Turns of a session together.
 // +kubebuilder:validation:MinProperties=1
 type SessionBudget struct {
-	// maxTurns is the number of Turns of the session, from 1 to 1000000. Turns that ended without asking a model do
-	// not count.
+	// maxTurns is the maximum number of Turns of the session, from 1 to 1000000. Turns that ended without asking a
+	// model do not count.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000
 	MaxTurns *int32 `json:"maxTurns,omitempty"`
 
-	// maxTokens is the number of tokens that the session's Turns may use, input and output together, from 1 to
-	// 1000000000000. Whatever its own limits say, a Turn can use only the tokens that are left.
+	// maxTokens is the maximum number of tokens that the session's Turns may use together, input and output, from 1 to
+	// 1000000000000. A Turn can use only the tokens that are left, even if its own limits are higher.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000000000
 	MaxTokens *int64 `json:"maxTokens,omitempty"`
 
-	// maxCost is the cost that the session's Turns may cause, a decimal above 0 in the currency of the models' prices.
-	// Whatever its own limits say, a Turn can use only the amount that is left. Requests to models without a price do
-	// not count.
+	// maxCost is the maximum cost of the session's Turns together, a decimal above 0 in the currency of the models'
+	// prices. A Turn can use only the amount that is left, even if its own limits are higher. Requests to models
+	// without a price do not count.
 	// +optional
 	// +kubebuilder:validation:MaxLength=24
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,12}(\.[0-9]{1,10})?$")

@@ -66,8 +66,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.type != 'MCP' || has(self.mcp)",
 // + message="mcp must be given for a server of type MCP",fieldPath=".mcp"
 type ToolServerSpec struct {
-	// allowedNamespaces says which other namespaces may use the server in their Agents. Its Secrets stay here: no other
-	// namespace can read them. Default: none. Withdrawn consent takes effect at the next call.
+	// allowedNamespaces says which other namespaces may use the server in their Agents. They cannot read its Secrets.
+	// Default: none. If a namespace is no longer allowed, that takes effect at the next call.
 	// +optional
 	AllowedNamespaces *AllowedNamespaces `json:"allowedNamespaces,omitempty"`
 
@@ -149,9 +149,9 @@ type ToolDeclaration struct {
 	Name string `json:"name"`
 
 	// effect is the effect of a call. ReadOnly: it changes nothing. Idempotent: a second identical call changes nothing
-	// more. Destructive (the default): it must not be made twice. A hint of the server cannot grant another effect. A
-	// hint that contradicts ReadOnly or Idempotent makes the tool Destructive. After a restart or a time-out, only
-	// ReadOnly and Idempotent calls may be repeated.
+	// more. Destructive (the default): it must not be made twice. Hints of the server never replace this declaration,
+	// but a hint that contradicts ReadOnly or Idempotent makes the tool Destructive. After a restart or a time-out,
+	// only ReadOnly and Idempotent calls may be repeated.
 	// +optional
 	Effect ToolEffect `json:"effect,omitempty"`
 
@@ -188,14 +188,15 @@ type ToolDeclaration struct {
 
 // Compensation is the call that undoes a call.
 type Compensation struct {
-	// tool is the name of the tool that undoes a call, as the server knows it, 1 to 128 characters. It need not be
+	// tool is the name of the tool that undoes the call, as the server knows it, 1 to 128 characters. It need not be
 	// among the tools that Agents allow, because no model calls it.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	Tool string `json:"tool"`
 
-	// arguments are the arguments of the call that undoes, at most 32. Default: none.
+	// arguments are the arguments with which the tool is called, at most 32. Each is computed from the call to undo and
+	// its result. Default: no arguments.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -203,7 +204,7 @@ type Compensation struct {
 	Arguments []CompensationArgument `json:"arguments,omitempty"`
 }
 
-// CompensationArgument is one argument of a compensation.
+// CompensationArgument is one argument of the call that undoes another call.
 type CompensationArgument struct {
 	// name is the name of the argument, 1 to 128 characters.
 	// +required
@@ -213,7 +214,8 @@ type CompensationArgument struct {
 
 	// value is a CEL expression, 1 to 1024 characters. It can read two variables: arguments, the arguments of the call
 	// to undo, and result, its result (a JSON value if the result is JSON, otherwise the text). Examples: result.id,
-	// arguments.path. If a call lacks a value that an expression names, that call cannot be undone.
+	// arguments.path. If the expression names a value that the call and its result do not have, the call cannot be
+	// undone.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024

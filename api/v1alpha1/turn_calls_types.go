@@ -92,9 +92,9 @@ type ToolCallRecord struct {
 	Step int32 `json:"step"`
 
 	// outcome is the outcome of the call. Succeeded: the tool gave a result. Failed: the tool was called and gave no
-	// result. Refused: the tool was not called, and the model received the reason. Unknown: the call may or may not
-	// have been made. Reused: the result of an earlier read-only call with the same arguments was used again. Pending:
-	// the call has not ended.
+	// result. Refused: the tool was not called, and the model received the reason, unless the Turn ended before.
+	// Unknown: the call may or may not have been made. Reused: the result of an earlier read-only call with the same
+	// arguments was used again. Pending: the call has not ended.
 	// +required
 	Outcome ToolCallOutcome `json:"outcome"`
 
@@ -114,7 +114,7 @@ type ToolCallRecord struct {
 	// +kubebuilder:validation:MaxLength=128
 	Artifact string `json:"artifact,omitempty"`
 
-	// turn is the name of the Turn that a call of a sub-agent created.
+	// turn is the name of the Turn that the call created, if it called a sub-agent.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Turn string `json:"turn,omitempty"`

@@ -227,7 +227,7 @@ type Enrichment struct {
 	Audience Audience `json:"audience,omitempty"`
 }
 
-// ConversationState is the progress of a conversation.
+// ConversationState says whether a conversation begins, continues, or continues after a pause.
 // +kubebuilder:validation:Enum=Cold;Active;Resumed
 type ConversationState string
 
@@ -259,8 +259,8 @@ type ConversationContext struct {
 	// +kubebuilder:validation:MaxLength=32768
 	Subject string `json:"subject,omitempty"`
 
-	// state is the progress of the conversation. Cold: it has just begun. Active: it is under way. Resumed: it
-	// continues after a pause.
+	// state says whether the conversation begins or continues. Cold: it has just begun. Active: it continues without a
+	// pause. Resumed: it continues after a pause. The model receives the word as data; it has no other effect.
 	// +optional
 	State ConversationState `json:"state,omitempty"`
 

@@ -122,15 +122,15 @@ type TurnStatus struct {
 	// +kubebuilder:validation:MaxItems=25
 	PendingApprovals []PendingApproval `json:"pendingApprovals,omitempty"`
 
-	// awaitedTurns are the names of the sub-agents' Turns for which this Turn is waiting, or was waiting last. The list
-	// is empty after the end of the Turn.
+	// awaitedTurns are the names of the sub-agents' Turns that this Turn waits for. After the wait, they stay in the
+	// list until the Turn waits again or ends.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=25
 	// +kubebuilder:validation:items:MaxLength=253
 	AwaitedTurns []string `json:"awaitedTurns,omitempty"`
 
-	// awaitedBudget is the Budget for which this Turn is waiting, or was waiting last.
+	// awaitedBudget is the Budget that this Turn waits for. It is absent if the Turn runs, is suspended or has ended.
 	// +optional
 	AwaitedBudget *AwaitedBudget `json:"awaitedBudget,omitempty"`
 
@@ -330,8 +330,8 @@ type ExecutorBinding struct {
 	// +kubebuilder:validation:MaxLength=64
 	StoreIncarnation string `json:"storeIncarnation,omitempty"`
 
-	// journalEntries is the number of entries that the Turn's journal must have at least, as of the last status write
-	// that recorded it. It is absent if the number is unknown.
+	// journalEntries is the minimum number of entries of the Turn's journal, as of the last write of this field. If the
+	// journal has fewer entries, it has lost some. The field is absent if the number is unknown.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	JournalEntries *int64 `json:"journalEntries,omitempty"`
@@ -342,14 +342,13 @@ type ExecutorBinding struct {
 	// +optional
 	JournalComplete bool `json:"journalComplete,omitempty"`
 
-	// sideEffects is true if a tool that is not ReadOnly may have been called: the Agent had such a tool when the
-	// Turn was bound, or a run was about to call one. A Turn without side effects starts over if its journal is
-	// lost.
+	// sideEffects is true if a tool that is not ReadOnly may have been called: the Agent had such a tool when the Turn
+	// was bound, or a run was about to call one. If the journal is lost, a Turn without side effects starts over.
 	// +optional
 	SideEffects bool `json:"sideEffects,omitempty"`
 
-	// overdue is true if the executor must end the Turn and not continue it, because the Turn was suspended after it
-	// had run, and then waited for longer than limits.startingDeadlineSeconds. The result comes from the journal.
+	// overdue is true if the executor must end the Turn with the result from the journal, and must not continue it: the
+	// Turn was suspended after it had run, and then waited for longer than limits.startingDeadlineSeconds.
 	// +optional
 	Overdue bool `json:"overdue,omitempty"`
 }

@@ -133,9 +133,9 @@ type TurnSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="agentRef must not change: create a new Turn instead"
 	AgentRef SharedReference `json:"agentRef"`
 
-	// requestedBy is the user who asked for this Turn. If Capstan's policies are installed and the API server can set
-	// fields, the API server sets it to the user who creates the Turn. Otherwise it must be absent, or be that user.
-	// The Turn of a sub-agent has the requestedBy of the Turn that called the sub-agent.
+	// requestedBy is the user who asked for this Turn. If the API server supports MutatingAdmissionPolicy and Capstan's
+	// policies are installed, it sets this field to the user who creates the Turn. Otherwise the field must be absent,
+	// or name that user. The Turn of a sub-agent has the requestedBy of the Turn that called the sub-agent.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="requestedBy must not change: create a new Turn instead"
 	RequestedBy *Requester `json:"requestedBy,omitempty"`
@@ -158,9 +158,9 @@ type TurnSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="messageFrom must not change: create a new Turn instead"
 	MessageFrom *ContentSource `json:"messageFrom,omitempty"`
 
-	// undo makes the Turn undo calls of another Turn of the same namespace and the same Agent. Such a Turn asks no
-	// model: it runs the compensations that the journal of the other Turn has, in the reverse order of the calls. Each
-	// compensation requires approval. The fields that are for a model must be absent.
+	// undo makes the Turn undo calls of another Turn of the same namespace and the same Agent. A Turn with undo asks no
+	// model: it runs the compensations in the journal of the other Turn, in the reverse order of the calls. Each
+	// compensation requires approval. Fields that only concern a model must be absent.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="undo must not change: create a new Turn instead"
 	Undo *TurnUndo `json:"undo,omitempty"`
@@ -234,9 +234,10 @@ type TurnSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="promptMode must not change: create a new Turn instead"
 	PromptMode PromptMode `json:"promptMode,omitempty"`
 
-	// depth is the number of Agents that have handed this request on, from 0 to 8. Default 0: a user made the
-	// request. With a depth above 0 the Agent works as a sub-agent: promptMode defaults to Minimal, and the section
-	// sub_agent of the prompt explains this role to the model.
+	// depth is the number of Agents through which the request has come, from 0 to 8. It is 0 (the default) for the
+	// request of a user, and 1 for the Turn of a sub-agent that such a Turn calls. With a depth above 0 the Agent works
+	// as a sub-agent: promptMode defaults to Minimal, and the section sub_agent of the prompt explains this role to the
+	// model.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=8

@@ -33,8 +33,8 @@ type Usage struct {
 	// +kubebuilder:validation:Minimum=0
 	CacheCreationTokens int64 `json:"cacheCreationTokens,omitempty"`
 
-	// estimated is true if some of the tokens, and so of the cost, are an estimate, because an endpoint did not
-	// report them.
+	// estimated is true if Capstan estimated some of the tokens, because an endpoint did not report them, or because a
+	// request was interrupted. The cost then contains this estimate.
 	// +optional
 	Estimated bool `json:"estimated,omitempty"`
 
@@ -79,7 +79,7 @@ type UsedPrice struct {
 	// +required
 	Source PriceSource `json:"source"`
 
-	// date is the day at which a list price was read, as YYYY-MM-DD. It is absent for other sources.
+	// date is the day on which the list price was read, as YYYY-MM-DD. It is absent for other sources.
 	// +optional
 	// +kubebuilder:validation:MaxLength=10
 	Date string `json:"date,omitempty"`
