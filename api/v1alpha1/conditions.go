@@ -1,6 +1,6 @@
 package v1alpha1
 
-// Conditions of every kind but Turn.
+// The condition Ready, which all kinds except Turn and ToolApproval have.
 const (
 	// ConditionReady is the main condition of Agent, Budget, PromptProfile, ModelProvider, ToolServer and Session.
 	ConditionReady = "Ready"

@@ -12,7 +12,7 @@ import (
 
 // pagesOf maps the beginning of a constant group's comment to the pages that must name each constant of the group.
 var pagesOf = map[string][]string{
-	"Conditions of every kind but Turn": {
+	"The condition Ready": {
 		"docs/agents.md", "docs/promptprofiles.md", "docs/modelproviders.md", "docs/sessions.md", "docs/toolservers.md",
 		"docs/budgets.md",
 	},
