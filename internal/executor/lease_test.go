@@ -26,7 +26,7 @@ func TestStoppingExecutorOffersNoCapacity(t *testing.T) {
 		updates++
 		return updates == 1, nil, conflict
 	})
-	stores := store.NewTracker(&journaltest.Memory{}, store.TrackerOptions{})
+	stores := store.NewTracker(&journaltest.Store{}, store.TrackerOptions{})
 	id, err := stores.Identity(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestPublishedPosition(t *testing.T) {
 
 // TestLeasePublishesStorePosition checks that a Lease has only positions that the store has confirmed.
 func TestLeasePublishesStorePosition(t *testing.T) {
-	stores := store.NewTracker(&journaltest.Memory{}, store.TrackerOptions{})
+	stores := store.NewTracker(&journaltest.Store{}, store.TrackerOptions{})
 	h := &heldLease{executor: &Executor{Name: me, Store: stores}}
 	for _, want := range []string{"0", "1"} {
 		lease := &coordinationv1.Lease{}

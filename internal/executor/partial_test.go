@@ -77,7 +77,7 @@ func newFollowUpHarness(
 	one := turnWith(inTalk, func(t *v1alpha1.Turn) { t.Spec.RequestedBy = &v1alpha1.Requester{Username: "ada"} })
 	change(objects[0].(*v1alpha1.Agent), objects[1].(*v1alpha1.PromptProfile), one)
 	e, journals := newExecutor(t, interceptor.Funcs{}, append(objects, talk(), one)...)
-	w := &followUpHarness{Executor: e, store: &refusingStore{Memory: &journals.Memory}, model: m, kind: kind}
+	w := &followUpHarness{Executor: e, store: &refusingStore{Store: &journals.Store}, model: m, kind: kind}
 	e.Requesters = approvals.TrustRequesters
 	e.Provider = func(*v1alpha1.ModelProvider) model.Provider { return m }
 	e.Tasks = NewTasks(w.store, journals, 1, logr.Discard())
@@ -405,7 +405,7 @@ func (s *stuckLearner) Observe(context.Context, memories.Observation) error {
 func TestStuckLearnerDelaysTasksForALimitedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const slots = 2
-		tasks := NewTasks(&journaltest.Memory{}, &journaltest.Memory{}, slots, logr.Discard())
+		tasks := NewTasks(&journaltest.Store{}, &journaltest.Store{}, slots, logr.Discard())
 		stuck := &stuckLearner{release: make(chan struct{})}
 		tasks.Learner = stuck
 		observe := func() (failures []string, took time.Duration) {

@@ -48,7 +48,7 @@ func (q *scriptedModel) Generate(_ context.Context, r *model.Request) (*model.Re
 
 // refusingStore refuses calls of ChargeTask. The zero value refuses none.
 type refusingStore struct {
-	*journaltest.Memory
+	*journaltest.Store
 	refuse func(c task.Charge) error
 }
 
@@ -58,7 +58,7 @@ func (s *refusingStore) ChargeTask(ctx context.Context, h task.Held, c task.Char
 			return err
 		}
 	}
-	return s.Memory.ChargeTask(ctx, h, c)
+	return s.Store.ChargeTask(ctx, h, c)
 }
 
 // evaluationHarness is an evaluation that has begun, with a store in memory.
@@ -71,7 +71,7 @@ type evaluationHarness struct {
 // newEvaluationHarness begins the evaluation of a Turn to which a daily Budget with these limits applies.
 func newEvaluationHarness(t *testing.T, limits budget.Limits) *evaluationHarness {
 	t.Helper()
-	j := &evaluationHarness{store: &refusingStore{Memory: &journaltest.Memory{}}}
+	j := &evaluationHarness{store: &refusingStore{Store: &journaltest.Store{}}}
 	j.rule = budget.Rule{UID: "b", Name: "team", Unit: budget.Day, Zone: time.UTC, Limits: limits, Currency: "USD"}
 	one := turnWith()
 	k := task.Task{
@@ -94,7 +94,7 @@ func newEvaluationHarness(t *testing.T, limits budget.Limits) *evaluationHarness
 		return []budget.Rule{j.rule}, nil
 	}
 	j.work = &followUp{
-		Tasks: NewTasks(j.store, j.store.Memory, 1, logr.Discard()), executor: e, task: claimed, turn: *one, agent: &v1alpha1.Agent{},
+		Tasks: NewTasks(j.store, j.store.Store, 1, logr.Discard()), executor: e, task: claimed, turn: *one, agent: &v1alpha1.Agent{},
 	}
 	return j
 }

@@ -95,7 +95,7 @@ func surroundings() []client.Object {
 
 // memory is a journal whose methods can be made to fail.
 type memory struct {
-	journaltest.Memory
+	journaltest.Store
 
 	mu sync.Mutex
 	// appendErrors are the errors that the next appends return, after they have added their entries.
@@ -115,13 +115,13 @@ func (m *memory) Read(ctx context.Context, uid string, after int64) iter.Seq2[jo
 	if err := m.readError; err != nil {
 		return func(yield func(journal.Entry, error) bool) { yield(journal.Entry{}, err) }
 	}
-	return m.Memory.Read(ctx, uid, after)
+	return m.Store.Read(ctx, uid, after)
 }
 
 func (m *memory) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.Memory.Append(ctx, uid, entries...); err != nil {
+	if err := m.Store.Append(ctx, uid, entries...); err != nil {
 		return err
 	}
 	if len(m.appendErrors) > 0 {
@@ -135,7 +135,7 @@ func (m *memory) Append(ctx context.Context, uid string, entries ...journal.Entr
 // entries returns the entries of the Turn.
 func (m *memory) entries(t *testing.T) []journal.Entry {
 	t.Helper()
-	all, err := journal.Collect(t.Context(), &m.Memory, "uid-one")
+	all, err := journal.Collect(t.Context(), &m.Store, "uid-one")
 	if err != nil {
 		t.Fatal(err)
 	}

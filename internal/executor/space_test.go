@@ -109,7 +109,7 @@ func TestRunThatMayNotBeginWaitsForSpace(t *testing.T) {
 func TestLeasePublishesJournalUse(t *testing.T) {
 	report := &quota.Report{Total: quota.Budget{Used: 90, Limit: 100}}
 	e := &Executor{
-		Name: me, Capacity: 10, Store: store.NewTracker(&journaltest.Memory{}, store.TrackerOptions{}),
+		Name: me, Capacity: 10, Store: store.NewTracker(&journaltest.Store{}, store.TrackerOptions{}),
 		Quota: func() *quota.Report { return report },
 	}
 	lease := &coordinationv1.Lease{}

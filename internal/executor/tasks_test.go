@@ -20,7 +20,7 @@ import (
 // hangingTasks is a store with tasks of a kind that this version does not support, so each task is postponed. Calls of
 // PostponeTask for the tasks of one namespace hang until the channel release is closed.
 type hangingTasks struct {
-	*journaltest.Memory
+	*journaltest.Store
 	namespace string
 	release   chan struct{}
 
@@ -36,7 +36,7 @@ func (s *hangingTasks) PostponeTask(ctx context.Context, h task.Held, d task.Del
 	s.mu.Lock()
 	s.postponed = append(s.postponed, h.UID)
 	s.mu.Unlock()
-	return s.Memory.PostponeTask(ctx, h, d)
+	return s.Store.PostponeTask(ctx, h, d)
 }
 
 // TestNamespaceWithHangingTasksLeavesSlotsToOthers checks that a namespace whose tasks hang delays no other
@@ -51,7 +51,7 @@ func TestNamespaceWithHangingTasksLeavesSlotsToOthers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &hangingTasks{Memory: &journaltest.Memory{}, namespace: "a", release: make(chan struct{})}
+				s := &hangingTasks{Store: &journaltest.Store{}, namespace: "a", release: make(chan struct{})}
 				all := []string{"a-1", "a-2", "a-3", "a-4", "a-5", "b-1", "b-2", "b-3"}
 				for _, uid := range all {
 					namespace, _, _ := strings.Cut(uid, "-")
@@ -97,7 +97,7 @@ func TestNamespaceWithHangingTasksLeavesSlotsToOthers(t *testing.T) {
 
 // panickingTasks is a store that panics when the first task is published.
 type panickingTasks struct {
-	*journaltest.Memory
+	*journaltest.Store
 	published int
 }
 
@@ -105,7 +105,7 @@ func (s *panickingTasks) PublishTask(ctx context.Context, h task.Held, now time.
 	if s.published++; s.published == 1 {
 		panic("a bug with a secret")
 	}
-	return s.Memory.PublishTask(ctx, h, now)
+	return s.Store.PublishTask(ctx, h, now)
 }
 
 // TestPanicDuringPublishDoesNotEndTheProcess checks that the process continues after a panic, and that the
@@ -114,7 +114,7 @@ func TestPanicDuringPublishDoesNotEndTheProcess(t *testing.T) {
 	for _, kind := range task.Kinds {
 		t.Run(string(kind), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &panickingTasks{Memory: &journaltest.Memory{}}
+				s := &panickingTasks{Store: &journaltest.Store{}}
 				now := time.Now()
 				err := s.Append(t.Context(), "u", journal.Entry{
 					Seq: 1, Epoch: 1, Time: now, Kind: journal.Finalized, Payload: []byte(`{}`),

@@ -49,7 +49,7 @@ type testEnv struct {
 // keeper is a store in memory. It calls the function listing before it lists its journals, and counts the batches that
 // it purges.
 type keeper struct {
-	journaltest.Memory
+	journaltest.Store
 	listing func()
 	batches int
 	// retireErrors are the results of the next calls of Retire.
@@ -71,7 +71,7 @@ func (k *keeper) Forget(ctx context.Context, at time.Time, uids ...string) error
 		return err
 	}
 	k.forgotten = append(k.forgotten, uids...)
-	return k.Memory.Forget(ctx, at, uids...)
+	return k.Store.Forget(ctx, at, uids...)
 }
 
 // forgets returns the objects whose memories were deleted while their journals are kept, and how many of the next calls
@@ -88,19 +88,19 @@ func (k *keeper) Retire(ctx context.Context, at time.Time, uids ...string) error
 		k.retireErrors = k.retireErrors[1:]
 		return err
 	}
-	return k.Memory.Retire(ctx, at, uids...)
+	return k.Store.Retire(ctx, at, uids...)
 }
 
 func (k *keeper) UIDs(ctx context.Context, after string, limit int) ([]string, error) {
 	if k.listing != nil {
 		k.listing()
 	}
-	return k.Memory.UIDs(ctx, after, limit)
+	return k.Store.UIDs(ctx, after, limit)
 }
 
 func (k *keeper) Purge(ctx context.Context, before time.Time, limit int) (int, error) {
 	k.batches++
-	return k.Memory.Purge(ctx, before, limit)
+	return k.Store.Purge(ctx, before, limit)
 }
 
 // kept returns those of the given UIDs that have a journal. Retired journals count.

@@ -27,7 +27,7 @@ func newForecast(t *testing.T) *forecast {
 		Store: &uses{use: store.Use{Free: -1}}, Limits: quota.Limits{PerNamespace: 100 << 20},
 		Forecast: &quota.Forecast{}, Log: logr.Discard(),
 	}
-	return &forecast{Meter: m, t: t, journal: m.Journal(&journaltest.Memory{})}
+	return &forecast{Meter: m, t: t, journal: m.Journal(&journaltest.Store{})}
 }
 
 // write makes a Turn write about the given number of MiB.

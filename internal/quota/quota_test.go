@@ -338,7 +338,7 @@ func checkEarlyMeasurements(t *testing.T, limits quota.Limits) {
 		ctx, cancel := context.WithCancel(t.Context())
 		s := &counted{}
 		m := &quota.Meter{Store: s, Limits: limits, Forecast: &quota.Forecast{}, Log: logr.Discard()}
-		j := m.Journal(&journaltest.Memory{})
+		j := m.Journal(&journaltest.Store{})
 		ended := make(chan error, 1)
 		go func() { ended <- m.Start(ctx) }()
 		seq := int64(0)

@@ -16,9 +16,9 @@ import (
 )
 
 // learned returns a store with n memories of Ada and one of Bob in each of two namespaces.
-func learned(t *testing.T, n int) *journaltest.Memory {
+func learned(t *testing.T, n int) *journaltest.Store {
 	t.Helper()
-	s := &journaltest.Memory{}
+	s := &journaltest.Store{}
 	now := time.Unix(1000, 0).UTC()
 	for _, namespace := range []string{"helpdesk", "sales"} {
 		uid := "uid-" + namespace

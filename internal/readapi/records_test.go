@@ -125,9 +125,9 @@ func serve(t *testing.T, s store.Records, granted ...string) func(user string) *
 }
 
 // storeWith returns a store with n records in each of two namespaces.
-func storeWith(t *testing.T, n int) *journaltest.Memory {
+func storeWith(t *testing.T, n int) *journaltest.Store {
 	t.Helper()
-	s := &journaltest.Memory{}
+	s := &journaltest.Store{}
 	for i := range n {
 		for _, namespace := range []string{"helpdesk", "sales"} {
 			if _, err := s.AddRecords(t.Context(), turnrecord.Record{
@@ -264,7 +264,7 @@ func (unreachable) Records(context.Context, store.RecordQuery) ([]turnrecord.Rec
 }
 
 func TestRecordsOfUnreachableStore(t *testing.T) {
-	client := serve(t, unreachable{&journaltest.Memory{}}, "ada list helpdesk")
+	client := serve(t, unreachable{&journaltest.Store{}}, "ada list helpdesk")
 	q := store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}}
 	_, first := client("ada").Records(t.Context(), q)
 	_, second := client("ada").Usage(t.Context(), q, []usage.Dimension{usage.Agent})
@@ -352,7 +352,7 @@ func TestFeedbackThatGrows(t *testing.T) {
 // TestFeedbackIsAboutTheTurnThatExists checks that feedback to a Turn that has not ended is refused, instead of stored
 // for an older Turn of the same name. The response to feedback about a deleted Turn must say that the Turn is deleted.
 func TestFeedbackIsAboutTheTurnThatExists(t *testing.T) {
-	s := &journaltest.Memory{}
+	s := &journaltest.Store{}
 	for _, name := range []string{"daily", "weekly"} {
 		if _, err := s.AddRecords(t.Context(), turnrecord.Record{
 			UID: "old-" + name, Namespace: "helpdesk", Turn: name, Agent: "desk", Completed: time.Unix(1, 0).UTC(), Reason: "Completed",

@@ -91,7 +91,7 @@ func recordsByTurn(t *testing.T, s store.Records) map[string]turnrecord.Record {
 }
 
 func TestRoundAddsMissingRecordsOnce(t *testing.T) {
-	s := &journaltest.Memory{}
+	s := &journaltest.Store{}
 	known := turnrecord.Record{UID: "uid-known", Namespace: "helpdesk", Turn: "known", Reason: "Completed", Completed: now}
 	if _, err := s.AddRecords(t.Context(), known); err != nil {
 		t.Fatal(err)
@@ -115,7 +115,7 @@ func TestRoundAddsMissingRecordsOnce(t *testing.T) {
 // TestJournalIsPreferredToStatus checks that the status is the source of a record only if the journal is not, and that
 // a failure of one journal does not keep other Turns from their records.
 func TestJournalIsPreferredToStatus(t *testing.T) {
-	s := &journaltest.Memory{}
+	s := &journaltest.Store{}
 	k := keeper(t, s, ended("journal", 1), ended("damaged", 2), ended("failing", 3))
 	failure := errors.New("the turns of its sub-agents have not ended yet")
 	k.End = func(ctx context.Context, turn *v1alpha1.Turn) (bool, error) {
@@ -145,7 +145,7 @@ func TestJournalIsPreferredToStatus(t *testing.T) {
 
 // TestRecordsDoNotWaitForChildrenForever checks that a Turn whose sub-agent never ends has a record after an hour.
 func TestRecordsDoNotWaitForChildrenForever(t *testing.T) {
-	s := &journaltest.Memory{}
+	s := &journaltest.Store{}
 	k := keeper(t, s, ended("new", 59), ended("old", 61))
 	k.End = func(context.Context, *v1alpha1.Turn) (bool, error) {
 		return false, fmt.Errorf("the journal cannot end: %w", &loop.Parked{Turns: []string{"child"}})
@@ -173,7 +173,7 @@ func TestSessionIsChargedBeforeTheRecord(t *testing.T) {
 		"its journal cannot be ended yet": {24 * time.Hour, false, errors.New("the store is away"), 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &journaltest.Memory{}
+			s := &journaltest.Store{}
 			k := keeper(t, s, ended("a", 61))
 			k.Retention = tc.retention
 			failure, charges := errors.New("the API server is away"), 0
@@ -213,7 +213,7 @@ func TestATurnThatWaitsIsTriedAgainAlone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &journaltest.Memory{}
+				s := &journaltest.Store{}
 				k := keeper(t, s, ended("a", 1), ended("b", 1))
 				lists := &counting{Reader: k.Reader}
 				tries := 0
@@ -256,7 +256,7 @@ func (c *counting) List(ctx context.Context, list client.ObjectList, opts ...cli
 }
 
 func TestRoundDeletesRecords(t *testing.T) {
-	s := &journaltest.Memory{}
+	s := &journaltest.Store{}
 	for i := range batch + 10 {
 		if _, err := s.AddRecords(t.Context(), turnrecord.Record{
 			UID: fmt.Sprintf("old-%d", i), Namespace: "old", Turn: fmt.Sprint("old", i), Completed: now.Add(-25 * time.Hour),
@@ -279,7 +279,7 @@ func TestRoundDeletesRecords(t *testing.T) {
 // TestRoundDeletesOldTasksAndExpiredMemories checks that a round deletes old tasks and expired memories although no
 // executor runs.
 func TestRoundDeletesOldTasksAndExpiredMemories(t *testing.T) {
-	s := &journaltest.Memory{}
+	s := &journaltest.Store{}
 	for i, uid := range []string{"old", "new"} {
 		created := now.Add(-keepTasks + time.Duration(2*i-1)*time.Minute)
 		k := task.Task{UID: uid, Kind: task.Learn, Namespace: "helpdesk", Turn: uid, Agent: "desk", Created: created}
@@ -321,7 +321,7 @@ func TestRoundDeletesOldTasksAndExpiredMemories(t *testing.T) {
 }
 
 func TestNoRetentionKeepsNothing(t *testing.T) {
-	s := &journaltest.Memory{}
+	s := &journaltest.Store{}
 	if _, err := s.AddRecords(t.Context(), turnrecord.Record{UID: "a", Completed: now.Add(-time.Second)}); err != nil {
 		t.Fatal(err)
 	}
@@ -355,7 +355,7 @@ func (f *failing) Unrecorded(ctx context.Context, uids []string) ([]string, erro
 // reservation, whether records are kept or not, and that a running Turn keeps its reservation.
 func TestReservationsOfEndedTurnsAreCharged(t *testing.T) {
 	for _, retention := range []time.Duration{0, 24 * time.Hour} {
-		s := &journaltest.Memory{}
+		s := &journaltest.Store{}
 		key := budget.Key{Budget: "b", Start: now.Unix() - 60, End: now.Unix() + 3600}
 		for _, uid := range []string{"uid-ended", "uid-running"} {
 			hold := budget.Hold{Key: key, Currency: "USD", Tokens: 1000, Unknown: budget.Amount{Tokens: 7}}
@@ -391,7 +391,7 @@ func (unreadable) Get(context.Context, client.ObjectKey, client.Object, ...clien
 // TestReservationsOfUnreadTurnsStay checks that a Turn that cannot be read keeps its reservation: a run that has not
 // noticed the end can still write to its journal.
 func TestReservationsOfUnreadTurnsStay(t *testing.T) {
-	s := &journaltest.Memory{}
+	s := &journaltest.Store{}
 	hold := budget.Hold{
 		Key: budget.Key{Budget: "b", Start: now.Unix() - 60, End: now.Unix() + 3600}, Currency: "USD", Tokens: 1000,
 	}
@@ -421,7 +421,7 @@ func TestEveryTurnEnds(t *testing.T) {
 		"no record is kept": {0, 1}, "its record would be too old": {time.Hour, 61},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &journaltest.Memory{}
+			s := &journaltest.Store{}
 			k := keeper(t, s, ended("a", tc.minutes))
 			k.Retention = tc.retention
 			failure, ends := errors.New("the store is away"), 0
@@ -449,7 +449,7 @@ func TestEveryTurnEnds(t *testing.T) {
 // store has failed.
 func TestATurnThatWaitsOutlivesAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &failing{records: &journaltest.Memory{}}
+		s := &failing{records: &journaltest.Store{}}
 		k := keeper(t, s, ended("a", 1))
 		waits := true
 		k.End = func(context.Context, *v1alpha1.Turn) (bool, error) {
@@ -486,7 +486,7 @@ func TestHintsAreFollowedUp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &journaltest.Memory{}
+				s := &journaltest.Store{}
 				k := keeper(t, &failing{s, tc.failures}, ended("a", 1))
 				k.Finished(types.NamespacedName{Namespace: "helpdesk", Name: "a"}, "uid-a")
 				k.Finished(types.NamespacedName{Namespace: "helpdesk", Name: "gone"}, "uid-gone")
@@ -509,7 +509,7 @@ func TestHintsAreFollowedUp(t *testing.T) {
 }
 
 func TestHintsAreBounded(t *testing.T) {
-	k := keeper(t, &journaltest.Memory{})
+	k := keeper(t, &journaltest.Store{})
 	for i := range maxHints + 10 {
 		k.Finished(types.NamespacedName{}, types.UID(fmt.Sprint(i)))
 	}

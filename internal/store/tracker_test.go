@@ -38,7 +38,7 @@ func follow(s store.PositionStore) *follower {
 	return f
 }
 
-func appendTo(t *testing.T, m *journaltest.Memory, uid string) {
+func appendTo(t *testing.T, m *journaltest.Store, uid string) {
 	t.Helper()
 	if err := m.Append(t.Context(), uid, journal.Entry{Seq: 1, Epoch: 1, Kind: journal.Prepared, Time: time.Unix(1, 0)}); err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func TestStoreIsComparedWithPublishedPosition(t *testing.T) {
 		"behind the published position": {"the store had a greater position", 5, []loss{{5, 1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := &journaltest.Memory{}
+			m := &journaltest.Store{}
 			before, err := m.Mark(t.Context(), 0)
 			if err != nil {
 				t.Fatal(err)
@@ -81,7 +81,7 @@ func TestStoreIsComparedWithPublishedPosition(t *testing.T) {
 
 // TestIncomparableStoreIsNotUsed makes Published fail, as if the API server were out of reach.
 func TestIncomparableStoreIsNotUsed(t *testing.T) {
-	f := follow(&journaltest.Memory{})
+	f := follow(&journaltest.Store{})
 	f.failure = errors.New("away")
 	if id, err := f.Identity(t.Context()); !errors.Is(err, f.failure) || id != (store.Identity{}) || f.Last() != (store.State{}) {
 		t.Errorf("Identity: %+v, %v; want the error of Published, and no state", id, err)
@@ -95,7 +95,7 @@ func TestIncomparableStoreIsNotUsed(t *testing.T) {
 // TestStoreIsReplacedByOlderCopy checks that the next calls of Identity detect the replacement, and that only one of
 // them reports a loss.
 func TestStoreIsReplacedByOlderCopy(t *testing.T) {
-	older, newer := &journaltest.Memory{}, &journaltest.Memory{}
+	older, newer := &journaltest.Store{}, &journaltest.Store{}
 	used := &replaceable{newer}
 	f := follow(used)
 	for _, uid := range []string{"a", "b", "c"} {
@@ -110,7 +110,7 @@ func TestStoreIsReplacedByOlderCopy(t *testing.T) {
 	if _, err := older.Mark(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
-	used.Memory = older
+	used.Store = older
 	var group sync.WaitGroup
 	for range 4 {
 		group.Go(func() {
@@ -130,18 +130,18 @@ func TestStoreIsReplacedByOlderCopy(t *testing.T) {
 }
 
 // replaceable is a store that can be replaced by an older copy.
-type replaceable struct{ *journaltest.Memory }
+type replaceable struct{ *journaltest.Store }
 
 // State returns the state with the ID "a", because a copy has the same ID.
 func (r *replaceable) State(ctx context.Context) (store.State, error) {
-	s, err := r.Memory.State(ctx)
+	s, err := r.Store.State(ctx)
 	s.ID = "a"
 	return s, err
 }
 
 // Mark marks the store and returns the state with the ID "a".
 func (r *replaceable) Mark(ctx context.Context, least int64) (store.State, error) {
-	s, err := r.Memory.Mark(ctx, least)
+	s, err := r.Store.Mark(ctx, least)
 	s.ID = "a"
 	return s, err
 }

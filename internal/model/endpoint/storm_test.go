@@ -234,7 +234,7 @@ func TestStorm(t *testing.T) {
 				primary, backup := &stormServer{limitHeaders: tc.limitHeaders}, &stormServer{calm: true}
 				first, endFirst := primary.serve("primary", tc.limits)
 				second, endSecond := backup.serve("backup", pace.Limits{})
-				engine := &turn.Engine{Journal: &journaltest.Memory{}, Now: time.Now}
+				engine := &turn.Engine{Journal: &journaltest.Store{}, Now: time.Now}
 				var turns []*stormTurn
 				var all sync.WaitGroup
 				for n := range 500 {

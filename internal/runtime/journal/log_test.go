@@ -70,7 +70,7 @@ func collect(t *testing.T, j journal.Journal) []journal.Entry {
 }
 
 func TestLog(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	var writer, reader applied
 	log := open(t, 3, journal.Options{Journal: j, Apply: writer.apply})
 	ended, cancel := context.WithCancel(t.Context())
@@ -102,7 +102,7 @@ func TestLog(t *testing.T) {
 }
 
 func TestNewerEpochFencesOff(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	old := open(t, 1, journal.Options{Journal: j})
 	if err := open(t, 2, journal.Options{Journal: j}).Append(t.Context(), journal.Record{Kind: journal.Prepared}); err != nil {
 		t.Fatalf("Append: %v", err)
@@ -116,7 +116,7 @@ func TestNewerEpochFencesOff(t *testing.T) {
 }
 
 func TestRefusedAppendIsNotApplied(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	var received applied
 	one, other := open(t, 1, journal.Options{Journal: j}), open(t, 1, journal.Options{Journal: j, Apply: received.apply})
 	if err := one.Append(t.Context(), journal.Record{Kind: journal.Prepared, Payload: "a"}); err != nil {
@@ -170,7 +170,7 @@ func TestLargeRecordsBecomeArtifacts(t *testing.T) {
 	// The quotes are two bytes of the payload.
 	fits, large := strings.Repeat("a", journal.MaxPayload-2), strings.Repeat("b", journal.MaxPayload-1)
 	separate := journal.NewArtifact([]byte("beside"))
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	var writer, reader applied
 	log := open(t, 1, journal.Options{Journal: j, Apply: writer.apply})
 	if err := log.Append(t.Context(),
@@ -217,7 +217,7 @@ func (u unreadable) Artifact(ctx context.Context, uid, sha string) (journal.Arti
 // TestOpenCallsAdmitBeforeItReads checks that Open calls Admit before it reads a large payload.
 func TestOpenCallsAdmitBeforeItReads(t *testing.T) {
 	const bytes = 2 * journal.MaxPayload
-	j, full := &journaltest.Memory{}, errors.New("there is not enough memory")
+	j, full := &journaltest.Store{}, errors.New("there is not enough memory")
 	log := open(t, 1, journal.Options{Journal: j, Apply: new(applied).apply})
 	if err := log.Append(t.Context(), journal.Record{Kind: journal.ToolFinished, Payload: "short"},
 		journal.Record{Kind: journal.ToolFinished, Payload: strings.Repeat("b", bytes-2)}); err != nil {
@@ -252,7 +252,7 @@ func TestRecordsThatCannotBeKept(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			log := open(t, 1, journal.Options{Journal: j})
 			tc.record.Kind = journal.ToolFinished
 			err := log.Append(t.Context(), journal.Record{Kind: journal.Prepared}, tc.record)
@@ -295,7 +295,7 @@ func TestOpenOfUnreadableEntries(t *testing.T) {
 		"Replayed": {"the run cannot apply the entry", journal.Entry{}, applyErr, applyErr, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			e := tc.entry
 			e.Seq, e.Epoch, e.Kind = 1, 1, journal.ModelReplied
 			if err := j.Append(t.Context(), "uid", e); err != nil {
@@ -327,13 +327,13 @@ func TestOpenOfUnreadableEntries(t *testing.T) {
 
 // gappy is a journal in which some entries are missing.
 type gappy struct {
-	journaltest.Memory
+	journaltest.Store
 	gone func(journal.Entry) bool
 }
 
 func (g *gappy) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
 	return func(yield func(journal.Entry, error) bool) {
-		for e, err := range g.Memory.Read(ctx, uid, after) {
+		for e, err := range g.Store.Read(ctx, uid, after) {
 			if (err != nil || !g.gone(e)) && !yield(e, err) {
 				return
 			}
@@ -355,7 +355,7 @@ func TestOpenOfAJournalWithGaps(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := &gappy{gone: tc.gone}
-			log := open(t, 1, journal.Options{Journal: &j.Memory})
+			log := open(t, 1, journal.Options{Journal: &j.Store})
 			for range 4 {
 				if err := log.Append(t.Context(), journal.Record{Kind: journal.ModelReplied}); err != nil {
 					t.Fatal(err)
@@ -371,7 +371,7 @@ func TestOpenOfAJournalWithGaps(t *testing.T) {
 
 func TestErrorOfApplyStopsARun(t *testing.T) {
 	applyErr := errors.New("out of order")
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	log := open(t, 1, journal.Options{Journal: j, Apply: func(journal.Entry) error { return applyErr }})
 	if err := log.Append(t.Context(), journal.Record{Kind: journal.Prepared}); !errors.Is(err, applyErr) {
 		t.Errorf("Append: %v, want the error of Apply", err)
@@ -381,7 +381,7 @@ func TestErrorOfApplyStopsARun(t *testing.T) {
 func TestOpenNamesTheJournalInErrors(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := journal.Open(ctx, "uid", 1, complete(journal.Options{Journal: &journaltest.Memory{}}))
+	_, err := journal.Open(ctx, "uid", 1, complete(journal.Options{Journal: &journaltest.Store{}}))
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), `failed to read the journal of "uid"`) {
 		t.Errorf("Open: %v, want an error with the journal and the cause", err)
 	}

@@ -17,7 +17,7 @@ var errUnavailable = errors.New("the store is unavailable")
 
 // flaky is a journal whose appends and reads may fail.
 type flaky struct {
-	journaltest.Memory
+	journaltest.Store
 	// fails returns the error of the n-th append, counted from 1. If fails is nil, no append fails.
 	fails func(n int) error
 	// takesEffect is true if an append takes effect although it fails.
@@ -35,7 +35,7 @@ func (f *flaky) Append(ctx context.Context, uid string, entries ...journal.Entry
 		failure = f.fails(f.tries)
 	}
 	if failure == nil || f.takesEffect {
-		if err := f.Memory.Append(ctx, uid, entries...); err != nil {
+		if err := f.Store.Append(ctx, uid, entries...); err != nil {
 			return err
 		}
 	}
@@ -47,7 +47,7 @@ func (f *flaky) Read(ctx context.Context, uid string, after int64) iter.Seq2[jou
 		f.failedReads--
 		return func(yield func(journal.Entry, error) bool) { yield(journal.Entry{}, errUnavailable) }
 	}
-	return f.Memory.Read(ctx, uid, after)
+	return f.Store.Read(ctx, uid, after)
 }
 
 func alwaysFails(int) error { return errUnavailable }
@@ -193,7 +193,7 @@ func TestEntriesOfAnotherWriterAreRecognized(t *testing.T) {
 		"More":  {"another run has already added a further entry", mine, []journal.Record{mine, {Kind: journal.ToolIntended}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			one, other := open(t, 1, journal.Options{Journal: j}), open(t, 1, journal.Options{Journal: j})
 			if err := other.Append(t.Context(), tc.others...); err != nil {
 				t.Fatal(err)

@@ -16,7 +16,7 @@ func TestLargeEntriesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		processors := fairgate.NewProcessors(1)
 		ctx, other := processors.With(t.Context(), "a"), processors.With(t.Context(), "b")
-		j := &journaltest.Memory{}
+		j := &journaltest.Store{}
 		var seen applied
 		log, err := journal.Open(ctx, "uid", 1, complete(journal.Options{Journal: j, Apply: seen.apply}))
 		if err != nil {

@@ -154,7 +154,7 @@ func TestStructuredAnswers(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			c, s := candidate("one", 1, tc.answers...)
 			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 			for epoch := range int64(2) { // the second run finds the end in the journal
@@ -369,7 +369,7 @@ func TestRejectionSurvivesARestart(t *testing.T) {
 		"rejected":        {"the recorded rejection counts, whatever the schema is now", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			records := []journal.Record{
 				{Kind: journal.ModelRequested, Payload: loop.Request{Step: 1, Provider: "one", Model: "m", Attempt: 1}},
 				{Kind: journal.ModelReplied, Payload: loop.Step{Step: 1, Provider: "one", Model: "m", Reply: says(invalidAnswer).reply}},

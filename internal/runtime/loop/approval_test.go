@@ -62,7 +62,7 @@ func callIDs(all []loop.Approval) []string {
 
 // TestApproval runs a Turn several times while people decide. Two of the calls in its reply require approval.
 func TestApproval(t *testing.T) {
-	j, o := &journaltest.Memory{}, &approver{now: noon, decisions: map[string]loop.Decision{}}
+	j, o := &journaltest.Store{}, &approver{now: noon, decisions: map[string]loop.Decision{}}
 	c, s := candidate("one", 1, asksFor("", call("a", "find", `{}`), call("b", "send", ` {"n": "1"} `),
 		call("c", "find", `{"n":1}`), call("d", "send", `{"n":2}`), call("e", "gone", `{}`)), says("Done."))
 	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
@@ -186,7 +186,7 @@ func TestDecisions(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j, o := &journaltest.Memory{}, &approver{now: noon}
+			j, o := &journaltest.Store{}, &approver{now: noon}
 			c, _ := candidate("one", 1, asksFor("", call("c1", "send", `{}`)), says("Done."))
 			send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
 			send.RequiresApproval = true
@@ -291,7 +291,7 @@ func TestDecideFails(t *testing.T) {
 
 // TestApprovedCallIsNotRepeated checks that an approved call that may have been made is not made again.
 func TestApprovedCallIsNotRepeated(t *testing.T) {
-	j, o := &journaltest.Memory{}, &approver{now: noon, decisions: map[string]loop.Decision{"a": {Step: 1, CallID: "a", Approved: true}}}
+	j, o := &journaltest.Store{}, &approver{now: noon, decisions: map[string]loop.Decision{"a": {Step: 1, CallID: "a", Approved: true}}}
 	c, _ := candidate("one", 1, asksFor("", call("a", "send", `{}`)), says("Done."))
 	send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
 	send.RequiresApproval = true

@@ -131,7 +131,7 @@ func TestBudget(t *testing.T) {
 	} {
 		for _, restart := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, restart %t", name, restart), func(t *testing.T) {
-				j := &journaltest.Memory{}
+				j := &journaltest.Store{}
 				c, s := candidate("one", 1, tc.answers...)
 				c.Pricing = tc.pricing
 				find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
@@ -254,7 +254,7 @@ func TestReplyThatTheBudgetCutsOff(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			c, s := candidate("one", 1, withUsage(asksFor("", call("c1", "find", `{}`)), 1000, 2), cut)
 			c.MaxOutputTokens, c.Parameters.MaxOutputTokens = 64_000, tc.own
 			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
@@ -292,7 +292,7 @@ func TestBudgetOfAChain(t *testing.T) {
 		"unpriced":     {"the cost is not limited", nil, 1, loop.Answered},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			one, first := candidate("one", 1, withUsage(asksFor("", call("c1", "find", `{}`)), 1000, 100), says("Never."))
 			one.Pricing = pricing(1000, 1000)
 			two, second := candidate("two", 1, says("Done."))
@@ -387,7 +387,7 @@ func TestNoCallBeyondTheBudget(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			for epoch := range int64(2) {
 				c, s := candidate("one", 1, withUsage(look, 1000, 100))
 				c.Pricing = pricing(1, 10)
@@ -464,7 +464,7 @@ func TestCutOffRequestsCount(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			c, s := candidate("one", 2, says("never kept"))
 			c.Pricing = pricing(1_000_000, 1)
 			for epoch := range int64(2) {
@@ -491,7 +491,7 @@ func TestCutOffRequestsCount(t *testing.T) {
 // TestFinishedRequestCountsOnce checks that a finished request counts once with its real usage, even if an
 // earlier request was cut off.
 func TestFinishedRequestCountsOnce(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, _ := candidate("one", 1, says("never kept"))
 	if _, err := runCutOff(t, j, 1, loop.Limits{}, c); !errors.Is(err, errCutOff) {
 		t.Fatal(err)
@@ -509,7 +509,7 @@ func TestFinishedRequestCountsOnce(t *testing.T) {
 
 // TestRequestThatEndsEachRun checks that a request that ends each run is not sent forever.
 func TestRequestThatEndsEachRun(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, s := candidate("one", 2, says("never kept"))
 	for epoch := range int64(10) {
 		if _, err := runCutOff(t, j, epoch+1, loop.Limits{}, c); !errors.Is(err, errCutOff) {

@@ -18,7 +18,7 @@ import (
 // endpoint sends. This holds for every record that names a call, and for a run that resumes from the journal.
 func TestCallIDsAreUniqueWithinATurn(t *testing.T) {
 	shared := strings.Repeat("x", 128)
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, s := candidate("one", 1,
 		asksFor("", call("a", "send", `{"n":1}`), call("a", "send", `{"n":2}`), call("", "send", `{"n":3}`)),
 		asksFor("", call("a", "send", `{"n":4}`), call(shared+"1", "send", `{"n":5}`), call(shared+"2", "send", `{"n":6}`)),

@@ -72,7 +72,7 @@ func TestKilledInAChain(t *testing.T) {
 				for at := 0; ; at++ {
 					for _, written := range []bool{false, true} {
 						k := &killedChain{
-							j:   &journaltest.Memory{},
+							j:   &journaltest.Store{},
 							one: failingModel{failsFrom: tc.failsFrom, failure: tc.failure},
 							two: failingModel{failsFrom: tc.second, failure: unknown},
 						}
@@ -106,7 +106,7 @@ func exceeds(got, want [3]int) bool { return got[1] > want[1] || got[2] > want[2
 
 // killedChain runs a Turn with two models. start is the index of the model with the newest prompt.
 type killedChain struct {
-	j        *journaltest.Memory
+	j        *journaltest.Store
 	one, two failingModel
 	start    int
 }
@@ -244,7 +244,7 @@ func TestKindOfAChainThatFails(t *testing.T) {
 // TestEndOfAChainNamesModelsThatWereCutOff checks that the error of a chain names a model whose requests were all cut
 // off.
 func TestEndOfAChainNamesModelsThatWereCutOff(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	one, _ := candidate("one", 1, says("never kept"))
 	for epoch := range int64(9) {
 		if _, err := runCutOff(t, j, epoch+1, loop.Limits{}, one); !errors.Is(err, errCutOff) {

@@ -147,7 +147,7 @@ func TestCompaction(t *testing.T) {
 			if tc.asked == 4 {
 				answers = slices.Delete(answers, 3, 4)
 			}
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			c, s := candidate("one", 1, answers...)
 			c.ContextWindow, c.MaxOutputTokens = tc.window, tc.reply
 			find, _ := toolOf("find", tool.ReadOnly, result{content: words(300)})
@@ -391,7 +391,7 @@ func TestTooLongPrompt(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			c, s := candidate("one", 3, tc.answers...)
 			find, _ := toolOf("find", tool.ReadOnly, result{content: tc.result})
 			in := withHistory(withTools(inputOf(t, j, 1, c), find), tc.history...)

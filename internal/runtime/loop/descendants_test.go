@@ -32,7 +32,7 @@ type treeTurn struct {
 	tree  *turnTree
 	name  string
 	limit int
-	j     journaltest.Memory
+	j     journaltest.Store
 	epoch int64
 	// state is the state after the last run.
 	state *loop.State

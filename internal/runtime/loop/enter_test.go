@@ -136,7 +136,7 @@ func TestRefusalAtTheGate(t *testing.T) {
 // ticket expired while the journal was unavailable. The next run sends the request.
 func TestInterruptedInTheSecondWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j := &journaltest.Memory{}
+		j := &journaltest.Store{}
 		c, s, gate := gatedCandidate("one", pace.Limits{MaxConcurrent: 1}, says("Fine."))
 		in := inputOf(t, j, 1, c)
 		record, stop, done := in.Record, make(chan struct{}), make(chan struct{})

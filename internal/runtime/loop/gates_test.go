@@ -266,7 +266,7 @@ func TestEachGateThroughTheLoop(t *testing.T) {
 // TestRepairsAreRecordedWithTheirResult checks that a repair is written together with the intent or the
 // refusal that follows from it, so a later run does not repeat the repair.
 func TestRepairsAreRecordedWithTheirResult(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, _ := candidate("one", 1, asksFor("", call("c1", "find", `"{\"n\":\"1\"}"`), call("c2", "find", `"{\"n\":\"x\"}"`)), says("Done."))
 	find, found := toolOf("find", tool.Idempotent, result{content: "found"})
 	in := withTools(inputOf(t, j, 1, c), find)

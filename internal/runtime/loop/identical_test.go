@@ -82,7 +82,7 @@ func TestRepeatedCallAfterAKill(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			o := &approver{now: noon, decisions: map[string]loop.Decision{}}
 			for _, c := range tc.calls {
 				o.decisions[c.ID] = loop.Decision{Step: 1, CallID: c.ID, Approved: true, By: "ann"}
@@ -203,7 +203,7 @@ func TestRepeatedCallsCountOnce(t *testing.T) {
 		"at the same time before": {"first parallel, then sequential", 0, 3, 0, false, true, 3, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			c, _ := candidate("one", 1, asksFor("", asked...), says("Done."))
 			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 			find.MaxCalls = tc.ofTool

@@ -100,7 +100,7 @@ func TestKilledAmidCalls(t *testing.T) {
 	}
 	appends := 0
 	s := &toolCounter{done: map[string]int{}}
-	want, end := turn(&journaltest.Memory{}, s, func(in loop.Input, _ int64) func(...journal.Record) error {
+	want, end := turn(&journaltest.Store{}, s, func(in loop.Input, _ int64) func(...journal.Record) error {
 		return func(records ...journal.Record) error { appends++; return in.Record(records...) }
 	})
 	outcomes := map[loop.Outcome]int{loop.Succeeded: 8, loop.Refused: 2, loop.Reused: 1}
@@ -114,7 +114,7 @@ func TestKilledAmidCalls(t *testing.T) {
 		for _, written := range []bool{false, true} {
 			n := 0
 			s := &toolCounter{done: map[string]int{}}
-			got, end := turn(&journaltest.Memory{}, s, func(in loop.Input, _ int64) func(...journal.Record) error {
+			got, end := turn(&journaltest.Store{}, s, func(in loop.Input, _ int64) func(...journal.Record) error {
 				return func(records ...journal.Record) error {
 					if n++; n != at+1 {
 						return in.Record(records...)

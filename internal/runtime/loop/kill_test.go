@@ -110,7 +110,7 @@ func TestKilledBetweenAnyTwoRecords(t *testing.T) {
 			}
 			unchanged := func(in loop.Input) func(...journal.Record) error { return in.Record }
 			whole := &statelessModel{numbers: 8, window: tc.endpoint}
-			want, end, err := run(&journaltest.Memory{}, 1, whole, unchanged)
+			want, end, err := run(&journaltest.Store{}, 1, whole, unchanged)
 			if err != nil || end.Reason != loop.Answered || want.State.AnswerText() != `{"capital":"checked","people":8}` {
 				t.Fatalf("the run without a kill: %+v, %v, %q", end, err, want.State.AnswerText())
 			}
@@ -123,7 +123,7 @@ func TestKilledBetweenAnyTwoRecords(t *testing.T) {
 			appends := int(want.NextSeq()) - 1
 			for at := range appends {
 				for _, written := range []bool{false, true} {
-					j, m := &journaltest.Memory{}, &statelessModel{numbers: 8, window: tc.endpoint}
+					j, m := &journaltest.Store{}, &statelessModel{numbers: 8, window: tc.endpoint}
 					n, answered := 0, false
 					_, _, err := run(j, 1, m, func(in loop.Input) func(...journal.Record) error {
 						return func(records ...journal.Record) error {

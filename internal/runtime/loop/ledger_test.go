@@ -36,7 +36,7 @@ func withOutputLimit(c loop.Candidate, tokens int64) loop.Candidate {
 }
 
 // account returns the account of a budget on this day.
-func account(t *testing.T, j *journaltest.Memory, uid string) budget.Account {
+func account(t *testing.T, j *journaltest.Store, uid string) budget.Account {
 	t.Helper()
 	all, err := j.Accounts(t.Context(), time.Now())
 	if err != nil {
@@ -53,7 +53,7 @@ func account(t *testing.T, j *journaltest.Memory, uid string) budget.Account {
 func TestBudgetsAreCharged(t *testing.T) {
 	c, _ := candidate("one", 2, fails(model.Overloaded), says("Fine."))
 	c = withOutputLimit(c, 100)
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	in := withBudgets(inputOf(t, j, 1, c), daily("a", budget.Limits{}, false), daily("b", budget.Limits{Tokens: new(int64(1000))}, false))
 	synctest.Test(t, func(t *testing.T) {
 		if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {
@@ -101,7 +101,7 @@ func TestExceededBudget(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				j := &journaltest.Memory{}
+				j := &journaltest.Store{}
 				if tc.spent.Tokens > 0 {
 					spend(t, j, tc.rule, tc.spent)
 				}
@@ -142,7 +142,7 @@ func TestExceededBudget(t *testing.T) {
 func TestWaitAfterEmbedding(t *testing.T) {
 	for purpose, started := range map[loop.Purpose]bool{loop.ForEmbedding: false, loop.ForStep: true} {
 		synctest.Test(t, func(t *testing.T) {
-			rule, j := daily("day", budget.Limits{Tokens: new(int64(5000))}, true), &journaltest.Memory{}
+			rule, j := daily("day", budget.Limits{Tokens: new(int64(5000))}, true), &journaltest.Store{}
 			spend(t, j, rule, budget.Amount{Tokens: 4500, Currency: "USD"})
 			c, _ := candidate("one", 2, says("Fine."))
 			in := withBudgets(inputOf(t, j, 1, withOutputLimit(c, 2000)), rule)
@@ -184,7 +184,7 @@ func TestContendedBudget(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				j := &journaltest.Memory{}
+				j := &journaltest.Store{}
 				rule := daily("day", budget.Limits{Tokens: new(int64(5000))}, false)
 				p, err := budget.PeriodAt(rule.Unit, rule.Zone, time.Now())
 				if err != nil {
@@ -234,7 +234,7 @@ func TestUnsentRequestsDoNotCount(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				j, rule := &journaltest.Memory{}, daily("day", budget.Limits{Turns: new(int64(5))}, true)
+				j, rule := &journaltest.Store{}, daily("day", budget.Limits{Turns: new(int64(5))}, true)
 				if tc.cutOff {
 					cutOff(t, j, rule)
 				}
@@ -279,7 +279,7 @@ func TestCostLimitNeedsPrice(t *testing.T) {
 }
 
 // cutOff runs a Turn in a process that is killed when it has recorded its first request.
-func cutOff(t *testing.T, j *journaltest.Memory, rule budget.Rule) {
+func cutOff(t *testing.T, j *journaltest.Store, rule budget.Rule) {
 	t.Helper()
 	c, _ := candidate("one", 2, says("Fine."))
 	killed := withBudgets(inputOf(t, j, 1, withOutputLimit(c, 2000)), rule)
@@ -301,7 +301,7 @@ func cutOff(t *testing.T, j *journaltest.Memory, rule budget.Rule) {
 // TestBudgetAfterCut checks that a request that was cut off is charged with its estimate, which the usage contains,
 // too.
 func TestBudgetAfterCut(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, _ := candidate("one", 2, says("Fine."))
 	c = withOutputLimit(c, 2000)
 	rule := daily("day", budget.Limits{}, false)

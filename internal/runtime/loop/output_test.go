@@ -20,9 +20,9 @@ var maxFenced = maxMessage - utf8.RuneCountInString(untrusted.Tool(nonce, "", ""
 
 // readOutput runs a Turn with a call of an unknown tool and a call that returns r. It returns the text that the model
 // received for the second call, the entry of its result, and the journal with its artifacts.
-func readOutput(t *testing.T, trusted bool, r result) (string, loop.CallResult, *journaltest.Memory) {
+func readOutput(t *testing.T, trusted bool, r result) (string, loop.CallResult, *journaltest.Store) {
 	t.Helper()
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, s := candidate("one", 1, asksFor("", call("c0", "gone", `{}`), call("c1", "find", `{}`)), says("Done."))
 	find, _ := toolOf("find", tool.ReadOnly, r)
 	find.Trusted = trusted
@@ -39,7 +39,7 @@ func readOutput(t *testing.T, trusted bool, r result) (string, loop.CallResult, 
 }
 
 // checkArtifact checks that an artifact contains the whole output.
-func checkArtifact(t *testing.T, j *journaltest.Memory, f loop.CallResult, want string) {
+func checkArtifact(t *testing.T, j *journaltest.Store, f loop.CallResult, want string) {
 	t.Helper()
 	a, err := j.Artifact(t.Context(), "uid", f.Artifact)
 	if err != nil {

@@ -31,7 +31,7 @@ func (c *pendingChild) Call(_ context.Context, call tool.Call) (tool.Result, err
 }
 
 func TestPendingResult(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, s := candidate("one", 1, asksFor("", call("a", "find", `{}`), call("b", "agent", `{}`), call("c", "find", `{"n":1}`)), says("Done."))
 	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
 	sub := &pendingChild{pending: 2}
@@ -78,7 +78,7 @@ func TestPendingResult(t *testing.T) {
 // TestWaveFinishesBeforePark checks that the other calls of a wave finish before the run is parked, and are not
 // repeated.
 func TestWaveFinishesBeforePark(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, _ := candidate("one", 1, asksFor("", call("a", "agent", `{}`), call("b", "find", `{}`), call("c", "agent", `{"n":1}`)),
 		says("Done."))
 	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
@@ -147,7 +147,7 @@ func TestToolsThatEndTheTurn(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			var calls []model.ToolCall
 			for i, name := range tc.calls {
 				calls = append(calls, call(string(rune('a'+i)), name, `{}`))

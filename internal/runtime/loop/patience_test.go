@@ -116,7 +116,7 @@ func TestSlowModel(t *testing.T) {
 // TestBilledTimeoutsCountOverRuns checks that a run counts the time-outs of earlier runs, which are in the journal.
 func TestBilledTimeoutsCountOverRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j := &journaltest.Memory{}
+		j := &journaltest.Store{}
 		c, s := slowCandidate("slow", time.Hour, 10*time.Second)
 		lost := errors.New("the store is lost")
 		for epoch := range int64(2) {
@@ -138,7 +138,7 @@ func TestBilledTimeoutsCountOverRuns(t *testing.T) {
 // repetition of a time-out, although they may be billed and count with their prompts.
 func TestCancelledRequestsAreNotTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j := &journaltest.Memory{}
+		j := &journaltest.Store{}
 		for epoch := range int64(2) {
 			c, _ := candidate("slow", 4, answer{err: &model.Error{Kind: model.Cancelled, MayBeBilled: true, Message: "stopped"}})
 			in := inputOf(t, j, epoch+1, c)
@@ -179,7 +179,7 @@ func TestSlowSummary(t *testing.T) {
 
 func testSlowSummary(t *testing.T, cut bool) {
 	synctest.Test(t, func(t *testing.T) {
-		j, lost := &journaltest.Memory{}, errors.New("the store is lost")
+		j, lost := &journaltest.Store{}, errors.New("the store is lost")
 		c, s := slowCandidate("slow", 2*time.Minute, 0)
 		c.ContextWindow = 1000
 		var history []model.Message

@@ -211,7 +211,7 @@ func TestPolicies(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			c, s := candidate("one", 1, tc.answers...)
 			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 			for epoch := range int64(2) { // the second run finds the end in the journal
@@ -289,7 +289,7 @@ func TestPolicyForTheResultOfATool(t *testing.T) {
 		outputpolicy.Fail: loop.PolicyViolated, outputpolicy.Report: loop.ToolEnded, outputpolicy.Retry: loop.Answered,
 	} {
 		t.Run(string(action), func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			c, s := candidate("one", 1, asksFor("", call("c1", "close", `{}`)), says("It is closed."))
 			for epoch := range int64(2) {
 				last, _ := toolOf("close", tool.Destructive, result{content: "Closed for a price of 3."})
@@ -320,7 +320,7 @@ func TestPolicyKilled(t *testing.T) {
 	}}
 	const requests = 6 // 5 requests, and one more because the kill may lose a reply
 	for kill := 1; ; kill++ {
-		j := &journaltest.Memory{}
+		j := &journaltest.Store{}
 		asked := 0
 		provider := modelFunc(func(_ context.Context, r *model.Request) (*model.Reply, error) {
 			asked++

@@ -67,7 +67,7 @@ func TestProviderDataGoesToItsEndpointOnly(t *testing.T) {
 	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 	lost := errors.New("the store is lost")
 	for endpoint, want := range map[string]string{"a.example": "I think.", "b.example": ""} {
-		j := &journaltest.Memory{}
+		j := &journaltest.Store{}
 		c, s := candidate("one", 1, withData("a", "I think."), says("Done."))
 		c.Endpoint = "a.example"
 		in := withTools(inputOf(t, j, 1, c), find)
@@ -98,7 +98,7 @@ func TestProviderDataAfterARestart(t *testing.T) {
 	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 	lost := errors.New("the store is lost")
 	sent := func(interrupted bool) string {
-		j := &journaltest.Memory{}
+		j := &journaltest.Store{}
 		c, s := candidate("one", 1, withData("a", "I \u2028 look"), says("Done."))
 		in := withTools(inputOf(t, j, 1, c), find)
 		record := in.Record

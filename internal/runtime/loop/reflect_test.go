@@ -118,7 +118,7 @@ func TestReflection(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			c, s := candidate("one", 1, tc.answers...)
 			find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
 			for epoch := range int64(2) { // the second run finds the end in the journal
@@ -224,7 +224,7 @@ func TestRunEndsDuringAReflection(t *testing.T) {
 // TestInterruptBeforeAReflection checks that the run may stop before the reflection, and that a later run makes
 // it.
 func TestInterruptBeforeAReflection(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, s := candidate("one", 1, says("Draft."), says("Better."))
 	in := inputOf(t, j, 1, c)
 	interrupt := make(chan struct{})

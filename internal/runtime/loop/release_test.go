@@ -78,7 +78,7 @@ func TestOpenApprovalsAreBounded(t *testing.T) {
 	for i := range calls {
 		all = append(all, call(fmt.Sprintf("c%02d", i), "send", fmt.Sprintf(`{"n":%d}`, i)))
 	}
-	j, o := &journaltest.Memory{}, &approver{now: noon, decisions: map[string]loop.Decision{}}
+	j, o := &journaltest.Store{}, &approver{now: noon, decisions: map[string]loop.Decision{}}
 	c, _ := candidate("one", 1, asksFor("", all...), says("Done."))
 	send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
 	send.RequiresApproval = true
@@ -189,7 +189,7 @@ var errEnded = errors.New("killed")
 // TestApprovalOfAnOlderVersion checks that the request of an older version, which has no ID, is replaced by a new one,
 // and that decisions about the old request do not count.
 func TestApprovalOfAnOlderVersion(t *testing.T) {
-	j, o := &journaltest.Memory{}, &approver{now: noon, decisions: map[string]loop.Decision{}}
+	j, o := &journaltest.Store{}, &approver{now: noon, decisions: map[string]loop.Decision{}}
 	c, _ := candidate("one", 1, asksFor("", call("a", "send", `{}`)), says("Done."))
 	send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
 	send.RequiresApproval = true

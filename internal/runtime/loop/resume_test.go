@@ -17,7 +17,7 @@ import (
 // result.
 func interruptedJournal(t *testing.T, effect tool.Effect) journal.Journal {
 	t.Helper()
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	in := inputOf(t, j, 1)
 	err := in.Record(
 		journal.Record{Kind: journal.ModelRequested, Payload: loop.Request{Step: 1, Provider: "one", Model: "m", Attempt: 1, ID: "uid/1"}},
@@ -120,7 +120,7 @@ func TestChangedLimits(t *testing.T) {
 
 // TestEndedLoopRunsAgain runs a loop again after it has ended.
 func TestEndedLoopRunsAgain(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
 	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
 	for epoch := range int64(3) {
@@ -174,7 +174,7 @@ func TestStateOfInvalidEntries(t *testing.T) {
 
 // TestRequestsOfOldJournals folds requests that do not contain their step.
 func TestRequestsOfOldJournals(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	old := func(attempt int) journal.Record {
 		return journal.Record{Kind: journal.ModelRequested, Payload: map[string]any{"provider": "one", "model": "m", "attempt": attempt}}
 	}

@@ -148,7 +148,7 @@ func toolOf(name string, effect tool.Effect, results ...result) (tool.Tool, *fak
 // input returns the input of a run with this chain and a new journal.
 func input(t *testing.T, chain ...loop.Candidate) loop.Input {
 	t.Helper()
-	return inputOf(t, &journaltest.Memory{}, 1, chain...)
+	return inputOf(t, &journaltest.Store{}, 1, chain...)
 }
 
 // inputOf returns the input of a run with this chain that continues a journal in an epoch.

@@ -40,9 +40,9 @@ func TestNoCallAfterATerminalCall(t *testing.T) {
 }
 
 // journalWith returns a journal with a reply and the records that an earlier run left.
-func journalWith(t *testing.T, reply answer, more ...journal.Record) *journaltest.Memory {
+func journalWith(t *testing.T, reply answer, more ...journal.Record) *journaltest.Store {
 	t.Helper()
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	records := append([]journal.Record{{Kind: journal.ModelReplied, Payload: loop.Step{Step: 1, Reply: reply.reply}}}, more...)
 	if err := inputOf(t, j, 1).Record(records...); err != nil {
 		t.Fatal(err)

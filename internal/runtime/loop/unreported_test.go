@@ -150,7 +150,7 @@ func TestUnreportedUsageCounts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				j := &journaltest.Memory{}
+				j := &journaltest.Store{}
 				for epoch, asked := range []int{2, 0} {
 					c, s := candidate("one", 5, brokenRequest(401, model.Usage{}))
 					c.Pricing = pricing(1, 10)

@@ -188,7 +188,7 @@ func TestRunEndsDuringAWave(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				defer cancel(nil)
 				interrupt := make(chan struct{})
-				d, j := &eventLog{}, &journaltest.Memory{}
+				d, j := &eventLog{}, &journaltest.Store{}
 				c, _ := candidate("one", 1, asksFor("", manyCalls("find", 10)...), says("Done."))
 				in := withTools(inputOf(t, j, 1, c), loggingTool(d, "find", tool.ReadOnly, 10*time.Second))
 				in.Interrupt, in.Abandoned = interrupt, func() bool { return tc.abandoned && ctx.Err() != nil }
@@ -346,7 +346,7 @@ func TestRetryOnTimeout(t *testing.T) {
 // TestInterruptedRetry checks that the next run repeats an interrupted retry, and makes no further retry.
 func TestInterruptedRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j := &journaltest.Memory{}
+		j := &journaltest.Store{}
 		first := inputOf(t, j, 1)
 		err := first.Record(
 			journal.Record{Kind: journal.ModelReplied, Payload: loop.Step{Step: 1, Reply: asksFor("", call("c1", "find", `{}`)).reply}},
@@ -453,7 +453,7 @@ func TestWaveWithoutMemoryForItsResults(t *testing.T) {
 		for i := range number {
 			all = append(all, call(fmt.Sprint("c", i), "find", fmt.Sprintf(`{"n":%d}`, i)))
 		}
-		j, noMemory := &journaltest.Memory{}, errors.New("the memory is used up")
+		j, noMemory := &journaltest.Store{}, errors.New("the memory is used up")
 		c, _ := candidate("one", 1, asksFor("", all...), says("Done."))
 		find, server := toolOf("find", tool.ReadOnly, result{after: time.Second, content: "found"})
 		in := withTools(inputOf(t, j, 1, c), find)

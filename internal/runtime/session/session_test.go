@@ -32,7 +32,7 @@ func now() time.Time { return time.Date(2026, 6, 11, 15, 4, 5, 0, time.UTC) }
 
 // journals are the stores that the tests run against.
 var journals = map[string]func(t *testing.T) journal.Journal{
-	"memory": func(*testing.T) journal.Journal { return &journaltest.Memory{} },
+	"memory": func(*testing.T) journal.Journal { return &journaltest.Store{} },
 	"sqlite": func(t *testing.T) journal.Journal {
 		t.Helper()
 		s, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))
@@ -175,7 +175,7 @@ func TestAPartOfAHistory(t *testing.T) {
 
 // TestAHistoryOfAnOlderVersion checks entries without a checkpoint.
 func TestAHistoryOfAnOlderVersion(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	for i, uid := range []string{"a", "b"} {
 		payload, err := json.Marshal(answered(uid))
 		if err != nil {
@@ -219,7 +219,7 @@ func (c *counting) Read(ctx context.Context, uid string, after int64) iter.Seq2[
 
 // TestAddReadsOneEntry checks that the number of entries that Add reads does not grow with the conversation.
 func TestAddReadsOneEntry(t *testing.T) {
-	j := &counting{Journal: &journaltest.Memory{}}
+	j := &counting{Journal: &journaltest.Store{}}
 	for i := range int64(50) {
 		j.entries = 0
 		at, err := session.Add(t.Context(), "s", answered(fmt.Sprint(i)), session.ExternalState{After: i},
@@ -273,7 +273,7 @@ func TestTotalCost(t *testing.T) {
 		"invalid amount": {"an invalid amount has no sum", []session.Turn{turn("much", "USD"), turn("1", "USD")}, nil, "1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			for i, turn := range tc.h {
 				turn.UID = fmt.Sprint(i)
 				add(t, j, turn)
@@ -321,7 +321,7 @@ var errBroken = errors.New("the disk is full")
 // failing is a journal whose next appends fail; left is their number. If written is true, a failing append writes its
 // entries nevertheless.
 type failing struct {
-	*journaltest.Memory
+	*journaltest.Store
 	left    int
 	written bool
 }
@@ -329,11 +329,11 @@ type failing struct {
 // Append fails while there are failures left.
 func (f *failing) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
 	if f.left == 0 {
-		return f.Memory.Append(ctx, uid, entries...)
+		return f.Store.Append(ctx, uid, entries...)
 	}
 	f.left--
 	if f.written {
-		if err := f.Memory.Append(ctx, uid, entries...); err != nil {
+		if err := f.Store.Append(ctx, uid, entries...); err != nil {
 			return err
 		}
 	}
@@ -343,7 +343,7 @@ func (f *failing) Append(ctx context.Context, uid string, entries ...journal.Ent
 func TestAStoreThatFails(t *testing.T) {
 	for _, written := range []bool{false, true} {
 		t.Run(fmt.Sprintf("written %t", written), func(t *testing.T) {
-			j := &failing{Memory: &journaltest.Memory{}, left: 1, written: written}
+			j := &failing{Store: &journaltest.Store{}, left: 1, written: written}
 			at := add(t, j, answered("a"))
 			if c := recall(t, j); len(c.Turns) != 1 || at.Number != 1 {
 				t.Errorf("Recall = %d Turns after Add returned %+v; want the Turn once", len(c.Turns), at)
@@ -353,7 +353,7 @@ func TestAStoreThatFails(t *testing.T) {
 	t.Run("until the run ends", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		j := &failing{Memory: &journaltest.Memory{}, left: 1}
+		j := &failing{Store: &journaltest.Store{}, left: 1}
 		if h, err := session.Add(ctx, "s", answered("a"), session.ExternalState{},
 			journal.Options{Journal: j, Now: now}); !errors.Is(err, context.Canceled) || h != (session.End{}) {
 			t.Errorf("Add = %v, %v; want the error of the context", h, err)
@@ -363,7 +363,7 @@ func TestAStoreThatFails(t *testing.T) {
 
 // purged is a journal that is being purged: its entries are gone, but its end is still known.
 type purged struct {
-	journaltest.Memory
+	journaltest.Store
 	tries int
 }
 
@@ -397,7 +397,7 @@ func TestAHistoryThatIsBeingPurged(t *testing.T) {
 }
 
 func TestInvalidHistory(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	err := j.Append(t.Context(), "s", journal.Entry{
 		Seq: 1, Epoch: 1, Kind: journal.SessionTurn, Version: 1, Time: now(),
 		Payload: []byte(`[]`),
@@ -413,7 +413,7 @@ func TestInvalidHistory(t *testing.T) {
 // TestAdmission checks that Read calls admit with the size of the history before it reads an entry, and that Outline
 // calls admit for one entry at a time.
 func TestAdmission(t *testing.T) {
-	j, full := &counting{Journal: &journaltest.Memory{}}, errors.New("there is not enough memory")
+	j, full := &counting{Journal: &journaltest.Store{}}, errors.New("there is not enough memory")
 	sizes := []int{100, 100_000, 200_000} // the last two are artifacts
 	for i, size := range sizes {
 		turn := answered(fmt.Sprint(i))

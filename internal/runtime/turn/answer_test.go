@@ -43,7 +43,7 @@ func (a *appends) finalized(t *testing.T) journal.Entry {
 func TestALongAnswerIsKeptOnceWithTheEnd(t *testing.T) {
 	text := strings.Repeat("all of it \n", 30_000)
 	c, s := candidate("p0", 1, says(text))
-	j := &appends{Journal: &journaltest.Memory{}}
+	j := &appends{Journal: &journaltest.Store{}}
 	first := mustRun(t, j, input(c))
 	end := j.finalized(t)
 	if end.Version != 2 {
@@ -65,9 +65,9 @@ func TestALongAnswerIsKeptOnceWithTheEnd(t *testing.T) {
 func TestTextInAnEntryOfAnOlderVersionIsRead(t *testing.T) {
 	text := strings.Repeat("all of it \n", 10_000)
 	c, _ := candidate("p0", 1, says(text))
-	written := &appends{Journal: &journaltest.Memory{}}
+	written := &appends{Journal: &journaltest.Store{}}
 	result := mustRun(t, written, input(c))
-	older := &journaltest.Memory{}
+	older := &journaltest.Store{}
 	for _, e := range written.entries {
 		if e.Kind == journal.Finalized {
 			payload, err := json.Marshal(result)
@@ -93,7 +93,7 @@ func TestTextInAnEntryOfAnOlderVersionIsRead(t *testing.T) {
 // during an upgrade.
 func TestOlderBuildsCanReadShortAnswers(t *testing.T) {
 	c, _ := candidate("p0", 1, says("Hello."))
-	j := &appends{Journal: &journaltest.Memory{}}
+	j := &appends{Journal: &journaltest.Store{}}
 	mustRun(t, j, input(c))
 	for _, e := range j.entries {
 		if e.Version != 1 {
@@ -126,7 +126,7 @@ func TestAnswerThatCannotBeReadIsAnError(t *testing.T) {
 			// Each "<" takes six bytes of JSON, so the answer becomes an artifact. The entry of the reply is just
 			// small enough.
 			c, _ := candidate("p0", 1, says(strings.Repeat("<", 9_000)))
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			mustRun(t, j, input(c))
 			result, err := engine(&lossy{j, tc.err}).Run(t.Context(), new(input(c)))
 			if result != nil || !errors.Is(err, tc.want) || errors.Is(err, journal.ErrDamaged) != tc.damaged {

@@ -74,7 +74,7 @@ func TestReadArtifact(t *testing.T) {
 			in := input(c)
 			in.Policy.Unvalidated = tc.unvalidated
 			in.Tools = []tool.Tool{named("dump", tool.Destructive, saying(long))}
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			mustRun(t, j, in)
 			want := tc.want
 			if !strings.HasPrefix(want, "error") {
@@ -102,7 +102,7 @@ func TestReadArtifact(t *testing.T) {
 // copyWithArtifacts copies the first n entries of a journal, together with the artifacts of their outputs.
 func copyWithArtifacts(t *testing.T, from journal.Journal, n int) journal.Journal {
 	t.Helper()
-	to := &journaltest.Memory{}
+	to := &journaltest.Store{}
 	for _, e := range entries(t, from, "uid")[:n] {
 		sha := e.Artifact
 		if e.Kind == journal.ToolFinished && sha == "" {
@@ -136,7 +136,7 @@ func TestAllOfAnArtifactCanBeRead(t *testing.T) {
 		s.answers = append(s.answers, asks("read_artifact", fmt.Sprintf(`{"name":"call-1-1","offset":%d}`, offset)))
 	}
 	s.answers = append(s.answers, says("Done."))
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	mustRun(t, j, in)
 	var read strings.Builder
 	nonce := payloads[tool.Exposure](t, j, journal.ToolsExposed)[0].Nonce
@@ -178,7 +178,7 @@ func TestReadArtifactReservesMemory(t *testing.T) {
 				held++
 				return func() { held-- }, nil
 			}
-			mustRun(t, &journaltest.Memory{}, in)
+			mustRun(t, &journaltest.Store{}, in)
 			if !slices.Equal(wanted, []int64{int64(len(long))}) || held != 0 {
 				t.Errorf("memory for outputs of %d bytes was reserved, and %d reservations are left; want one output of %d bytes, and 0",
 					wanted, held, len(long))
@@ -192,7 +192,7 @@ func TestReadArtifactReservesMemory(t *testing.T) {
 
 // TestArtifactOfAnotherTurnIsUnknown checks that a Turn cannot read the artifacts of another Turn.
 func TestArtifactOfAnotherTurnIsUnknown(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, _ := candidate("p0", 1, answer{reply: calls("", call("c1", "dump"))}, says("Done."))
 	in := input(c)
 	in.UID, in.Tools = "another", []tool.Tool{named("dump", tool.ReadOnly, saying(long))}
@@ -217,7 +217,7 @@ func TestArtifactsAreReadWhileTheyAreMade(t *testing.T) {
 	in := input(c)
 	in.Tools = []tool.Tool{named("dump", tool.ReadOnly,
 		func(context.Context, tool.Call) (tool.Result, error) { return tool.Result{Content: long}, nil })}
-	if result := mustRun(t, &journaltest.Memory{}, in); len(result.Calls) != 4 {
+	if result := mustRun(t, &journaltest.Store{}, in); len(result.Calls) != 4 {
 		t.Errorf("calls %+v, want four", result.Calls)
 	}
 }

@@ -84,7 +84,7 @@ func TestAttachmentsAreReadOnce(t *testing.T) {
 				t.Fatalf("the journal has no content: %v", err)
 			}
 			for n := prepared; n < len(all)-1; n++ {
-				j := copyOf(t, whole, &withArtifact{Memory: &journaltest.Memory{}, artifact: content}, n)
+				j := copyOf(t, whole, &withArtifact{Store: &journaltest.Store{}, artifact: content}, n)
 				a, b, reads := run(j, 2, "new")
 				for _, got := range append(a.read, b.read...) {
 					if got != "notes=old;" {
@@ -101,7 +101,7 @@ func TestAttachmentsAreReadOnce(t *testing.T) {
 
 // withArtifact is a journal that has an artifact without an entry.
 type withArtifact struct {
-	*journaltest.Memory
+	*journaltest.Store
 	artifact journal.Artifact
 }
 
@@ -109,14 +109,14 @@ func (w *withArtifact) Artifact(ctx context.Context, uid, sha256 string) (journa
 	if sha256 == w.artifact.SHA256 {
 		return w.artifact, nil
 	}
-	return w.Memory.Artifact(ctx, uid, sha256)
+	return w.Store.Artifact(ctx, uid, sha256)
 }
 
 // TestPromptWithAttachment checks that a prompt has a reference to its attachment, and that the hashes of the prompt do
 // not depend on the attachment.
 func TestPromptWithAttachment(t *testing.T) {
 	prompt := func(text string) prepare.Prepared {
-		j := &journaltest.Memory{}
+		j := &journaltest.Store{}
 		c, _ := candidate("demo", 1, says("Done."))
 		in := input(c)
 		if text != "" {
@@ -139,7 +139,7 @@ func TestPromptWithAttachment(t *testing.T) {
 // TestAttachmentInSession checks that the next Turn of a Session receives the name of an attachment, without its
 // content.
 func TestAttachmentInSession(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	ask := func(uid string, change func(*turn.Input)) *script {
 		c, s := candidate("demo", 1, says("Done."))
 		in := input(c)
@@ -169,13 +169,13 @@ func TestErrorsOfAttachments(t *testing.T) {
 	in.Attach = func(context.Context) ([]attachment.Content, error) {
 		return nil, invalid.Field("Turn spec.attachments[0].url", "it is bad")
 	}
-	got := mustRun(t, &journaltest.Memory{}, in)
+	got := mustRun(t, &journaltest.Store{}, in)
 	if got.Stop != turn.StopPreparationError || got.Message != "Turn spec.attachments[0].url: it is bad" || s.asked() != 0 {
 		t.Errorf("the Turn ends with %s: %s; want a preparation error that names the field", got.Stop, got.Message)
 	}
 	unreadable := errors.New("the ConfigMap cannot be read")
 	in.Attach = func(context.Context) ([]attachment.Content, error) { return nil, unreadable }
-	if _, err := engine(&journaltest.Memory{}).Run(t.Context(), &in); !errors.Is(err, unreadable) {
+	if _, err := engine(&journaltest.Store{}).Run(t.Context(), &in); !errors.Is(err, unreadable) {
 		t.Errorf("error is %v, want the error of the source, so that the run is repeated", err)
 	}
 }
@@ -193,12 +193,12 @@ func TestMemoryOfAttachments(t *testing.T) {
 		}
 		return nil
 	}
-	if _, err := engine(&journaltest.Memory{}).Run(t.Context(), &in); !errors.Is(err, short) || *reads != 0 {
+	if _, err := engine(&journaltest.Store{}).Run(t.Context(), &in); !errors.Is(err, short) || *reads != 0 {
 		t.Errorf("error is %v after %d reads, want no read without memory", err, *reads)
 	}
 	var held int64
 	in.Hold = func(bytes int64) error { held = bytes; return nil }
-	mustRun(t, &journaltest.Memory{}, in)
+	mustRun(t, &journaltest.Store{}, in)
 	if held < 133_334 || held > 140_000 {
 		t.Errorf("%d bytes are reserved at the end, want the size of the content in a request", held)
 	}

@@ -60,7 +60,7 @@ func killInRequest(t *testing.T, j journal.Journal, uid string, tokens int64) {
 }
 
 // accountOf returns the account of the Budget.
-func accountOf(t *testing.T, j *journaltest.Memory) budget.Account {
+func accountOf(t *testing.T, j *journaltest.Store) budget.Account {
 	t.Helper()
 	all, err := j.Accounts(t.Context(), at)
 	if err != nil || len(all) != 1 {
@@ -83,7 +83,7 @@ func tokensOf(results ...*turn.Result) (sum int64) {
 // the reset of a Budget, and that such a wait does not make the journal longer each time.
 func TestRefusalAfterAKill(t *testing.T) {
 	const limit = 5000
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	killInRequest(t, j, "uid", limit)
 	before := accountOf(t, j)
 	// Another Turn uses 4500 tokens, so the rest of the limit is too small for the next request.
@@ -124,7 +124,7 @@ func TestRefusalAfterAKill(t *testing.T) {
 func TestCutOffRequestsDoNotBlockEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const turns = 3
-		j := &journaltest.Memory{}
+		j := &journaltest.Store{}
 		killInRequest(t, j, "turn-0", 1<<40)
 		limit := turns * accountOf(t, j).ReservedTokens
 		for i := 1; i < turns; i++ {
@@ -168,7 +168,7 @@ func (requestParts) Within(ctx context.Context, _ string) context.Context { retu
 // TestKilledRequestBeforeAnUnsentOne checks that a request that was cut off does not get the failure of a request that
 // a budget did not allow.
 func TestKilledRequestBeforeAnUnsentOne(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	killInRequest(t, j, "uid", 1<<40)
 	in := limitedTo("uid", 2, 1<<40, &script{answers: []answer{says("Never.")}})
 	second, _ := candidate("p1", 1, says("Done."))

@@ -82,7 +82,7 @@ func TestRunOfADeletedTurnStops(t *testing.T) {
 
 // TestEndedTurnIsChargedWithItsResult charges a Turn whose process was killed before it added the Turn to the Session.
 func TestEndedTurnIsChargedWithItsResult(t *testing.T) {
-	whole, cut := &journaltest.Memory{}, &journaltest.Memory{}
+	whole, cut := &journaltest.Store{}, &journaltest.Store{}
 	in, _ := deletedInput(func() {})
 	result := mustRun(t, whole, in)
 	if err := cut.Append(t.Context(), "a", entries(t, whole, "a")...); err != nil { // without the addition to the Session
@@ -109,7 +109,7 @@ func TestJournalsWithoutACharge(t *testing.T) {
 		"a Session":  {"talk-uid", func(*turn.Input) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			in, _ := deletedInput(func() {})
 			tc.change(&in)
 			mustRun(t, j, in)
@@ -127,12 +127,12 @@ func TestJournalsWithoutACharge(t *testing.T) {
 // TestADeletedTurnReportsACallOfUnknownOutcome checks that a call is reported if its outcome is unknown, because the
 // call may have taken effect.
 func TestADeletedTurnReportsACallOfUnknownOutcome(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	var kill context.CancelCauseFunc
 	in, _ := deletedInput(func() { kill(errors.New("killed")) })
 	ctx, c := control(t, &in)
 	kill = c.abandon
-	stopped := &stopping{Memory: j}
+	stopped := &stopping{Store: j}
 	if _, err := engine(stopped).Run(ctx, new(in)); err == nil {
 		t.Fatal("the Turn has ended, want it cut off")
 	}
@@ -150,7 +150,7 @@ func TestADeletedTurnReportsACallOfUnknownOutcome(t *testing.T) {
 
 // stopping is a journal that refuses appends after the intent of a call, as if the process was killed there.
 type stopping struct {
-	*journaltest.Memory
+	*journaltest.Store
 	intended bool
 }
 
@@ -161,5 +161,5 @@ func (s *stopping) Append(ctx context.Context, uid string, all ...journal.Entry)
 	for _, e := range all {
 		s.intended = s.intended || e.Kind == journal.ToolIntended
 	}
-	return s.Memory.Append(ctx, uid, all...)
+	return s.Store.Append(ctx, uid, all...)
 }

@@ -32,7 +32,7 @@ func TestTurnEndsAfterItsSubAgent(t *testing.T) {
 		turn.StopDeadline: func(in *turn.Input) { in.Timeout, in.Chain = 0, nil }, // the Agent is gone, too
 	} {
 		t.Run(string(stop), func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			c, _ := candidate("p0", 1, answer{reply: calls("", call("h1", "helper"))})
 			in := inTalk("uid", "Hand it on.", c)
 			in.Toolbox = &box{

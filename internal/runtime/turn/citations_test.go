@@ -59,7 +59,7 @@ func TestSourcesOfSearches(t *testing.T) {
 			files.Role = tool.LocalSearch
 			other := named("other", tool.ReadOnly, saying(`[{"title":"Other","url":"https://other.example/"}]`))
 			in.Tools = []tool.Tool{web, files, other}
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			got, err := engine(j).Run(t.Context(), new(in))
 			if err != nil {
 				t.Fatal(err)

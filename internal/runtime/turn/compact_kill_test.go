@@ -94,13 +94,13 @@ func summarized(t *testing.T, j journal.Journal, b *biller, at int, after bool) 
 // must be reported.
 func TestUsageAfterAKillAroundACompaction(t *testing.T) {
 	alive := &biller{}
-	reported, appends := summarized(t, &journaltest.Memory{}, alive, -1, false)
+	reported, appends := summarized(t, &journaltest.Store{}, alive, -1, false)
 	if reported != alive.billed || alive.summaries == 0 {
 		t.Fatalf("%d tokens are reported and %d billed, with %d summaries", reported, alive.billed, alive.summaries)
 	}
 	check := func(name string, b *biller, at int, after bool) {
 		t.Helper()
-		if reported, _ := summarized(t, &journaltest.Memory{}, b, at, after); reported < b.billed {
+		if reported, _ := summarized(t, &journaltest.Store{}, b, at, after); reported < b.billed {
 			t.Errorf("%s: %d input tokens are reported, and %d were billed in %d requests", name, reported, b.billed, b.requests)
 		}
 	}

@@ -57,7 +57,7 @@ func TestContextPacks(t *testing.T) {
 	c, s := candidate("p0", 1, says("Done."))
 	in := input(c)
 	in.Toolbox, in.TopK, in.Selection = b, 3, tool.Selection{Most: 1}
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	result := mustRun(t, j, in)
 	if got.IdempotencyKey != "uid/0/context-pack-1" || got.CallID != "context-pack-1" ||
 		string(got.Arguments) != `{"message":"What is new?","topK":3}` ||
@@ -187,7 +187,7 @@ func TestContextPackWithoutFacts(t *testing.T) {
 			if tc.change != nil {
 				tc.change(&in, b)
 			}
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			result := mustRun(t, j, in)
 			if result.Stop != turn.StopCompleted || strings.Contains(contextPack(t, s), "pack1") || result.Counts.ToolCalls != tc.calls {
 				t.Errorf("result %+v, and the model received %q; want the answer without facts of the context pack: %s",
@@ -243,7 +243,7 @@ func TestHangingContextPackTimesOut(t *testing.T) {
 				c, _ := candidate("p0", 1, says("Done."))
 				in := input(c)
 				in.Toolbox = b
-				j := &journaltest.Memory{}
+				j := &journaltest.Store{}
 				begin := time.Now()
 				result := mustRun(t, j, in)
 				f := payloads[loop.CallResult](t, j, journal.ToolFinished)[0]
@@ -300,7 +300,7 @@ func TestEndOfARunDuringAContextPack(t *testing.T) {
 				in := input(c)
 				in.Toolbox = b
 				ctx, ctl := control(t, &in)
-				j := &journaltest.Memory{}
+				j := &journaltest.Store{}
 				time.AfterFunc(time.Second, func() { tc.do(ctl) })
 				result, err := engine(j).Run(ctx, new(in))
 				if !errors.Is(err, tc.err) || (result == nil) != (tc.err != nil) || s.asked() != 0 || tc.err != nil && second != 0 {
@@ -337,7 +337,7 @@ func TestContextPacksShareTheirTime(t *testing.T) {
 		c, _ := candidate("p0", 1, says("Done."))
 		in := input(c)
 		in.Toolbox = b
-		j := &journaltest.Memory{}
+		j := &journaltest.Store{}
 		begin := time.Now()
 		result := mustRun(t, j, in)
 		var got []string
@@ -368,7 +368,7 @@ func TestTopKIsSentOnlyToToolsThatAcceptIt(t *testing.T) {
 		c, _ := candidate("p0", 1, says("Done."))
 		in := input(c)
 		in.Toolbox, in.TopK = b, 3
-		if mustRun(t, &journaltest.Memory{}, in); got != want {
+		if mustRun(t, &journaltest.Store{}, in); got != want {
 			t.Errorf("with the schema %s a context pack gets %s, want %s", schema, got, want)
 		}
 	}
@@ -384,7 +384,7 @@ func TestAtMostFourContextPacksAreCalled(t *testing.T) {
 	c, _ := candidate("p0", 1, says("Done."))
 	in := input(c)
 	in.Toolbox = packs(tool.ReadOnly, one, one, one, one, one, one)
-	if mustRun(t, &journaltest.Memory{}, in); called != 4 {
+	if mustRun(t, &journaltest.Store{}, in); called != 4 {
 		t.Errorf("%d context packs were called, want 4", called)
 	}
 }
@@ -448,7 +448,7 @@ func TestFactsOfContextPacks(t *testing.T) {
 			c, s := candidate("p0", 1, says("Done."))
 			in := input(c)
 			in.Toolbox = packs(tool.ReadOnly, saying(tc.output))
-			mustRun(t, &journaltest.Memory{}, in)
+			mustRun(t, &journaltest.Store{}, in)
 			_, body, _ := strings.Cut(contextPack(t, s), "notes/a.md)\n")
 			body, _, _ = strings.Cut(body, "</untrusted-text>")
 			got := strings.Split(strings.TrimSuffix(body, "\n"), "\n")

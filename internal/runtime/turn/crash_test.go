@@ -95,7 +95,7 @@ func sparse(ending string) int {
 // undisturbed runs the Turn without failures, and returns the number of moments.
 func undisturbed(t *testing.T, e ending) (*world, int) {
 	t.Helper()
-	w := newWorld(t, &journaltest.Memory{}, "uid", e)
+	w := newWorld(t, &journaltest.Store{}, "uid", e)
 	_, result, moments, err := w.run(1, false, nil)
 	if err != nil || result.Counts.Resumes != 0 {
 		t.Fatalf("Run = %+v, %v; want the Turn to end without resumes", result, err)
@@ -134,7 +134,7 @@ func TestCrashes(t *testing.T) {
 		calm, moments := undisturbed(t, e)
 		for first := 1; first <= moments; first++ {
 			t.Run(fmt.Sprintf("%s at %d", name, first), func(t *testing.T) {
-				w := newWorld(t, &journaltest.Memory{}, "uid", e)
+				w := newWorld(t, &journaltest.Store{}, "uid", e)
 				last, result, _ := survive(t, w, first)
 				w.check(t, calm, name, last, result)
 			})
@@ -144,7 +144,7 @@ func TestCrashes(t *testing.T) {
 			t.Run(fmt.Sprintf("%s at %d and again", name, first), func(t *testing.T) {
 				t.Parallel()
 				for second := 1 + first%stride(name, 1); ; second += stride(name, 1) {
-					w := newWorld(t, &journaltest.Memory{}, "uid", e)
+					w := newWorld(t, &journaltest.Store{}, "uid", e)
 					last, result, deaths := survive(t, w, first, second)
 					w.check(t, calm, name, last, result)
 					if t.Failed() {
@@ -183,7 +183,7 @@ func TestZombies(t *testing.T) {
 			t.Run(fmt.Sprintf("%s at %d", name, n), func(t *testing.T) {
 				t.Parallel()
 				for m, reached := 1+n%stride(name, 3), true; reached; m += stride(name, 3) {
-					w := newWorld(t, &journaltest.Memory{}, "uid", e)
+					w := newWorld(t, &journaltest.Store{}, "uid", e)
 					reached = haunt(t, w, calm, name, n, m)
 					if t.Failed() {
 						t.Fatalf("when the old process hangs at %d until the new one is at %d", n, m)

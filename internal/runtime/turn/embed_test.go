@@ -118,7 +118,7 @@ func TestToolsAreSelectedByMeaning(t *testing.T) {
 				if tc.change != nil {
 					tc.change(&in)
 				}
-				j := &journaltest.Memory{}
+				j := &journaltest.Store{}
 				result, err := engine(j).Run(t.Context(), &in)
 				if err != nil {
 					t.Fatal(err)
@@ -141,7 +141,7 @@ func TestToolsAreSelectedByMeaning(t *testing.T) {
 	e, known := &embedder{words: []string{"new", "zeta"}}, &vectors.Cache{}
 	for range 2 {
 		in := embedding(e, known, new([]*model.Error))
-		if _, err := engine(&journaltest.Memory{}).Run(t.Context(), &in); err != nil {
+		if _, err := engine(&journaltest.Store{}).Run(t.Context(), &in); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -161,7 +161,7 @@ func TestVectorsOfADeletedTurnAreCharged(t *testing.T) {
 	broken := *in.Toolbox.(*box)
 	broken.err = errors.New("the process is gone")
 	in.Toolbox = &broken
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	if _, err := engine(j).Run(t.Context(), &in); err == nil {
 		t.Fatal("the run ended the Turn")
 	}
@@ -176,7 +176,7 @@ func TestVectorsOfADeletedTurnAreCharged(t *testing.T) {
 }
 
 // toolsOf returns the names of the tools in a journal.
-func toolsOf(t *testing.T, j *journaltest.Memory) string {
+func toolsOf(t *testing.T, j *journaltest.Store) string {
 	t.Helper()
 	var names []string
 	for e, err := range j.Read(t.Context(), "uid", 0) {
@@ -212,7 +212,7 @@ func TestMemoriesAreRecalledByMeaning(t *testing.T) {
 				}
 				return turn.Recalled{More: tc.more, Memories: []turncontext.Memory{{ID: "m", Text: text, Relevance: 1, Learned: true}}}, nil
 			}
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			if _, err := engine(j).Run(t.Context(), &in); err != nil {
 				t.Fatal(err)
 			}
@@ -232,7 +232,7 @@ func TestMemoriesAreRecalledByMeaning(t *testing.T) {
 // TestVectorsAreNotRequestedTwice checks that a run does not request the vectors that a killed run has paid for.
 func TestVectorsAreNotRequestedTwice(t *testing.T) {
 	e, failed := &embedder{words: []string{"new"}}, []*model.Error{}
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	in := embedding(e, &vectors.Cache{}, &failed)
 	in.Recall = func(context.Context, string, ranking.Vector) (turn.Recalled, error) {
 		return turn.Recalled{More: true}, nil
@@ -300,7 +300,7 @@ func TestRefusedTexts(t *testing.T) {
 					all = append(all, remote(fmt.Sprintf("tool-%02d", i), "", tool.ReadOnly))
 				}
 				in.Toolbox = server("desk", all...)
-				j := &journaltest.Memory{}
+				j := &journaltest.Store{}
 				if _, err := engine(j).Run(t.Context(), &in); err != nil {
 					t.Fatal(err)
 				}

@@ -27,7 +27,7 @@ func TestAToolThatEndsTheTurn(t *testing.T) {
 	last := named("close", tool.Destructive, saying("It is <closed>."))
 	last.EndsTurn = true
 	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found")), last}
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	result := mustRun(t, j, in)
 	if result.Stop != turn.StopToolEnded || result.Text != "It is <closed>." || s.asked() != 1 ||
 		result.Record.Decision == nil || result.Data != nil {
@@ -46,7 +46,7 @@ func TestAToolThatEndsTheTurn(t *testing.T) {
 	}
 	in.Epoch, in.Preparation = 2, mustNotPrepare(t)
 	end := len(entries(t, j, "uid")) - 1
-	if again := mustRun(t, copyOf(t, j, &journaltest.Memory{}, end), in); again.Stop != turn.StopToolEnded ||
+	if again := mustRun(t, copyOf(t, j, &journaltest.Store{}, end), in); again.Stop != turn.StopToolEnded ||
 		again.Text != result.Text || s.asked() != 1 {
 		t.Errorf("the run that continues after the call returned %+v, want the same answer", again)
 	}
@@ -61,7 +61,7 @@ func TestAnswerOfAToolInLaterTurns(t *testing.T) {
 	last := named("close", tool.Destructive, saying(hostile))
 	last.EndsTurn = true
 	in.Tools = []tool.Tool{last}
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	if result := mustRun(t, j, in); result.Text != hostile {
 		t.Errorf("the answer has %d bytes, want the %d bytes of the tool's result", len(result.Text), len(hostile))
 	}
@@ -92,7 +92,7 @@ func TestAToolThatEndsTheTurnWithoutAStructuredAnswer(t *testing.T) {
 			last := named("close", tool.Destructive, saying("It is closed."))
 			last.EndsTurn = true
 			in.Tools = []tool.Tool{last}
-			result := mustRun(t, &journaltest.Memory{}, in)
+			result := mustRun(t, &journaltest.Store{}, in)
 			if result.Stop != tc.stop || result.Text != tc.text || string(result.Data) != tc.data || s.asked() != len(tc.answers) {
 				t.Errorf("result %+v with data %s after %d requests, want %s with %q", result, result.Data, s.asked(), tc.stop, tc.text)
 			}
@@ -112,7 +112,7 @@ func TestRefusalBecomesTheText(t *testing.T) {
 	}}, says("never"))
 	in := inTalk("uid", "Do it.", c)
 	in.Output = json.RawMessage(parcel)
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	result := mustRun(t, j, in)
 	if result.Stop != turn.StopContentFilter || result.Text != "I cannot." || result.Data != nil || s.asked() != 1 ||
 		result.Record.Usage.InputTokens != 9 {
@@ -185,7 +185,7 @@ func TestStructuredAnswers(t *testing.T) {
 			if tc.change != nil {
 				tc.change(&in)
 			}
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			result := mustRun(t, j, in)
 			if result.Stop != tc.stop || result.Text != tc.text || string(result.Data) != tc.data ||
 				result.Counts.Steps != tc.steps || result.Answer != nil {
@@ -225,7 +225,7 @@ func TestALargeStructuredAnswer(t *testing.T) {
 			c, _ := candidate("p0", 1, says(text))
 			in := input(c)
 			in.Output = json.RawMessage(parcel)
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			result := mustRun(t, j, in)
 			if result.Answer == nil || result.Answer.Name != tc.artifact ||
 				(result.Data == nil) != (tc.artifact == "answer.json") || result.Text != text {
@@ -252,7 +252,7 @@ func TestInvalidOutputSchema(t *testing.T) {
 		in := input(c)
 		in.PrepareOnly, in.Output = only, json.RawMessage(`{"type":"strong"}`)
 		in.Preparation = mustNotPrepare(t)
-		result := mustRun(t, &journaltest.Memory{}, in)
+		result := mustRun(t, &journaltest.Store{}, in)
 		if result.Stop != turn.StopPreparationError || !strings.HasPrefix(result.Message, "Turn spec.output.schema: ") || s.asked() != 0 {
 			t.Errorf("result %+v after %d requests, want a preparation error that names the field", result, s.asked())
 		}
@@ -279,7 +279,7 @@ func TestReflection(t *testing.T) {
 		"fourth of four":                {"4 is a multiple of 4", 4, true, 3, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			for i := range tc.before {
 				c, _ := candidate("p0", 1, says("Yes."))
 				mustRun(t, j, inTalk(fmt.Sprintf("before-%d", i), "Is it?", c))
@@ -315,7 +315,7 @@ func TestReflection(t *testing.T) {
 
 // TestReflectionDependsOnTheFirstNumber continues a Turn after other Turns were added to its Session.
 func TestReflectionDependsOnTheFirstNumber(t *testing.T) {
-	from := &journaltest.Memory{}
+	from := &journaltest.Store{}
 	c, _ := candidate("p0", 1, says("A draft."), says("Better."))
 	in := inTalk("uid", "What is it?", c)
 	in.ReflectEvery = 1
@@ -323,7 +323,7 @@ func TestReflectionDependsOnTheFirstNumber(t *testing.T) {
 	c, s := candidate("p0", 1, says("A draft."), says("Better."))
 	in = inTalk("uid", "What is it?", c)
 	in.ReflectEvery, in.Epoch = 1, 2
-	j := copyOf(t, from, &journaltest.Memory{}, 5)
+	j := copyOf(t, from, &journaltest.Store{}, 5)
 	for i := range 2 {
 		other, _ := candidate("p0", 1, says("Yes."))
 		mustRun(t, j, inTalk(fmt.Sprintf("other-%d", i), "Is it?", other))
@@ -345,7 +345,7 @@ func TestCallsOfAResult(t *testing.T) {
 	in := input(c)
 	in.Limits.MaxToolCalls = 100
 	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found")), named("dump", tool.ReadOnly, saying(long))}
-	result := mustRun(t, &journaltest.Memory{}, in)
+	result := mustRun(t, &journaltest.Store{}, in)
 	got := untimed(result.Calls)
 	if len(got) != turn.MaxCalls || got[0].CallID != "m12" || result.Counts.ToolCalls != 61 {
 		t.Fatalf("%d calls from %+v on, want the newest %d of 62", len(got), got[0], turn.MaxCalls)
@@ -379,7 +379,7 @@ func TestAStructuredAnswerOfATool(t *testing.T) {
 			last := named("close", tool.Destructive, saying(tc.text))
 			last.EndsTurn = true
 			in.Tools = []tool.Tool{last}
-			result := mustRun(t, &journaltest.Memory{}, in)
+			result := mustRun(t, &journaltest.Store{}, in)
 			if result.Stop != tc.stop || result.Text != tc.text || string(result.Data) != tc.data || s.asked() != tc.requests {
 				t.Errorf("result %+v after %d requests, want %s with the data %q", result, s.asked(), tc.stop, tc.data)
 			}
@@ -415,7 +415,7 @@ func TestAParkedTurn(t *testing.T) {
 			in.Decide = deciding(1, approved)
 			var reported []turn.Progress
 			in.Progress = func(p turn.Progress) { reported = append(reported, p) }
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			result, err := engine(j).Run(t.Context(), new(in))
 			parked, ok := asParked(err)
 			if result != nil || !ok || len(parked.Approvals) != 1 || parked.Approvals[0].CallID != "c2" || sent != 0 {
@@ -470,7 +470,7 @@ func TestAParkEndsEarlierRuns(t *testing.T) {
 			Seq: int64(len(entries(t, j, in.UID))) + 1, Epoch: epoch, Kind: journal.RunParked, Version: 1, Payload: []byte("{}"),
 		})
 	}
-	whole := &journaltest.Memory{}
+	whole := &journaltest.Store{}
 	n := park(whole, 1)
 	if again := park(whole, 2); again != n {
 		t.Errorf("a run that found the park of the run before it has written %d entries", again-n)
@@ -480,7 +480,7 @@ func TestAParkEndsEarlierRuns(t *testing.T) {
 		t.Errorf("the run before the last one could write after it: %v", err)
 	}
 
-	paused := &journaltest.Memory{}
+	paused := &journaltest.Store{}
 	for _, e := range entries(t, whole, in.UID)[:n-1] { // without the park
 		if err := paused.Append(t.Context(), in.UID, e); err != nil {
 			t.Fatal(err)
@@ -501,7 +501,7 @@ func TestNoProgressWhileATurnStillWaits(t *testing.T) {
 	in.Tools = []tool.Tool{named("ask", tool.Idempotent, func(context.Context, tool.Call) (tool.Result, error) {
 		return tool.Result{}, &tool.Pending{Turn: "child"}
 	})}
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	for epoch := range 3 {
 		in.Epoch = int64(epoch + 1)
 		_, err := engine(j).Run(t.Context(), new(in))
@@ -560,7 +560,7 @@ func TestSubAgents(t *testing.T) {
 					Spent:   &tool.Spent{Turn: fmt.Sprintf("child-%d", n), Usage: used, Cost: tc.costs[n-1]},
 				}, nil
 			})}
-			result := mustRun(t, &journaltest.Memory{}, in)
+			result := mustRun(t, &journaltest.Store{}, in)
 			usage := model.Usage{InputTokens: int64(50 * n), OutputTokens: int64(5 * n)}
 			if diff := cmp.Diff(&turn.SubAgents{Usage: usage, Cost: tc.want}, result.SubAgents); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
@@ -587,7 +587,7 @@ func TestProgress(t *testing.T) {
 	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found"))}
 	var reported []turn.Progress
 	in.Progress = func(p turn.Progress) { reported = append(reported, p) }
-	mustRun(t, &journaltest.Memory{}, in)
+	mustRun(t, &journaltest.Store{}, in)
 	for i := range reported {
 		untimed(reported[i].Calls)
 	}
@@ -622,7 +622,7 @@ func TestRepairsAndRetriesAreCounted(t *testing.T) {
 		return tool.Result{Content: "found"}, nil
 	})
 	in.Tools = []tool.Tool{find}
-	result := mustRun(t, &journaltest.Memory{}, in)
+	result := mustRun(t, &journaltest.Store{}, in)
 	if want := (turn.Counts{Steps: 3, ModelRequests: 3, ToolCalls: 2, ToolRepairs: 1, ToolRetries: 1}); result.Counts != want || made != 3 {
 		t.Errorf("counts %+v of %d calls, want %+v", result.Counts, made, want)
 	}

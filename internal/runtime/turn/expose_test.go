@@ -83,7 +83,7 @@ func TestToolsOfAToolbox(t *testing.T) {
 	b.offers[0].Tools = append(b.offers[0].Tools, tool.Tool{Tool: prompt.Tool{Name: "odd"}, Schema: json.RawMessage(`7`)})
 	in.Toolbox, in.Selection = b, tool.Selection{Most: 2, Semantic: true, Pinned: []string{"web_find"}}
 	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("never called"))}
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	result, err := engine(j).Run(t.Context(), new(in))
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +112,7 @@ func TestToolsOfAToolbox(t *testing.T) {
 // TestAResumedTurnHasTheSameTools continues a Turn after each entry of its journal from the prompt on. Meanwhile, the
 // tools of its Agent have changed.
 func TestAResumedTurnHasTheSameTools(t *testing.T) {
-	from := &journaltest.Memory{}
+	from := &journaltest.Store{}
 	c, first := candidate("p0", 1, asks("find", `{}`), says("Done."))
 	in := input(c)
 	in.Toolbox, in.Selection = server("web", remote("find", "Finds.", tool.ReadOnly), remote("other", "", "")), tool.Selection{Most: 9}
@@ -131,7 +131,7 @@ func TestAResumedTurnHasTheSameTools(t *testing.T) {
 				return tool.Result{Content: "web/find of uid/1/c1: {}"}, nil
 			}}
 			in.Toolbox = changed
-			j := copyOf(t, from, &journaltest.Memory{}, n)
+			j := copyOf(t, from, &journaltest.Store{}, n)
 			result := mustRun(t, j, in)
 			if result.Text != whole.Text || changed.asked != 0 {
 				t.Errorf("the result is %+v and the toolbox was asked for offers %d times, want the result of the uninterrupted Turn, "+
@@ -154,7 +154,7 @@ func TestAResumedTurnHasTheSameTools(t *testing.T) {
 	in.Toolbox = nil
 	c, s := candidate("p0", 1, says("Done."))
 	in.Chain, in.Epoch = []loop.Candidate{c}, 2
-	mustRun(t, copyOf(t, from, &journaltest.Memory{}, 7), in)
+	mustRun(t, copyOf(t, from, &journaltest.Store{}, 7), in)
 	if messages := s.requests[0].Messages; !strings.HasPrefix(messages[len(messages)-1].Content, "error (unavailable): ") {
 		t.Errorf("without a toolbox the model received %q, want the error of a tool that cannot be called",
 			messages[len(messages)-1].Content)
@@ -189,12 +189,12 @@ func TestEffectsOfAnOlderVersionAreNotTrusted(t *testing.T) {
 		"read-only Turn, declared": {"the tool is declared to be read-only", true, true, journal.ModelReplied, 1, 0, "web/find"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			from := &journaltest.Memory{}
+			from := &journaltest.Store{}
 			c, _ := candidate("p0", 1, asks("find", `{}`), says("Done."))
 			in := input(c)
 			in.Toolbox = server("web", remote("find", "Finds.", tool.ReadOnly))
 			mustRun(t, from, in)
-			old := &journaltest.Memory{}
+			old := &journaltest.Store{}
 			for _, e := range entries(t, from, "uid") {
 				if e.Kind == journal.ToolsExposed && !tc.declared {
 					e.Payload = bytes.Replace(e.Payload, []byte(`,"effectsDeclared":true`), nil, 1)
@@ -268,12 +268,12 @@ func TestAStricterEffectHoldsForATurnThatHasBegun(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			from := &journaltest.Memory{}
+			from := &journaltest.Store{}
 			c, _ := candidate("p0", 1, asks("find", `{}`), says("Done."))
 			in := input(c)
 			in.Toolbox = server("web", remote("find", "Finds.", tc.exposed))
 			mustRun(t, from, in)
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			for _, e := range entries(t, from, "uid") {
 				if err := j.Append(t.Context(), "uid", e); err != nil {
 					t.Fatal(err)
@@ -310,7 +310,7 @@ func TestUnreachableServer(t *testing.T) {
 	b := server("web", remote("find", "Finds.", tool.ReadOnly))
 	b.offers = append(b.offers, tool.Offer{Server: "tickets", Missing: true})
 	in.Toolbox, in.Selection = b, tool.Selection{Most: 9}
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	result := mustRun(t, j, in)
 	want := []string{"tickets"}
 	if result.Stop != turn.StopCompleted || !cmp.Equal(result.ToolServersMissing, want) ||
@@ -322,7 +322,7 @@ func TestUnreachableServer(t *testing.T) {
 	}
 	c, _ = candidate("p0", 1, says("Done."))
 	in.Chain, in.Epoch, in.Toolbox = []loop.Candidate{c}, 2, server("tickets", remote("close", "", ""))
-	if again := mustRun(t, copyOf(t, j, &journaltest.Memory{}, 5), in); !cmp.Equal(again.ToolServersMissing, want) {
+	if again := mustRun(t, copyOf(t, j, &journaltest.Store{}, 5), in); !cmp.Equal(again.ToolServersMissing, want) {
 		t.Errorf("the resumed run says that %v are missing, want %v: its tools are the same", again.ToolServersMissing, want)
 	}
 }
@@ -333,7 +333,7 @@ func TestAToolboxThatFails(t *testing.T) {
 		c, s := candidate("p0", 1, says("never asked"))
 		in := input(c)
 		in.Toolbox, in.PrepareOnly = &box{err: broken}, only
-		j := &journaltest.Memory{}
+		j := &journaltest.Store{}
 		result, err := engine(j).Run(t.Context(), new(in))
 		if result != nil || !errors.Is(err, broken) || s.asked() != 0 || len(kinds(t, j)) != 0 {
 			t.Errorf("Run = %+v, %v with %v in the journal; want the error and nothing recorded: a later run may succeed",
@@ -355,7 +355,7 @@ func TestAToolboxIsBoundedByTheTurn(t *testing.T) {
 		c, _ := candidate("p0", 1, says("never asked"))
 		in := input(c)
 		in.Toolbox = &slowBox{}
-		if result := mustRun(t, &journaltest.Memory{}, in); result.Stop != turn.StopDeadline {
+		if result := mustRun(t, &journaltest.Store{}, in); result.Stop != turn.StopDeadline {
 			t.Errorf("the Turn ended with %s, want %s", result.Stop, turn.StopDeadline)
 		}
 	})
@@ -373,13 +373,13 @@ func TestAPreparedTurnHasTools(t *testing.T) {
 		return tool.Result{}, nil
 	}}
 	in.PrepareOnly, in.Toolbox, in.Selection = true, b, tool.Selection{Most: 1}
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	result := mustRun(t, j, in)
 	if result.Stop != turn.StopPrepared || result.Preparation.ToolCount != 2 || result.ToolsLeftOut != 1 {
 		t.Errorf("result %+v, want a prompt with one tool and read_artifact, and one tool left out", result)
 	}
 	in.Epoch, in.Toolbox, in.Preparation = 2, &box{err: errors.New("never asked")}, mustNotPrepare(t)
-	if again := mustRun(t, copyOf(t, j, &journaltest.Memory{}, 4), in); again.Preparation.RenderHash != result.Preparation.RenderHash ||
+	if again := mustRun(t, copyOf(t, j, &journaltest.Store{}, 4), in); again.Preparation.RenderHash != result.Preparation.RenderHash ||
 		again.ToolsLeftOut != 1 {
 		t.Errorf("the resumed run prepared %+v, want the same", again)
 	}
@@ -392,7 +392,7 @@ func TestPromptHashDependsOnTools(t *testing.T) {
 		c, _ := candidate("p0", 1, says("Done."))
 		in := input(c)
 		in.Toolbox, in.Selection = b, tool.Selection{Most: 9}
-		return mustRun(t, &journaltest.Memory{}, in).Preparation.RenderHash
+		return mustRun(t, &journaltest.Store{}, in).Preparation.RenderHash
 	}
 	one := hash(server("a", remote("x", "Does it.", "")))
 	if again := hash(server("a", remote("x", "Does it.", ""))); again != one {

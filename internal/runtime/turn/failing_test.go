@@ -62,7 +62,7 @@ func TestAJournalThatFailsForAWhile(t *testing.T) {
 			t.Run(fmt.Sprintf("append %d, written %t", n, written), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					c, s := candidate("p0", 3, fails(model.Overloaded), says("Nothing."))
-					j := &journaltest.Memory{}
+					j := &journaltest.Store{}
 					e := engine(&breaking{Journal: j, n: n, times: 20, written: written})
 					waits := 0
 					e.Waiting = func(in turn.Input, err error, delay time.Duration) {
@@ -97,7 +97,7 @@ func TestAJournalThatFailsPermanently(t *testing.T) {
 			t.Run(fmt.Sprintf("append %d, written %t", n, written), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					c, s := candidate("p0", 9, fails(model.Overloaded), says("Nothing."))
-					j := &journaltest.Memory{}
+					j := &journaltest.Store{}
 					e := engine(&breaking{Journal: j, n: n, times: -1, written: written})
 					e.Patience = time.Minute
 					in := input(c)

@@ -46,7 +46,7 @@ func stepsOf(
 // TestStepsThatFinalize checks that a step that fails or panics leaves out only its own part of the result, and that
 // the result names the step. The answer is withheld only if its policies could not be checked.
 func TestStepsThatFinalize(t *testing.T) {
-	whole, names := stepsOf(t, &journaltest.Memory{}, outputpolicy.Fail, "", nil)
+	whole, names := stepsOf(t, &journaltest.Store{}, outputpolicy.Fail, "", nil)
 	if len(whole.Record.Failures) > 0 || whole.Session == nil || len(names) < 10 || !strings.Contains(whole.Text, "notes/a.md") {
 		t.Fatalf("without a fault, the result is %+v after the steps %q", whole, names)
 	}
@@ -56,7 +56,7 @@ func TestStepsThatFinalize(t *testing.T) {
 			"panics": func() error { panic("a part of the conversation") },
 		} {
 			t.Run(step+" "+how, func(t *testing.T) {
-				j := &journaltest.Memory{}
+				j := &journaltest.Store{}
 				got, all := stepsOf(t, j, outputpolicy.Fail, step, fail)
 				if diff := cmp.Diff(names, all); diff != "" {
 					t.Errorf("the steps: -want +got:\n%s", diff)
@@ -104,7 +104,7 @@ func TestStepsThatFinalize(t *testing.T) {
 
 // TestAReportThatFailsWithholdsNothing checks that an answer is not withheld for policies that never withhold one.
 func TestAReportThatFailsWithholdsNothing(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	got, _ := stepsOf(t, j, outputpolicy.Report, "policies", func() error { return errors.New("out of order") })
 	if f := got.Record.Failures; len(f) != 1 || got.Withheld || !strings.HasPrefix(got.Text, "Nothing.") {
 		t.Errorf("the text is %q, withheld %t, with the failures %q; want the answer and one failure", got.Text, got.Withheld, f)

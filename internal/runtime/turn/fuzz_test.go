@@ -20,7 +20,7 @@ func damagedAt(t *testing.T, written []journal.Entry, index int, kind, payload s
 	damaged := append([]journal.Entry(nil), written[:n]...)
 	e := &damaged[min(max(index, 0), n-1)]
 	e.Kind, e.Payload = journal.Kind(kind), json.RawMessage(payload)
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	if err := j.Append(t.Context(), "uid", damaged...); err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func FuzzReplay(f *testing.F) {
 	c, _ := candidate("p0", 2, fails(model.Overloaded), asks("send", `{}`), says("Done."))
 	in := input(c)
 	in.Tools = []tool.Tool{named("send", tool.Destructive, saying("sent"))}
-	whole := &journaltest.Memory{}
+	whole := &journaltest.Store{}
 	if _, err := engine(whole).Run(f.Context(), new(in)); err != nil {
 		f.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func FuzzReplay(f *testing.F) {
 
 // FuzzReplayOfEverything is FuzzReplay for the journal of a Turn with all features.
 func FuzzReplayOfEverything(f *testing.F) {
-	whole := &journaltest.Memory{}
+	whole := &journaltest.Store{}
 	if _, _, _, err := newWorld(f, whole, "uid", everything).run(1, false, nil); err != nil {
 		f.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func talk(t testing.TB, j journal.Journal, from, to int) {
 // TestALongConversationGrowsLinearly runs 160 Turns of 4 KB, which are 640 KB of conversation. The size that each
 // Turn adds to the store must not depend on the length of the conversation.
 func TestALongConversationGrowsLinearly(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	stored := func() int64 {
 		z, err := j.Size(t.Context())
 		if err != nil {
@@ -111,7 +111,7 @@ func TestTheJournalOfATurnRefersToItsHistory(t *testing.T) {
 
 // TestAHistoryThatIsGoneIsShownAsAReference checks that Expand leaves the reference to a deleted history unchanged.
 func TestAHistoryThatIsGoneIsShownAsAReference(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, _ := candidate("p0", 1, says("It is in the shed."))
 	mustRun(t, j, inTalk("a", "Where is my bicycle?", c))
 	c, _ = candidate("p0", 1, says("Welcome."))
@@ -125,7 +125,7 @@ func TestAHistoryThatIsGoneIsShownAsAReference(t *testing.T) {
 }
 
 // forget deletes a journal.
-func forget(t *testing.T, j *journaltest.Memory, uid string) {
+func forget(t *testing.T, j *journaltest.Store, uid string) {
 	t.Helper()
 	if err := j.Retire(t.Context(), at, uid); err != nil {
 		t.Fatal(err)
@@ -139,28 +139,28 @@ func forget(t *testing.T, j *journaltest.Memory, uid string) {
 func TestATurnKeepsItsHistory(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
-		change func(t *testing.T, j *journaltest.Memory)
+		change func(t *testing.T, j *journaltest.Store)
 		stop   turn.Stop
 		says   string
 	}{
-		"unchanged": {"the same history gives the same prompt", func(*testing.T, *journaltest.Memory) {}, turn.StopCompleted, ""},
-		"with later Turns": {"later messages are not part of the Turn's history", func(t *testing.T, j *journaltest.Memory) {
+		"unchanged": {"the same history gives the same prompt", func(*testing.T, *journaltest.Store) {}, turn.StopCompleted, ""},
+		"with later Turns": {"later messages are not part of the Turn's history", func(t *testing.T, j *journaltest.Store) {
 			c, _ := candidate("p0", 1, says("Meanwhile."))
 			mustRun(t, j, inTalk("c", "Other?", c))
 		}, turn.StopCompleted, ""},
 		"gone": {
 			"the prompt cannot be completed without the history",
-			func(t *testing.T, j *journaltest.Memory) { forget(t, j, "talk-uid") }, turn.StopInterrupted,
+			func(t *testing.T, j *journaltest.Store) { forget(t, j, "talk-uid") }, turn.StopInterrupted,
 			"the turn cannot continue, because the history of its session is gone: ",
 		},
-		"replaced": {"the digest shows that these are other entries", func(t *testing.T, j *journaltest.Memory) {
+		"replaced": {"the digest shows that these are other entries", func(t *testing.T, j *journaltest.Store) {
 			forget(t, j, "talk-uid")
 			c, _ := candidate("p0", 1, says("Something else."))
 			mustRun(t, j, inTalk("other", "Who?", c))
 		}, turn.StopInterrupted, "have changed since the turn read them"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			c, _ := candidate("p0", 1, says("One."))
 			mustRun(t, j, inTalk("a", "First?", c))
 			c, s := candidate("p0", 1, asks("find", "{}"), says("Two."))
@@ -195,7 +195,7 @@ func TestATurnKeepsItsHistory(t *testing.T) {
 
 // TestJournalOfAnOlderVersionContainsItsHistory continues a Turn that an older version began.
 func TestJournalOfAnOlderVersionContainsItsHistory(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, _ := candidate("p0", 1, says("One."))
 	mustRun(t, j, inTalk("a", "First?", c))
 	c, _ = candidate("p0", 1, says("Two."))
@@ -206,7 +206,7 @@ func TestJournalOfAnOlderVersionContainsItsHistory(t *testing.T) {
 	if _, err := engine(j).Run(t.Context(), new(in)); !errors.Is(err, loop.ErrInterrupted) {
 		t.Fatal(err)
 	}
-	old := &journaltest.Memory{}
+	old := &journaltest.Store{}
 	said := []map[string]string{{"Role": "user", "Content": "First?"}, {"Role": "assistant", "Content": "One."}}
 	for _, e := range entries(t, j, "uid") {
 		whole, err := turn.Expand(t.Context(), j, e)
@@ -371,7 +371,7 @@ func (m *measured) Read(ctx context.Context, uid string, after int64) iter.Seq2[
 // TestACompactedConversationIsNotReadAsAWhole checks that the number of entries that a Turn reads does not grow
 // with the conversation.
 func TestACompactedConversationIsNotReadAsAWhole(t *testing.T) {
-	j, c := &measured{Journal: &journaltest.Memory{}}, &chatty{}
+	j, c := &measured{Journal: &journaltest.Store{}}, &chatty{}
 	for n := range 60 {
 		j.entries = 0
 		c.ask(t, j, n)
@@ -441,7 +441,7 @@ func TestASessionThatLostItsHistory(t *testing.T) {
 		in := inTalk("uid", "Is it so?", c)
 		in.Session.Known = session.Totals{Turns: 4}
 		in.Session.OnLoss = func(context.Context, int64) error { return errBroken }
-		j := &journaltest.Memory{}
+		j := &journaltest.Store{}
 		if _, err := engine(j).Run(t.Context(), new(in)); !errors.Is(err, errBroken) || s.asked() != 0 || len(entries(t, j, "uid")) != 0 {
 			t.Errorf("Run: %v after %d requests, want the error of OnLoss, no request and an empty journal", err, s.asked())
 		}

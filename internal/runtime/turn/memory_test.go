@@ -84,7 +84,7 @@ func TestFirstRequestIsCounted(t *testing.T) {
 	}))
 	in.Hold = l.hold
 	in.Preparation = making(func(m *prepare.Input) { m.Turn.Message = strings.Repeat("m", length) })
-	if got := mustRun(t, &journaltest.Memory{}, in); got.Stop != turn.StopCompleted {
+	if got := mustRun(t, &journaltest.Store{}, in); got.Stop != turn.StopCompleted {
 		t.Errorf("the Turn ended as %s: %s", got.Stop, got.Message)
 	}
 }
@@ -108,14 +108,14 @@ func TestRequestIsCountedBeforeItsPromptIsMade(t *testing.T) {
 		want = want[1:]
 		return tool.Result{Content: strings.Repeat("f", fact)}, nil
 	}}, 2)...)
-	if got := mustRun(t, &journaltest.Memory{}, in); got.Stop != turn.StopCompleted || len(want) > 0 {
+	if got := mustRun(t, &journaltest.Store{}, in); got.Stop != turn.StopCompleted || len(want) > 0 {
 		t.Errorf("the Turn ended as %s: %s; %d context packs were not called", got.Stop, got.Message, len(want))
 	}
 }
 
 // TestTurnThatFindsNoMemoryRecordsNothing checks that a run without enough memory ends before it makes its prompt.
 func TestTurnThatFindsNoMemoryRecordsNothing(t *testing.T) {
-	j, l := &journaltest.Memory{}, newLedger(t, 40_000)
+	j, l := &journaltest.Store{}, newLedger(t, 40_000)
 	c, s := candidate("p0", 1, says("Yes."))
 	in := input(c)
 	in.Hold = l.hold
@@ -174,7 +174,7 @@ func TestTurnsDoNotWaitForEachOther(t *testing.T) {
 			}
 			kept = release
 		}
-		if got := mustRun(t, &journaltest.Memory{}, in); got.Stop != turn.StopCompleted || got.Text != "Better." {
+		if got := mustRun(t, &journaltest.Store{}, in); got.Stop != turn.StopCompleted || got.Text != "Better." {
 			t.Errorf("the Turn ended as %s with %q: %s\nwant the answer of the reflection", got.Stop, got.Text, got.Message)
 		}
 	})
@@ -253,7 +253,7 @@ func TestHistoryIsCounted(t *testing.T) {
 
 // TestHistoryThatIsTooLarge checks that the Turn ends, and that the message names the history and a remedy.
 func TestHistoryThatIsTooLarge(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, s := candidate("p0", 1, says(strings.Repeat("h", 100_000)), says("Yes."))
 	mustRun(t, j, inTalk("early", "Say much.", c))
 	l := newLedger(t, 1<<20)
@@ -272,7 +272,7 @@ func TestHistoryThatIsTooLarge(t *testing.T) {
 
 // TestSmallHistoryCostsLittle checks that a short history reserves its own size only.
 func TestSmallHistoryCostsLittle(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	var l *ledger
 	for n := range 4 {
 		c, _ := candidate("p0", 1, says("Yes."))
@@ -305,7 +305,7 @@ func TestResultsOfAStepAreCounted(t *testing.T) {
 		made++
 		return tool.Result{Content: strings.Repeat("r", length)}, nil
 	})}
-	if got := mustRun(t, &journaltest.Memory{}, in); got.Stop != turn.StopCompleted || made != number {
+	if got := mustRun(t, &journaltest.Store{}, in); got.Stop != turn.StopCompleted || made != number {
 		t.Errorf("the Turn ended as %s after %d calls, want %s after %d", got.Stop, made, turn.StopCompleted, number)
 	}
 }

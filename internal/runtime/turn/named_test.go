@@ -71,7 +71,7 @@ func TestReadArtifactOfAnotherTurn(t *testing.T) {
 
 // failingArtifacts is a journal whose artifacts cannot be read.
 type failingArtifacts struct {
-	*journaltest.Memory
+	*journaltest.Store
 	err error
 }
 
@@ -82,7 +82,7 @@ func (f failingArtifacts) Artifact(context.Context, string, string) (journal.Art
 // TestArtifactThatCannotBeRead checks that only a lost artifact is an *ArtifactError. After the error of a store, the
 // caller tries again.
 func TestArtifactThatCannotBeRead(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, _ := candidate("p0", 1, says("Done."))
 	in := input(c)
 	attachText(&in, "the plan")

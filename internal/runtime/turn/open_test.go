@@ -53,7 +53,7 @@ func TestCallsThatAreOpenAtTheEnd(t *testing.T) {
 	} {
 		for stop, end := range endings {
 			t.Run(name+", "+string(stop), func(t *testing.T) {
-				j := &journaltest.Memory{}
+				j := &journaltest.Store{}
 				c, _ := candidate("p0", 1, answer{reply: calls("", call("r1", "find"), call("r2", "find"),
 					call("i1", "store"), call("d1", "send"), call("d2", "send"))})
 				in := inTalk("uid", "Send it.", c)
@@ -120,7 +120,7 @@ func TestAnOpenContextPackAtTheEnd(t *testing.T) {
 		want   loop.Outcome
 	}{{tool.ReadOnly, loop.Failed}, {tool.Destructive, loop.Unknown}} {
 		t.Run(string(tc.effect), func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			intent := loop.Intent{
 				CallID: "context-pack-1", Name: "recall", Arguments: []byte("{}"), Effect: tc.effect,
 				IdempotencyKey: "uid/0/context-pack-1", Attempt: 1,
@@ -145,7 +145,7 @@ func TestAnOpenContextPackAtTheEnd(t *testing.T) {
 // read-only. The context pack must not be called again, and its outcome must be unknown.
 func TestOpenContextPackWithAnEffect(t *testing.T) {
 	for _, effect := range []tool.Effect{tool.Idempotent, tool.Destructive} {
-		j := &journaltest.Memory{}
+		j := &journaltest.Store{}
 		writeRun(t, j, journal.Record{Kind: journal.ToolsExposed, Payload: tool.Exposure{
 			Nonce: "N", EffectsDeclared: true,
 			ContextTools: []tool.Tool{{Tool: prompt.Tool{Name: "recall"}, Effect: effect, Role: tool.ContextPack}},
@@ -183,7 +183,7 @@ func TestCallsBeyondTheBudget(t *testing.T) {
 	in := input(c)
 	in.Limits.MaxTokens = 1050
 	in.Tools = []tool.Tool{named("send", tool.Destructive, saying("never"))}
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	result := mustRun(t, j, in)
 	if result.Stop != turn.StopBudget || len(result.Calls) != 1 || result.Calls[0].Outcome != loop.Refused || result.Text != "I send it." {
 		t.Errorf("result %+v, want the end by the budget with one refused call", result)

@@ -9,7 +9,7 @@ import (
 
 // TestNamespaceAndReference checks the namespace of the object, and the history that its prompt refers to.
 func TestNamespaceAndReference(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	in, _ := deletedInput(func() {})
 	mustRun(t, j, in)
 	alone, _ := deletedInput(func() {})

@@ -80,7 +80,7 @@ func TestOutputPolicy(t *testing.T) {
 				m.Turn.Message = "Tell."
 				m.Profile.OutputPolicies = []outputpolicy.Policy{tc.policy}
 			})
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			result := mustRun(t, j, in)
 			if result.Stop != tc.stop || result.Text != tc.text || result.Withheld != tc.withheld {
 				t.Errorf("result %s with %q, withheld %t; want %s with %q: %s", result.Stop, result.Text, result.Withheld,
@@ -102,7 +102,7 @@ func TestOutputPolicy(t *testing.T) {
 			in.Epoch, in.Preparation = 2, mustNotPrepare(t)
 			asked := s.asked()
 			end := len(entries(t, j, "uid")) - 1 // without the end of the Turn
-			again := mustRun(t, copyOf(t, j, &journaltest.Memory{}, end), in)
+			again := mustRun(t, copyOf(t, j, &journaltest.Store{}, end), in)
 			if again.Stop != tc.stop || again.Text != tc.text || again.Withheld != tc.withheld || tc.stop != turn.StopModelError &&
 				s.asked() != asked {
 				t.Errorf("a run that continues after the check ends with %s and %q after %d more requests, want the same", again.Stop,
@@ -120,7 +120,7 @@ func TestInvalidOutputPolicy(t *testing.T) {
 	in.Preparation = making(func(m *prepare.Input) {
 		m.Profile.OutputPolicies = []outputpolicy.Policy{{Name: "p", Expression: "output.txt == ''", OnViolation: outputpolicy.Fail}}
 	})
-	result := mustRun(t, &journaltest.Memory{}, in)
+	result := mustRun(t, &journaltest.Store{}, in)
 	if want := "PromptProfile spec.outputPolicy[0].expression:1:7: undefined field 'txt'"; result.Stop != turn.StopPreparationError ||
 		result.Message != want || s.asked() != 0 {
 		t.Errorf("result %s, %q after %d requests; want %q", result.Stop, result.Message, s.asked(), want)
@@ -134,7 +134,7 @@ func TestUsageOfAPolicyCheck(t *testing.T) {
 	in.Preparation = making(func(m *prepare.Input) {
 		m.Profile.OutputPolicies = []outputpolicy.Policy{{Name: "polite", Prompt: "Be polite.", OnViolation: outputpolicy.Fail}}
 	})
-	result := mustRun(t, &journaltest.Memory{}, in)
+	result := mustRun(t, &journaltest.Store{}, in)
 	one := says("").reply.Usage
 	if want := one.Add(one); result.Record.Usage != want || result.Counts.ModelRequests != 2 || result.Counts.Steps != 1 {
 		t.Errorf("usage %+v with %+v, want %+v for two requests of one step", result.Record.Usage, result.Counts, want)

@@ -53,7 +53,7 @@ func TestPreparationThatFails(t *testing.T) {
 	} {
 		for _, only := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
-				j := &journaltest.Memory{}
+				j := &journaltest.Store{}
 				c, s := candidate("p0", 2, says("never asked"))
 				d, _ := candidate("p1", 2, says("never asked"))
 				in := input(c, d)
@@ -87,7 +87,7 @@ func TestInputThatCannotBeRendered(t *testing.T) {
 	c, s := candidate("p0", 2, says("never asked"))
 	in := input(c)
 	in.Preparation = making(func(m *prepare.Input) { m.Profile.Instructions = "Hi {{ .nobody }}" })
-	result, err := engine(&journaltest.Memory{}).Run(t.Context(), new(in))
+	result, err := engine(&journaltest.Store{}).Run(t.Context(), new(in))
 	if err != nil || result.Stop != turn.StopPreparationError ||
 		!strings.HasPrefix(result.Message, "PromptProfile spec.instructions:1:7: ") || s.asked() != 0 {
 		t.Errorf("Run = %+v, %v after %d requests; want the position of the error", result, err, s.asked())
@@ -128,7 +128,7 @@ func TestJournalKeepsTheInputForAFallback(t *testing.T) {
 			}
 			in := input(chain...)
 			in.PrepareOnly = tc.only
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			if _, err := engine(j).Run(t.Context(), new(in)); err != nil {
 				t.Fatal(err)
 			}
@@ -190,7 +190,7 @@ func TestFallbackUsesTheSameInput(t *testing.T) {
 						t.Fatal(err)
 					}
 					if restart { // after the first model has failed, without another preparation
-						first := &journaltest.Memory{}
+						first := &journaltest.Store{}
 						in.Preparation = making(change)
 						if _, err := engine(first).Run(t.Context(), new(in)); err != nil {
 							t.Fatal(err)
@@ -223,7 +223,7 @@ func TestFallbackUsesTheSameInput(t *testing.T) {
 // TestNewModelOfAnAgentReceivesTheSamePrompt continues a Turn whose Agent now has a second model.
 func TestNewModelOfAnAgentReceivesTheSamePrompt(t *testing.T) {
 	one, _ := candidate("p0", 1, fails(model.Auth))
-	first := &journaltest.Memory{}
+	first := &journaltest.Store{}
 	if _, err := engine(first).Run(t.Context(), new(input(one))); err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +231,7 @@ func TestNewModelOfAnAgentReceivesTheSamePrompt(t *testing.T) {
 	two, second := candidate("p1", 1, says("Nothing."))
 	in := input(one, two)
 	in.Epoch, in.Preparation = 2, mustNotPrepare(t)
-	result, err := engine(copyOf(t, first, &journaltest.Memory{}, 7)).Run(t.Context(), new(in))
+	result, err := engine(copyOf(t, first, &journaltest.Store{}, 7)).Run(t.Context(), new(in))
 	if err != nil || result.Stop != turn.StopCompleted || second.asked() != 1 {
 		t.Errorf("Run = %+v, %v, the second model was asked %d times; want its answer to the frozen prompt",
 			result, err, second.asked())
@@ -244,7 +244,7 @@ func TestCitationsComeFromThePreparedRecord(t *testing.T) {
 	c, _ := candidate("p0", 2, says("Nothing."))
 	in := input(c)
 	in.Epoch, in.Preparation = 2, mustNotPrepare(t)
-	result, err := engine(copyOf(t, from, &journaltest.Memory{}, 5)).Run(t.Context(), new(in))
+	result, err := engine(copyOf(t, from, &journaltest.Store{}, 5)).Run(t.Context(), new(in))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +254,7 @@ func TestCitationsComeFromThePreparedRecord(t *testing.T) {
 }
 
 func TestPromptRendered(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, _ := candidate("p0", 1, says("Nothing."))
 	in := input(c)
 	in.Preparation = making(rich(t), func(m *prepare.Input) { m.Profile.Tags = []string{"de"} })
@@ -305,7 +305,7 @@ func TestThePreparationIsBoundedByTheTurn(t *testing.T) {
 					<-ctx.Done()
 					return prepare.Input{}, fmt.Errorf("failed to read: %w", ctx.Err())
 				}
-				result, err := engine(&journaltest.Memory{}).Run(ctx, new(in))
+				result, err := engine(&journaltest.Store{}).Run(ctx, new(in))
 				if !errors.Is(err, tc.err) || (result == nil) != (tc.stop == "") || result != nil &&
 					result.Stop != tc.stop || s.asked() != 0 {
 					t.Errorf("Run = %+v, %v after %d requests; want %q, %v: %s", result, err, s.asked(), tc.stop, tc.err, tc.reason)
@@ -331,13 +331,13 @@ func TestReportDescribesThePromptOfTheModelThatAnswered(t *testing.T) {
 		one, first := candidate("p0", 1, fails(model.Auth))
 		two, _ := candidate("p1", 1, says("Nothing."))
 		one.Model, two.Model = "m0", "m1"
-		in, j := input(one, two), &journaltest.Memory{}
+		in, j := input(one, two), &journaltest.Store{}
 		result, err := engine(j).Run(t.Context(), new(in))
 		if killed {
 			two, _ = candidate("p1", 1, says("Nothing."))
 			two.Model = "m1"
 			in.Chain, in.Epoch, in.Preparation = []loop.Candidate{one, two}, 2, mustNotPrepare(t)
-			result, err = engine(copyOf(t, j, &journaltest.Memory{}, 7)).Run(t.Context(), new(in))
+			result, err = engine(copyOf(t, j, &journaltest.Store{}, 7)).Run(t.Context(), new(in))
 		}
 		if err != nil || first.asked() != 1 {
 			t.Fatalf("Run (killed %t): %v after %d requests to the first model, want 1", killed, err, first.asked())

@@ -15,7 +15,7 @@ import (
 )
 
 // recordOf returns the only record of a store.
-func recordOf(t *testing.T, j *journaltest.Memory) turnrecord.Record {
+func recordOf(t *testing.T, j *journaltest.Store) turnrecord.Record {
 	t.Helper()
 	all, err := j.Records(t.Context(), store.RecordQuery{})
 	if err != nil || len(all) != 1 {
@@ -29,7 +29,7 @@ var about = turnrecord.About{Agent: "desk", Labels: map[string]string{"team": "r
 // TestRecordOfATurn checks that the end of a Turn leaves a record without any text of the conversation, and that a
 // later run of the same Turn does not change the record.
 func TestRecordOfATurn(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, _ := candidate("p0", 1, says("The secret word is xyzzy."))
 	in := inTalk("a", "Say the secret word.", c)
 	in.Namespace, in.Name, in.Requester, in.About = "helpdesk", "turn-a", "ada", about
@@ -59,7 +59,7 @@ func TestRecordOfATurn(t *testing.T) {
 // TestRecordOfADeletedTurn checks that the record of a Turn whose object is gone has the Agent and the requester from
 // the journal.
 func TestRecordOfADeletedTurn(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	deleted := false
 	in, _ := deletedInput(func() { deleted = true })
 	in.About, in.Name, in.Requester = about, "turn-a", "ada"
@@ -94,7 +94,7 @@ func TestRecordOfATurnThatEndedWithoutAnExecutor(t *testing.T) {
 		"whole": {want: true}, "entries are lost": {known: 1000}, "ended": {ended: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			in, _ := deletedInput(func() {})
 			ctx, cancel := context.WithCancel(t.Context())
 			if !tc.ended {
@@ -142,7 +142,7 @@ func TestRecordOfATurnThatEndedWithoutAnExecutor(t *testing.T) {
 // TestAJournalWithoutEntriesIsFenced checks that a run that was paused before its first entry cannot begin after the
 // object of its Turn has ended.
 func TestAJournalWithoutEntriesIsFenced(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	begun := false
 	in, s := deletedInput(func() { begun = true })
 	object := turn.Input{UID: "a", Namespace: "helpdesk", Name: "turn-a", Requester: "ada", About: about}

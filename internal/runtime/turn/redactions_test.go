@@ -62,7 +62,7 @@ func TestRedactionsOfKilledTurns(t *testing.T) {
 	}
 	want := []turn.Redaction{{Rule: "$..pin", Matches: 1}, {Rule: "email", Matches: 4}}
 	for moment := 0; ; moment++ {
-		w := newWorld(t, &journaltest.Memory{}, "uid", leaky)
+		w := newWorld(t, &journaltest.Store{}, "uid", leaky)
 		_, result, deaths := survive(t, w, moment)
 		if diff := cmp.Diff(want, result.Redactions); diff != "" {
 			t.Errorf("matches: -want +got:\n%s", diff)

@@ -30,14 +30,14 @@ func stepped(t testing.TB, steps int) (journal.Journal, turn.Input) {
 	in := input(c)
 	in.Limits = loop.Limits{MaxSteps: steps, MaxToolCalls: 2 * steps}
 	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying(strings.Repeat("The parcel of order <1042> is late. ", 10)))}
-	whole := &journaltest.Memory{}
+	whole := &journaltest.Store{}
 	if _, err := engine(whole).Run(t.Context(), new(in)); err != nil {
 		t.Fatal(err)
 	}
 	stop := make(chan struct{})
 	close(stop)
 	in.Epoch, in.Interrupt = 2, stop
-	return copyOf(t, whole, &journaltest.Memory{}, 5+6*steps), in // without the last request
+	return copyOf(t, whole, &journaltest.Store{}, 5+6*steps), in // without the last request
 }
 
 func replay(t testing.TB, j journal.Journal, in turn.Input) {

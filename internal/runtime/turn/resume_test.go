@@ -29,7 +29,7 @@ import (
 func whole(t *testing.T) (journal.Journal, *turn.Result) {
 	t.Helper()
 	c, _ := candidate("p0", 2, fails(model.Overloaded), says("Nothing."))
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	result, err := engine(j).Run(t.Context(), new(input(c)))
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +117,7 @@ func addEstimate(t *testing.T, r *turn.Result, cutOff loop.Request) {
 func TestResumeContinuesWithTheFallback(t *testing.T) {
 	one, _ := candidate("p0", 1, fails(model.Auth))
 	two, _ := candidate("p1", 1, says("Nothing."))
-	whole := &journaltest.Memory{}
+	whole := &journaltest.Store{}
 	if _, err := engine(whole).Run(t.Context(), new(input(one, two))); err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestResumeContinuesWithTheFallback(t *testing.T) {
 	two, second := candidate("p1", 1, says("Nothing."))
 	in := input(one, two)
 	in.Epoch, in.Preparation = 2, mustNotPrepare(t)
-	result, err := engine(copyOf(t, whole, &journaltest.Memory{}, 9)).Run(t.Context(), new(in))
+	result, err := engine(copyOf(t, whole, &journaltest.Store{}, 9)).Run(t.Context(), new(in))
 	if err != nil || first.asked() != 0 || second.asked() != 1 {
 		t.Fatalf("Run: %v, asked the models %d and %d times; want only the model that the earlier run had reached",
 			err, first.asked(), second.asked())
@@ -145,7 +145,7 @@ func TestFallbackBecauseOfTheBudget(t *testing.T) {
 	two, _ := candidate("p1", 1, says("Nothing."))
 	in := input(one, two)
 	in.Limits.MaxCost = decimal.NewFromInt(1)
-	result, err := engine(&journaltest.Memory{}).Run(t.Context(), new(in))
+	result, err := engine(&journaltest.Store{}).Run(t.Context(), new(in))
 	if err != nil || result.Stop != turn.StopCompleted || first.asked() != 0 {
 		t.Fatalf("Run = %+v, %v, asked the first model %d times; want the answer of the second one", result, err, first.asked())
 	}
@@ -164,7 +164,7 @@ func TestAnswerThatTheBudgetCutsOff(t *testing.T) {
 	one, _ := candidate("p0", 1, cut)
 	in := input(one)
 	in.Limits.MaxTokens = 3000
-	result, err := engine(&journaltest.Memory{}).Run(t.Context(), new(in))
+	result, err := engine(&journaltest.Store{}).Run(t.Context(), new(in))
 	if err != nil || result.Stop != turn.StopBudget || result.Text != "It is a long" {
 		t.Errorf("Run = %+v, %v; want the end by the budget and the text before the cut", result, err)
 	}
@@ -179,7 +179,7 @@ func TestResumeInAChainWithAModelTwice(t *testing.T) {
 		again, third := candidate("p0", 1, says("Nothing."))
 		return []loop.Candidate{one, two, again}, func() []int { return []int{first.asked(), second.asked(), third.asked()} }
 	}
-	whole := &journaltest.Memory{}
+	whole := &journaltest.Store{}
 	candidates, _ := chain()
 	if result, err := engine(whole).Run(t.Context(), new(input(candidates...))); err != nil || result.Stop != turn.StopCompleted {
 		t.Fatalf("Run = %+v, %v; want the answer of the last model", result, err)
@@ -200,7 +200,7 @@ func TestResumeInAChainWithAModelTwice(t *testing.T) {
 		candidates, asked := chain()
 		in := input(candidates...)
 		in.Epoch = 2
-		result, err := engine(copyOf(t, whole, &journaltest.Memory{}, n)).Run(t.Context(), new(in))
+		result, err := engine(copyOf(t, whole, &journaltest.Store{}, n)).Run(t.Context(), new(in))
 		if err != nil || result.Stop != turn.StopCompleted || !slices.Equal(asked(), want) {
 			t.Errorf("after %d entries: %+v, %v, asked %v; want the answer, and %v", n, result, err, asked(), want)
 		}
@@ -226,7 +226,7 @@ func TestFencedRun(t *testing.T) {
 }
 
 func TestFencedWhileItRuns(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	newer, _ := candidate("p0", 1, says("the newer answer"))
 	takenOver := false
 	c, _ := candidate("p0", 1, says("the older answer"))
@@ -246,7 +246,7 @@ func TestFencedWhileItRuns(t *testing.T) {
 }
 
 func TestHoldAnswer(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, s := candidate("p0", 1, says("Nothing."))
 	in := input(c)
 	in.HoldAnswer = func() bool { return true }
@@ -268,7 +268,7 @@ func TestHoldAnswer(t *testing.T) {
 
 func TestResultSurvivesJSON(t *testing.T) {
 	_, result := whole(t)
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, _ := candidate("p0", 2, fails(model.Overloaded), says("Nothing."))
 	if _, err := engine(j).Run(t.Context(), new(input(c))); err != nil {
 		t.Fatal(err)
@@ -296,7 +296,7 @@ func TestResultOfACancelledTurn(t *testing.T) {
 			in.Epoch = 2
 			ctx, ctl := control(t, &in)
 			ctl.cancel()
-			got, err := engine(copyOf(t, from, &journaltest.Memory{}, tc.entries)).Run(ctx, new(in))
+			got, err := engine(copyOf(t, from, &journaltest.Store{}, tc.entries)).Run(ctx, new(in))
 			if err != nil || got.Stop != turn.StopCancelled || got.Text != tc.text ||
 				got.Counts.ModelRequests != tc.requests || s.asked() != 0 {
 				t.Fatalf("Run = %+v, %v after %d requests; want a result from the journal, and no request", got, err, s.asked())
@@ -311,7 +311,7 @@ func TestResultOfACancelledTurn(t *testing.T) {
 func TestRequestsThatNeverLeftDoNotCount(t *testing.T) {
 	unsent := answer{err: &model.Error{Kind: model.Network, Message: "no Secret", Unsent: true}}
 	c, _ := candidate("p0", 3, unsent, unsent, says("Nothing."))
-	got, err := engine(&journaltest.Memory{}).Run(t.Context(), new(input(c)))
+	got, err := engine(&journaltest.Store{}).Run(t.Context(), new(input(c)))
 	if want := (turn.Counts{Steps: 1, ModelRequests: 1}); err != nil || got.Counts != want {
 		t.Errorf("counts %+v, %v; want %+v", got.Counts, err, want)
 	}
@@ -321,7 +321,7 @@ func TestAPanicOfAnAdapterIsAnErrorOfThatRequest(t *testing.T) {
 	one, _ := candidate("p0", 3)
 	one.Provider = panicking{}
 	two, _ := candidate("p1", 1, says("Nothing."))
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	got, err := engine(j).Run(t.Context(), new(input(one, two)))
 	if err != nil || got.Stop != turn.StopCompleted || got.Fallback == nil {
 		t.Errorf("Run = %+v, %v; want the answer of the next model", got, err)
@@ -407,7 +407,7 @@ func TestRunsAreDistinguishable(t *testing.T) {
 // costs.
 func TestAJournalOfAnOlderVersion(t *testing.T) {
 	from, want := whole(t)
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	for _, e := range entries(t, from, "uid")[2:9] { // up to the reply
 		e.Seq -= 2
 		var payload map[string]any
@@ -435,9 +435,9 @@ func TestAJournalOfAnOlderVersion(t *testing.T) {
 
 // inOtherWords copies the entries of a journal up to the last entry of a kind, with replaced texts, as another version
 // would have written them.
-func inOtherWords(t *testing.T, from journal.Journal, last journal.Kind, words *strings.Replacer) *journaltest.Memory {
+func inOtherWords(t *testing.T, from journal.Journal, last journal.Kind, words *strings.Replacer) *journaltest.Store {
 	t.Helper()
-	to, all := &journaltest.Memory{}, entries(t, from, "uid")
+	to, all := &journaltest.Store{}, entries(t, from, "uid")
 	for len(all) > 0 && all[len(all)-1].Kind != last {
 		all = all[:len(all)-1]
 	}
@@ -456,7 +456,7 @@ func TestResumeKeepsTheTextsOfAnOlderVersion(t *testing.T) {
 	const repaired = "The arguments were changed before the call: /n: read the text as the number 1.\n"
 	find := remote("find", "Finds.", tool.ReadOnly)
 	find.Schema = json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}}}`)
-	from := &journaltest.Memory{}
+	from := &journaltest.Store{}
 	c, before := candidate("p0", 1, asks("find", `{"n":"1"}`), says("Done."))
 	in := input(c)
 	in.Toolbox = server("web", find)
@@ -492,7 +492,7 @@ func TestApprovalOfASubAgentOutlivesANewDescription(t *testing.T) {
 	helper := tool.Tool{
 		Tool: prompt.SubAgent("helper", "Helps."), Effect: tool.Idempotent, Source: tool.Source{Agent: "helper", UID: "a"},
 	}
-	from := &journaltest.Memory{}
+	from := &journaltest.Store{}
 	c, _ := candidate("p0", 1, asks("helper", `{"task":"Help."}`), says("Done."))
 	in := input(c)
 	in.Toolbox = &box{offers: []tool.Offer{{Tools: []tool.Tool{helper}, RequireApproval: []string{"*"}}}}

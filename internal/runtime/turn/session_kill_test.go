@@ -140,7 +140,7 @@ func TestASessionOutlivesAKillAtAnyAppend(t *testing.T) {
 		})
 		return s
 	}
-	want, appends := speak(t, &journaltest.Memory{}, "undisturbed", -1, false)
+	want, appends := speak(t, &journaltest.Store{}, "undisturbed", -1, false)
 	if appends < 8 || want.Totals.Turns != 3 || len(want.Said) != 8 {
 		t.Fatalf("%d appends, and the Session has %+v", appends, want)
 	}

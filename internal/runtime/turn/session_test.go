@@ -189,7 +189,7 @@ func TestAdditionOfATurnToItsSession(t *testing.T) {
 		}, turn.StopCancelled, 0, 0, model.Usage{}, 77},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			earlier := session.Turn{
 				UID:           "a",
 				Messages:      []model.Message{{Role: model.RoleUser, Content: "Hello."}, {Role: model.RoleAssistant, Content: "Hi."}},
@@ -225,7 +225,7 @@ func TestAdditionOfATurnToItsSession(t *testing.T) {
 // TestEachCallInTheHistoryHasAResult checks that each call in the history has a result. Otherwise an endpoint would
 // reject the next Turn of the Session.
 func TestEachCallInTheHistoryHasAResult(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, _ := candidate("p0", 1, asks("find", "{}"), asks("find", "{}")) // even if no tool is offered
 	in := inTalk("a", "Is it so?", c)
 	in.Tools, in.Limits.MaxSteps = []tool.Tool{named("find", tool.ReadOnly, saying("found"))}, 1
@@ -246,7 +246,7 @@ func TestEachCallInTheHistoryHasAResult(t *testing.T) {
 
 // TestAResumedTurnKeepsItsHistory continues a Turn after another Turn was added to its Session.
 func TestAResumedTurnKeepsItsHistory(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, _ := candidate("p0", 1, says("One."))
 	mustRun(t, j, inTalk("a", "First?", c))
 	one, _ := candidate("p0", 1, fails(model.Auth))
@@ -314,7 +314,7 @@ func TestUnreadableHistory(t *testing.T) {
 				in := inTalk("b", "Is it so?", c)
 				ctx, ctl := control(t, &in)
 				time.AfterFunc(time.Second, func() { tc.do(ctl) })
-				result, err := engine(&blind{&journaltest.Memory{}, "talk-uid", 1}).Run(ctx, new(in))
+				result, err := engine(&blind{&journaltest.Store{}, "talk-uid", 1}).Run(ctx, new(in))
 				if (result == nil) != (tc.stop == "") || result != nil && result.Stop != tc.stop || tc.stop == "" &&
 					!errors.Is(err, errBroken) || s.asked() != 0 {
 					t.Errorf("Run = %+v, %v after %d requests; want %q: %s", result, err, s.asked(), tc.stop, tc.reason)
@@ -332,7 +332,7 @@ func TestUnwritableSession(t *testing.T) {
 		for _, forGood := range []bool{false, true} {
 			t.Run(fmt.Sprintf("written %t, for good %t", written, forGood), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					j := &journaltest.Memory{}
+					j := &journaltest.Store{}
 					c, s := candidate("p0", 1, says("Yes."))
 					in := inTalk("uid", "Is it so?", c)
 					times := 3
@@ -362,7 +362,7 @@ func TestUnwritableSession(t *testing.T) {
 }
 
 func TestASessionOfTwoCurrencies(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, _ := candidate("p0", 1, says("One."))
 	first := mustRun(t, j, inTalk("a", "First?", c))
 	c, _ = candidate("p0", 1, says("Two."))
@@ -387,7 +387,7 @@ func TestADamagedHistory(t *testing.T) {
 		"newer":   {"this version cannot read the entry", journal.Entry{Version: journal.PayloadVersion + 1, Payload: []byte("{}")}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			c, s := candidate("p0", 1, says("Yes."))
 			in := inTalk("uid", "Is it so?", c)
 			in.HoldAnswer = func() bool { // damages the history after the model has answered
@@ -414,7 +414,7 @@ func TestADamagedHistory(t *testing.T) {
 		})
 	}
 	t.Run("at the start", func(t *testing.T) {
-		j := &journaltest.Memory{}
+		j := &journaltest.Store{}
 		if err := j.Append(t.Context(), "talk-uid",
 			journal.Entry{Seq: 1, Epoch: 1, Kind: journal.SessionTurn, Version: 1, Time: at, Payload: []byte("[]")}); err != nil {
 			t.Fatal(err)
@@ -430,7 +430,7 @@ func TestADamagedHistory(t *testing.T) {
 
 // TestASessionOfUnpricedModels checks that the known part of the cost is counted.
 func TestASessionOfUnpricedModels(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, _ := candidate("p0", 1, says("One."))
 	mustRun(t, j, inTalk("a", "First?", c))
 	c, _ = candidate("p0", 1, asks("find", "{}"), fails(model.Auth))

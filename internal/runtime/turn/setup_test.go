@@ -158,7 +158,7 @@ func control(t *testing.T, in *turn.Input) (context.Context, *controls) {
 
 // journals are the stores that the tests run against.
 var journals = map[string]func(t *testing.T) journal.Journal{
-	"memory": func(*testing.T) journal.Journal { return &journaltest.Memory{} },
+	"memory": func(*testing.T) journal.Journal { return &journaltest.Store{} },
 	"sqlite": func(t *testing.T) journal.Journal {
 		t.Helper()
 		s, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))

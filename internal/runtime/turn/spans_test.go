@@ -81,7 +81,7 @@ func TestPartsOfKilledTurns(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			calm := newWorld(t, &journaltest.Memory{}, "uid", tc.ending)
+			calm := newWorld(t, &journaltest.Store{}, "uid", tc.ending)
 			calm.now = ticking()
 			_, _, moments, err := calm.run(1, false, nil)
 			if err != nil {
@@ -96,7 +96,7 @@ func TestPartsOfKilledTurns(t *testing.T) {
 				t.Errorf("parts: -want +got:\n%s", diff)
 			}
 			for moment := 1; moment <= moments; moment++ {
-				w := newWorld(t, &journaltest.Memory{}, "uid", tc.ending)
+				w := newWorld(t, &journaltest.Store{}, "uid", tc.ending)
 				w.now = ticking()
 				last, _, _ := survive(t, w, moment)
 				if _, err := w.process(last.epoch+1, nil).run(); err != nil {
@@ -118,7 +118,7 @@ func TestPartsOfKilledTurns(t *testing.T) {
 
 // TestCheckOfAnAnswer checks the part of an output policy.
 func TestCheckOfAnAnswer(t *testing.T) {
-	w := newWorld(t, &journaltest.Memory{}, "uid", checked)
+	w := newWorld(t, &journaltest.Store{}, "uid", checked)
 	w.now = ticking()
 	if _, _, _, err := w.run(1, false, nil); err != nil {
 		t.Fatal(err)

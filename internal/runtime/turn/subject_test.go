@@ -19,7 +19,7 @@ func TestSubject(t *testing.T) {
 	c, _ := candidate("p0", 1, asks("find", `{"n":1}`), says("Found."))
 	in := input(c)
 	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("It is under the desk."))}
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	mustRun(t, j, in)
 	s, err := turn.Subject(t.Context(), j, in.UID, nil)
 	if err != nil {
@@ -46,7 +46,7 @@ func TestSubject(t *testing.T) {
 func TestSubjectOfALongAnswer(t *testing.T) {
 	text := strings.Repeat("all of it \n", 30_000)
 	c, _ := candidate("p0", 1, says(text))
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	mustRun(t, j, input(c))
 	s, err := turn.Subject(t.Context(), j, "uid", nil)
 	if err != nil || s.Answer != text {
@@ -57,7 +57,7 @@ func TestSubjectOfALongAnswer(t *testing.T) {
 // TestSubjectInASession checks that a judge receives the messages that only the journal of the Session has. If these
 // messages are too large or gone, they are only counted.
 func TestSubjectInASession(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	for _, uid := range []string{"a", "b"} {
 		c, _ := candidate("p0", 1, says("Answer "+uid))
 		mustRun(t, j, inTalk(uid, "Ask "+uid, c))
@@ -112,7 +112,7 @@ func TestSubjectInASession(t *testing.T) {
 // TestSubjectWithoutAnAnswer checks a Turn that failed, and a Turn without a journal.
 func TestSubjectWithoutAnAnswer(t *testing.T) {
 	c, _ := candidate("p0", 1, fails(model.Auth))
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	mustRun(t, j, input(c))
 	for _, uid := range []string{"uid", "unknown"} {
 		if s, err := turn.Subject(t.Context(), j, uid, nil); !errors.Is(err, turn.ErrNoAnswer) {
@@ -124,7 +124,7 @@ func TestSubjectWithoutAnAnswer(t *testing.T) {
 // TestSubjectWithEarlierResults checks that a judge receives the results of calls in earlier Turns of the Session,
 // before those of this Turn.
 func TestSubjectWithEarlierResults(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	first, _ := candidate("p0", 1, asks("find", `{"n":1}`), says("Found."))
 	in := inTalk("a", "Where is it?", first)
 	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("It is under the desk."))}

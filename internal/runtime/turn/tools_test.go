@@ -57,7 +57,7 @@ func TestATurnWithTools(t *testing.T) {
 	in.Tools = []tool.Tool{named("find", tool.ReadOnly, func(_ context.Context, c tool.Call) (tool.Result, error) {
 		return tool.Result{Content: c.IdempotencyKey + " " + string(c.Arguments)}, nil
 	})}
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	result, err := engine(j).Run(t.Context(), new(in))
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func TestLoadSkill(t *testing.T) {
 						m.Agent.Available = []string{"refunds"}
 					}
 				})
-				j := &journaltest.Memory{}
+				j := &journaltest.Store{}
 				result, err := engine(j).Run(t.Context(), new(in))
 				if err != nil {
 					t.Fatal(err)
@@ -148,7 +148,7 @@ func TestLoadSkill(t *testing.T) {
 					for n := 7; n <= 8; n++ {
 						c, s = candidate("p0", 1, says("Done."))
 						in.Chain, in.Epoch, in.Preparation = []loop.Candidate{c}, 2, mustNotPrepare(t)
-						if result, err = engine(copyOf(t, j, &journaltest.Memory{}, n)).Run(t.Context(), new(in)); err != nil {
+						if result, err = engine(copyOf(t, j, &journaltest.Store{}, n)).Run(t.Context(), new(in)); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -174,7 +174,7 @@ func TestToolsOfThePromptAreOffered(t *testing.T) {
 	in := input(c)
 	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found"))}
 	in.Tools[0].Schema = nil // the prompt keeps only the Parameters of a tool, from which the schema then follows
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	if _, err := engine(j).Run(t.Context(), new(in)); err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func TestToolsOfThePromptAreOffered(t *testing.T) {
 	c, s = candidate("p0", 1, says("Done."))
 	in.Chain, in.Epoch, in.Preparation, in.Tools = []loop.Candidate{c}, 2, mustNotPrepare(t),
 		[]tool.Tool{named("other", tool.ReadOnly, saying("never"))}
-	if _, err := engine(copyOf(t, j, &journaltest.Memory{}, 7)).Run(t.Context(), new(in)); err != nil {
+	if _, err := engine(copyOf(t, j, &journaltest.Store{}, 7)).Run(t.Context(), new(in)); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(offered, s.requests[0].Tools); diff != "" {
@@ -236,7 +236,7 @@ func TestTheEndOfATurnDuringACall(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				j := &journaltest.Memory{}
+				j := &journaltest.Store{}
 				c, s := candidate("p0", 1, asks("send", `{}`), says("Done."))
 				in := input(c)
 				ctx, ctl := control(t, &in)
@@ -286,7 +286,7 @@ func TestTheEndOfATurnDuringACall(t *testing.T) {
 // TestACancelledTurnCountsUnknownOutcomes cancels a Turn between two runs. No run has recorded an outcome of the
 // interrupted call.
 func TestACancelledTurnCountsUnknownOutcomes(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, _ := candidate("p0", 1, asks("send", `{}`), says("Done."))
 	in := input(c)
 	in.Tools = []tool.Tool{named("send", tool.Destructive, saying("sent"))}
@@ -296,7 +296,7 @@ func TestACancelledTurnCountsUnknownOutcomes(t *testing.T) {
 	in.Epoch = 2
 	ctx, ctl := control(t, &in)
 	ctl.cancel()
-	result, err := engine(copyOf(t, j, &journaltest.Memory{}, 8)).Run(ctx, new(in))
+	result, err := engine(copyOf(t, j, &journaltest.Store{}, 8)).Run(ctx, new(in))
 	if err != nil || result.Stop != turn.StopCancelled || result.Counts.UnknownOutcomes != 1 || result.Counts.Resumes != 1 {
 		t.Errorf("Run = %+v, %v; want the end and one unknown outcome", result, err)
 	}
@@ -320,7 +320,7 @@ func TestLongAnswers(t *testing.T) {
 		"replaced bytes":             {"U+FFFD takes three bytes", strings.Repeat("\uFFFD", limit/3), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			c, _ := candidate("p0", 1, says(tc.text))
 			result, err := engine(j).Run(t.Context(), new(input(c)))
 			if err != nil || result.Text != tc.text {
@@ -348,7 +348,7 @@ func TestLongAnswers(t *testing.T) {
 
 // TestEarlierRepliesKeepTheirPrices continues a Turn after the price of its model was raised.
 func TestEarlierRepliesKeepTheirPrices(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, _ := candidate("p0", 1, asks("find", `{}`), says("Done."))
 	in := input(c)
 	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found"))}
@@ -359,7 +359,7 @@ func TestEarlierRepliesKeepTheirPrices(t *testing.T) {
 	c.Pricing = &model.Pricing{Currency: "USD", Input: decimal.NewFromInt(100), Output: decimal.NewFromInt(100)}
 	in.Chain, in.Epoch = []loop.Candidate{c}, 2
 	for entries, want := range map[int]string{9: "0.112", 11: "0.004"} { // before the second request, and after its reply
-		result, err := engine(copyOf(t, j, &journaltest.Memory{}, entries)).Run(t.Context(), new(in))
+		result, err := engine(copyOf(t, j, &journaltest.Store{}, entries)).Run(t.Context(), new(in))
 		if err != nil || result.Record.Cost == nil || result.Record.Cost.Amount != want {
 			t.Errorf("after %d entries the Turn cost %s (error %v), want %s: a new price must not change the cost of an earlier reply",
 				entries, asJSON(t, result.Record.Cost), err, want)
@@ -369,7 +369,7 @@ func TestEarlierRepliesKeepTheirPrices(t *testing.T) {
 
 // TestIntentOfACall checks the intent of a call in the journal.
 func TestIntentOfACall(t *testing.T) {
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	c, _ := candidate("p0", 1, asks("send", `{"to":"<Bob>"}`), says("Done."))
 	in := input(c)
 	in.Tools = []tool.Tool{named("send", "", saying("sent"))}

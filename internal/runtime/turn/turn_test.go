@@ -176,7 +176,7 @@ func TestEnds(t *testing.T) {
 				if tc.change != nil {
 					tc.change(&in)
 				}
-				result, err := engine(&journaltest.Memory{}).Run(t.Context(), new(in))
+				result, err := engine(&journaltest.Store{}).Run(t.Context(), new(in))
 				if err != nil {
 					t.Fatalf("Run: %v", err)
 				}
@@ -198,7 +198,7 @@ func TestStopOfEachKind(t *testing.T) {
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			c, _ := candidate("p0", 1, fails(kind))
-			result, err := engine(&journaltest.Memory{}).Run(t.Context(), new(input(c)))
+			result, err := engine(&journaltest.Store{}).Run(t.Context(), new(input(c)))
 			if err != nil {
 				t.Fatalf("Run: %v", err)
 			}
@@ -217,7 +217,7 @@ func TestPromptIsMadeForTheModelThatAnswers(t *testing.T) {
 	one, first := candidate("p0", 1, fails(model.InvalidRequest))
 	two, second := candidate("p1", 1, says("Nothing."))
 	two.Model = "other"
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	result, err := engine(j).Run(t.Context(), new(input(one, two)))
 	if err != nil {
 		t.Fatal(err)
@@ -289,7 +289,7 @@ func TestCancelAndInterrupt(t *testing.T) {
 				ctx, ctl := control(t, &in)
 				begin := time.Now()
 				time.AfterFunc(time.Second, func() { tc.do(ctl) })
-				result, err := engine(&journaltest.Memory{}).Run(ctx, new(in))
+				result, err := engine(&journaltest.Store{}).Run(ctx, new(in))
 				if !errors.Is(err, tc.err) || (result == nil) != (tc.stop == "") || result != nil && result.Stop != tc.stop {
 					t.Fatalf("Run = %+v, %v; want %q, %v: %s", result, err, tc.stop, tc.err, tc.reason)
 				}
@@ -308,7 +308,7 @@ func TestCancelAndInterrupt(t *testing.T) {
 // received part.
 func TestRepliesThatBreakOff(t *testing.T) {
 	c, _ := candidate("p0", 2, answer{err: &model.Error{Kind: model.Network, Message: "it broke", Received: 4000}})
-	r, err := engine(&journaltest.Memory{}).Run(t.Context(), new(input(c)))
+	r, err := engine(&journaltest.Store{}).Run(t.Context(), new(input(c)))
 	if err != nil {
 		t.Fatal(err)
 	}

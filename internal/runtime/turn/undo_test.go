@@ -379,7 +379,7 @@ func TestUndoOfACallThatWasCutOff(t *testing.T) {
 			if tc.text == "" {
 				effect = tool.ReadOnly
 			}
-			j := &journaltest.Memory{}
+			j := &journaltest.Store{}
 			c, _ := candidate("p0", 1, answer{reply: calls("", call("c1", "set"))}, says("Done."))
 			in := input(c)
 			in.Namespace, in.Name, in.About.Agent = "shop", "first", "helper"
@@ -406,10 +406,10 @@ func TestUndoOfACallThatWasCutOff(t *testing.T) {
 
 // TestUndoOfARunningTurn checks that only a Turn that has ended can be undone.
 func TestUndoOfARunningTurn(t *testing.T) {
-	j, d := &journaltest.Memory{}, &desk{}
+	j, d := &journaltest.Store{}, &desk{}
 	runCalls(t, j, d, "a")
 	all := entries(t, j, "uid")
-	open := copyOf(t, j, &journaltest.Memory{}, len(all)-1)
+	open := copyOf(t, j, &journaltest.Store{}, len(all)-1)
 	result := undo(t, open, undoInput(d, "undo-uid"))
 	if want := `Turn spec.undo.turnUID: the Turn "first" has not ended: wait for its end, or cancel it`; result.Message != want {
 		t.Errorf("message %q, want %q", result.Message, want)
@@ -442,7 +442,7 @@ func TestUndoAfterAFailure(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j, d := &journaltest.Memory{}, &desk{}
+			j, d := &journaltest.Store{}, &desk{}
 			runCalls(t, j, d, "a")
 			d.fail = func(string) error { return tc.err }
 			if first := undo(t, j, undoInput(d, "undo-uid")); first.Stop != turn.StopUndoIncomplete {
@@ -466,7 +466,7 @@ func TestUndoAfterAFailure(t *testing.T) {
 
 // TestUndoKeepsTheDeclaration checks that a later change of the ToolServer does not change the compensation of a call.
 func TestUndoKeepsTheDeclaration(t *testing.T) {
-	j, d := &journaltest.Memory{}, &desk{}
+	j, d := &journaltest.Store{}, &desk{}
 	runCalls(t, j, d, "a")
 	in := undoInput(d, "undo-uid")
 	for i := range in.Toolbox.(*box).offers[0].Tools {
@@ -515,7 +515,7 @@ func (m *killedStore) Append(ctx context.Context, uid string, all ...journal.Ent
 // TestUndoSurvivesKills kills the process between any two effects. No ticket may be closed twice.
 func TestUndoSurvivesKills(t *testing.T) {
 	for killAt := 1; ; killAt++ {
-		j, d := &journaltest.Memory{}, &desk{}
+		j, d := &journaltest.Store{}, &desk{}
 		runCalls(t, j, d, "a", "b")
 		life, kill := context.WithCancelCause(t.Context())
 		m := &killedStore{Journal: j, killAt: killAt, kill: func() { kill(errKilled) }}
@@ -579,7 +579,7 @@ func TestUndoReportsAgree(t *testing.T) {
 		"":               func(string) error { return &tool.Error{Class: tool.Failed, Message: "it is locked"} },
 	} {
 		for killAt := 1; ; killAt++ {
-			j, d := &journaltest.Memory{}, &desk{}
+			j, d := &journaltest.Store{}, &desk{}
 			runCalls(t, j, d, "a")
 			life, kill := context.WithCancelCause(t.Context())
 			m := &killedStore{Journal: j, killAt: killAt, kill: func() { kill(errKilled) }}
@@ -664,7 +664,7 @@ func (c *readCounter) Append(ctx context.Context, uid string, all ...journal.Ent
 
 // TestUndoReadsTheOtherJournalOnce checks that a Turn does not read the whole journal again to write its marks.
 func TestUndoReadsTheOtherJournalOnce(t *testing.T) {
-	j, d := &journaltest.Memory{}, &desk{}
+	j, d := &journaltest.Store{}, &desk{}
 	names := []string{"a", "b", "c", "d", "e"}
 	runCalls(t, j, d, names...)
 	whole := len(entries(t, j, "uid"))
@@ -695,7 +695,7 @@ func (d *deleting) Read(ctx context.Context, uid string, after int64) iter.Seq2[
 // TestUndoOfADeletedJournal deletes the journal of the other Turn while the calls wait for approval. No call is made,
 // because nothing would keep a second Turn from making the same call again.
 func TestUndoOfADeletedJournal(t *testing.T) {
-	m, d := &journaltest.Memory{}, &desk{}
+	m, d := &journaltest.Store{}, &desk{}
 	runCalls(t, m, d, "a")
 	j := &deleting{Journal: m}
 	in := undoInput(d, "undo-uid")

@@ -16,7 +16,7 @@ func TestWarningIsReportedBeforeTheRequest(t *testing.T) {
 	c.ContextWindow = 10_000
 	in := input(c)
 	in.Context = loop.ContextPolicy{WarnPercent: 1, CompactPercent: 100}
-	j := &journaltest.Memory{}
+	j := &journaltest.Store{}
 	var warned []loop.Warning
 	in.Warned = func(w loop.Warning) {
 		warned = append(warned, w)

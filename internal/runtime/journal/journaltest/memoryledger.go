@@ -10,15 +10,15 @@ import (
 )
 
 // apply applies a change to the ledger. The caller must hold m.mu.
-func (m *Memory) apply(turn string, c *budget.Change) error {
+func (m *Store) apply(turn string, c *budget.Change) error {
 	if c == nil {
 		return nil
 	}
 	return budget.Apply(memoryLedger{m}, turn, c)
 }
 
-// memoryLedger is the ledger of a Memory whose mutex is held.
-type memoryLedger struct{ m *Memory }
+// memoryLedger is the ledger of a Store whose mutex is held.
+type memoryLedger struct{ m *Store }
 
 // Holds returns the open reservations of a Turn.
 func (l memoryLedger) Holds(turn string) ([]budget.Hold, error) { return l.m.holds[turn], nil }
@@ -48,7 +48,7 @@ func (l memoryLedger) Write(turn string, accounts []budget.Account, holds []budg
 }
 
 // Accounts returns the accounts whose period contains a time.
-func (m *Memory) Accounts(ctx context.Context, at time.Time) ([]budget.Account, error) {
+func (m *Store) Accounts(ctx context.Context, at time.Time) ([]budget.Account, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -60,7 +60,7 @@ func (m *Memory) Accounts(ctx context.Context, at time.Time) ([]budget.Account, 
 }
 
 // CloseReservations charges the open reservations of Turns that have ended.
-func (m *Memory) CloseReservations(ctx context.Context, turns ...string) error {
+func (m *Store) CloseReservations(ctx context.Context, turns ...string) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
@@ -75,17 +75,17 @@ func (m *Memory) CloseReservations(ctx context.Context, turns ...string) error {
 }
 
 // ForgetBudgets deletes the accounts and the reservations of the budgets with the given UIDs.
-func (m *Memory) ForgetBudgets(ctx context.Context, uids ...string) error {
+func (m *Store) ForgetBudgets(ctx context.Context, uids ...string) error {
 	return m.dropAccounts(ctx, func(k budget.Key) bool { return slices.Contains(uids, k.Budget) })
 }
 
 // EndPeriods deletes the accounts and the reservations of periods that ended before a time.
-func (m *Memory) EndPeriods(ctx context.Context, before time.Time) error {
+func (m *Store) EndPeriods(ctx context.Context, before time.Time) error {
 	return m.dropAccounts(ctx, func(k budget.Key) bool { return k.End < before.Unix() })
 }
 
 // dropAccounts deletes the accounts and the reservations for whose keys selects returns true.
-func (m *Memory) dropAccounts(ctx context.Context, selects func(budget.Key) bool) error {
+func (m *Store) dropAccounts(ctx context.Context, selects func(budget.Key) bool) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}

@@ -16,13 +16,13 @@ import (
 )
 
 // isLive reports whether a UID has a journal that is not retired.
-func (m *Memory) isLive(uid string) bool {
+func (m *Store) isLive(uid string) bool {
 	h := m.journals[uid]
 	return h != nil && h.retired.IsZero()
 }
 
 // keep stores learned memories. If an owner then exceeds a limit, keep deletes the oldest memories of the owner.
-func (m *Memory) keep(l *task.Learned) {
+func (m *Store) keep(l *task.Learned) {
 	if m.memories == nil {
 		m.memories = map[string]memories.Memory{}
 	}
@@ -48,7 +48,7 @@ func (m *Memory) keep(l *task.Learned) {
 }
 
 // memoriesWhere returns the memories for which selects returns true, newest first.
-func (m *Memory) memoriesWhere(selects func(*memories.Memory) bool) []memories.Memory {
+func (m *Store) memoriesWhere(selects func(*memories.Memory) bool) []memories.Memory {
 	var all []memories.Memory
 	for _, memory := range m.memories {
 		if selects(&memory) {
@@ -60,7 +60,7 @@ func (m *Memory) memoriesWhere(selects func(*memories.Memory) bool) []memories.M
 }
 
 // forget deletes the memories and observations of a deleted Turn or Session.
-func (m *Memory) forget(uid string) {
+func (m *Store) forget(uid string) {
 	if uid == "" { // memories may have no Session or no Turn
 		return
 	}
@@ -72,7 +72,7 @@ func (m *Memory) forget(uid string) {
 }
 
 // FindMemories returns the memories that the owners have and that may match a search.
-func (m *Memory) FindMemories(
+func (m *Store) FindMemories(
 	ctx context.Context, owners []memories.Owner, s memories.Search, now time.Time,
 ) ([]memories.Memory, error) {
 	if err := ctx.Err(); err != nil {
@@ -103,7 +103,7 @@ func (m *Memory) FindMemories(
 }
 
 // UnembeddedMemories returns the newest memories of owners that have no vector of a space.
-func (m *Memory) UnembeddedMemories(
+func (m *Store) UnembeddedMemories(
 	ctx context.Context, owners []memories.Owner, space string, now time.Time, perOwner int,
 ) (all []memories.Memory, err error) {
 	if err := ctx.Err(); err != nil {
@@ -121,7 +121,7 @@ func (m *Memory) UnembeddedMemories(
 }
 
 // EmbedMemories sets the vectors of memories.
-func (m *Memory) EmbedMemories(ctx context.Context, all []memories.Embedded) error {
+func (m *Store) EmbedMemories(ctx context.Context, all []memories.Embedded) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
@@ -140,7 +140,7 @@ func (m *Memory) EmbedMemories(ctx context.Context, all []memories.Embedded) err
 }
 
 // ListMemories returns a page of memories.
-func (m *Memory) ListMemories(ctx context.Context, q store.MemoryQuery) ([]memories.Memory, error) {
+func (m *Store) ListMemories(ctx context.Context, q store.MemoryQuery) ([]memories.Memory, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -159,7 +159,7 @@ func (m *Memory) ListMemories(ctx context.Context, q store.MemoryQuery) ([]memor
 
 // forgetSources ends the tasks that would learn from selected Turns. If a scope is selected, the tasks continue, but
 // learn nothing in that scope.
-func (m *Memory) forgetSources(s store.MemorySelector, at time.Time) error {
+func (m *Store) forgetSources(s store.MemorySelector, at time.Time) error {
 	sources := store.RecordSelector{Namespace: s.Namespace, Turn: s.Turn, Agent: s.Agent, Session: s.Session, Requester: s.Requester}
 	for _, t := range m.tasks {
 		about := turnrecord.Record{Namespace: t.Namespace, Turn: t.Turn, Agent: t.Agent, Session: t.Session, Requester: t.Requester}
@@ -178,7 +178,7 @@ func (m *Memory) forgetSources(s store.MemorySelector, at time.Time) error {
 }
 
 // DeleteMemories deletes selected memories.
-func (m *Memory) DeleteMemories(ctx context.Context, s store.MemorySelector, at time.Time, limit int) (int, error) {
+func (m *Store) DeleteMemories(ctx context.Context, s store.MemorySelector, at time.Time, limit int) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, context.Cause(ctx)
 	}
@@ -205,7 +205,7 @@ func (m *Memory) DeleteMemories(ctx context.Context, s store.MemorySelector, at 
 }
 
 // SetExpired notes that an object is deleted because its time to live is over.
-func (m *Memory) SetExpired(ctx context.Context, uid string, until time.Time) error {
+func (m *Store) SetExpired(ctx context.Context, uid string, until time.Time) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
@@ -229,7 +229,7 @@ func (h *memoryJournal) dropStaleNote(at time.Time) {
 }
 
 // release makes memories outlive an expired object.
-func (m *Memory) release(uid string) {
+func (m *Store) release(uid string) {
 	for id, memory := range m.memories {
 		if memory.TurnUID == uid {
 			memory.TurnUID = ""
@@ -242,7 +242,7 @@ func (m *Memory) release(uid string) {
 }
 
 // sessionState returns the state of a Session by its UID.
-func (m *Memory) sessionState(uid string) store.SessionState {
+func (m *Store) sessionState(uid string) store.SessionState {
 	h := m.journals[uid]
 	if h == nil {
 		return store.SessionDeleted
@@ -251,7 +251,7 @@ func (m *Memory) sessionState(uid string) store.SessionState {
 }
 
 // PurgeMemories deletes expired memories.
-func (m *Memory) PurgeMemories(ctx context.Context, now time.Time, limit int) (int, error) {
+func (m *Store) PurgeMemories(ctx context.Context, now time.Time, limit int) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, context.Cause(ctx)
 	}
@@ -266,7 +266,7 @@ func (m *Memory) PurgeMemories(ctx context.Context, now time.Time, limit int) (i
 }
 
 // Observe stores an observation.
-func (m *Memory) Observe(ctx context.Context, o memories.Observation) error {
+func (m *Store) Observe(ctx context.Context, o memories.Observation) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
@@ -284,7 +284,7 @@ func (m *Memory) Observe(ctx context.Context, o memories.Observation) error {
 }
 
 // Observations returns the newest observations of an Agent.
-func (m *Memory) Observations(ctx context.Context, namespace, agent string, limit int) ([]memories.Observation, error) {
+func (m *Store) Observations(ctx context.Context, namespace, agent string, limit int) ([]memories.Observation, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}

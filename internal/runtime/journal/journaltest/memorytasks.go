@@ -13,7 +13,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
-// memoryTask is a task of a Memory.
+// memoryTask is a task of a Store.
 type memoryTask struct {
 	task.Task
 	// due is the time from which the task can be claimed. begun is the time of the newest attempt that counts against
@@ -25,7 +25,7 @@ type memoryTask struct {
 	isPublished      bool
 }
 
-func (m *Memory) addTask(t task.Task) {
+func (m *Store) addTask(t task.Task) {
 	if m.tasks == nil {
 		m.tasks = map[string]*memoryTask{}
 	}
@@ -35,7 +35,7 @@ func (m *Memory) addTask(t task.Task) {
 }
 
 // endTasks ends the work on the tasks of a deleted Turn.
-func (m *Memory) endTasks(uid string, at time.Time) (err error) {
+func (m *Store) endTasks(uid string, at time.Time) (err error) {
 	for _, kind := range task.Kinds {
 		err = errors.Join(err, m.endTask(uid, kind, at))
 	}
@@ -43,7 +43,7 @@ func (m *Memory) endTasks(uid string, at time.Time) (err error) {
 }
 
 // endTask ends the work on a task, and charges its open request.
-func (m *Memory) endTask(uid string, kind task.Kind, at time.Time) error {
+func (m *Store) endTask(uid string, kind task.Kind, at time.Time) error {
 	t := m.tasks[task.Key(uid, kind)]
 	if t == nil {
 		return nil
@@ -58,7 +58,7 @@ func (m *Memory) endTask(uid string, kind task.Kind, at time.Time) error {
 }
 
 // charge applies a charge to the requests of a task.
-func (m *Memory) charge(t *memoryTask, c *task.Charge) error {
+func (m *Store) charge(t *memoryTask, c *task.Charge) error {
 	record, recorded := m.records[t.UID]
 	next, change, err := c.Apply(task.Account{Open: t.open, Expenses: record.Expenses})
 	if err != nil {
@@ -75,14 +75,14 @@ func (m *Memory) charge(t *memoryTask, c *task.Charge) error {
 }
 
 // dropUnbegun deletes an ended task that never began, because it does not count against any limit.
-func (m *Memory) dropUnbegun(t *memoryTask) {
+func (m *Store) dropUnbegun(t *memoryTask) {
 	if t.begun.IsZero() {
 		delete(m.tasks, t.Key())
 	}
 }
 
 // ClaimTask claims a task.
-func (m *Memory) ClaimTask(ctx context.Context, s task.Search) (*task.Task, error) {
+func (m *Store) ClaimTask(ctx context.Context, s task.Search) (*task.Task, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -118,7 +118,7 @@ func (m *Memory) ClaimTask(ctx context.Context, s task.Search) (*task.Task, erro
 
 // withClaim calls do for a task if its claim is valid and selects returns true for it. Otherwise it returns
 // task.ErrLost. selects may be nil.
-func (m *Memory) withClaim(ctx context.Context, h task.Held, selects func(*memoryTask) bool, do func(*memoryTask) error) error {
+func (m *Store) withClaim(ctx context.Context, h task.Held, selects func(*memoryTask) bool, do func(*memoryTask) error) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
@@ -136,7 +136,7 @@ func isWaiting(t *memoryTask) bool { return t.Result == nil }
 func isDone(t *memoryTask) bool { return t.Result != nil }
 
 // RenewTask extends a claim.
-func (m *Memory) RenewTask(ctx context.Context, h task.Held, until time.Time) error {
+func (m *Store) RenewTask(ctx context.Context, h task.Held, until time.Time) error {
 	return m.withClaim(ctx, h, nil, func(t *memoryTask) error {
 		t.due = until
 		return nil
@@ -144,7 +144,7 @@ func (m *Memory) RenewTask(ctx context.Context, h task.Held, until time.Time) er
 }
 
 // BeginTask counts an attempt.
-func (m *Memory) BeginTask(ctx context.Context, h task.Held, s task.Start) error {
+func (m *Store) BeginTask(ctx context.Context, h task.Held, s task.Start) error {
 	return m.withClaim(ctx, h, isWaiting, func(t *memoryTask) error {
 		var begun, tokens int64
 		for _, o := range m.tasks {
@@ -167,7 +167,7 @@ func (m *Memory) BeginTask(ctx context.Context, h task.Held, s task.Start) error
 
 // setResult stores the result of a task, or a partial result if done is false. It stores the memories of the result,
 // and adds the evaluations to the record of the Turn.
-func (m *Memory) setResult(t *memoryTask, r *task.Result, done bool) error {
+func (m *Store) setResult(t *memoryTask, r *task.Result, done bool) error {
 	data, err := r.Marshal()
 	if err != nil {
 		return err
@@ -183,7 +183,7 @@ func (m *Memory) setResult(t *memoryTask, r *task.Result, done bool) error {
 }
 
 // ChargeTask ends a request, begins the next request, and stores a partial result.
-func (m *Memory) ChargeTask(ctx context.Context, h task.Held, c task.Charge) error {
+func (m *Store) ChargeTask(ctx context.Context, h task.Held, c task.Charge) error {
 	return m.withClaim(ctx, h, isWaiting, func(t *memoryTask) error {
 		if err := m.charge(t, &c); err != nil || c.Found == nil {
 			return err
@@ -194,13 +194,13 @@ func (m *Memory) ChargeTask(ctx context.Context, h task.Held, c task.Charge) err
 
 // endAttempt ends the attempt of a task, which has used the given number of tokens. An open request is charged with its
 // estimate.
-func (m *Memory) endAttempt(t *memoryTask, used int64) error {
+func (m *Store) endAttempt(t *memoryTask, used int64) error {
 	t.tokens, t.reserved = t.tokens-t.reserved+used, 0
 	return m.charge(t, &task.Charge{})
 }
 
 // PostponeTask gives a claim back.
-func (m *Memory) PostponeTask(ctx context.Context, h task.Held, d task.Delay) error {
+func (m *Store) PostponeTask(ctx context.Context, h task.Held, d task.Delay) error {
 	return m.withClaim(ctx, h, nil, func(t *memoryTask) error {
 		t.Claim++
 		t.due = d.Until
@@ -215,7 +215,7 @@ func (m *Memory) PostponeTask(ctx context.Context, h task.Held, d task.Delay) er
 }
 
 // FinishTask stores a result.
-func (m *Memory) FinishTask(ctx context.Context, h task.Held, r task.Result, used int64) error {
+func (m *Store) FinishTask(ctx context.Context, h task.Held, r task.Result, used int64) error {
 	return m.withClaim(ctx, h, isWaiting, func(t *memoryTask) error {
 		if err := m.setResult(t, &r, true); err != nil {
 			return err
@@ -228,7 +228,7 @@ func (m *Memory) FinishTask(ctx context.Context, h task.Held, r task.Result, use
 }
 
 // PublishTask ends the work on a task.
-func (m *Memory) PublishTask(ctx context.Context, h task.Held, at time.Time) error {
+func (m *Store) PublishTask(ctx context.Context, h task.Held, at time.Time) error {
 	return m.withClaim(ctx, h, isDone, func(t *memoryTask) error {
 		t.Claim++
 		t.isPublished, t.ended, t.Result = true, at, nil
@@ -238,7 +238,7 @@ func (m *Memory) PublishTask(ctx context.Context, h task.Held, at time.Time) err
 }
 
 // TaskUse returns the number of waiting tasks of each namespace.
-func (m *Memory) TaskUse(ctx context.Context) ([]task.Use, error) {
+func (m *Store) TaskUse(ctx context.Context) ([]task.Use, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -260,7 +260,7 @@ func (m *Memory) TaskUse(ctx context.Context) ([]task.Use, error) {
 }
 
 // PurgeTasks deletes old tasks.
-func (m *Memory) PurgeTasks(ctx context.Context, before time.Time, limit int) (purged int, err error) {
+func (m *Store) PurgeTasks(ctx context.Context, before time.Time, limit int) (purged int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, context.Cause(ctx)
 	}

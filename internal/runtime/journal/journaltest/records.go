@@ -11,7 +11,7 @@ import (
 )
 
 // addRecord adds a record unless its Turn has one. It returns the number of added records. The caller must hold m.mu.
-func (m *Memory) addRecord(r turnrecord.Record) int {
+func (m *Store) addRecord(r turnrecord.Record) int {
 	if _, ok := m.records[r.UID]; ok {
 		return 0
 	}
@@ -23,7 +23,7 @@ func (m *Memory) addRecord(r turnrecord.Record) int {
 }
 
 // AddRecords adds records.
-func (m *Memory) AddRecords(ctx context.Context, records ...turnrecord.Record) (added int, err error) {
+func (m *Store) AddRecords(ctx context.Context, records ...turnrecord.Record) (added int, err error) {
 	if ctx.Err() != nil {
 		return 0, context.Cause(ctx)
 	}
@@ -36,7 +36,7 @@ func (m *Memory) AddRecords(ctx context.Context, records ...turnrecord.Record) (
 }
 
 // Unrecorded returns the UIDs without a record.
-func (m *Memory) Unrecorded(ctx context.Context, uids []string) ([]string, error) {
+func (m *Store) Unrecorded(ctx context.Context, uids []string) ([]string, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -49,7 +49,7 @@ func (m *Memory) Unrecorded(ctx context.Context, uids []string) ([]string, error
 }
 
 // selected returns the records of a query, newest first. The caller must hold m.mu.
-func (m *Memory) selected(q store.RecordQuery) (all []turnrecord.Record) {
+func (m *Store) selected(q store.RecordQuery) (all []turnrecord.Record) {
 	for _, r := range m.records {
 		if q.Selects(&r) && !r.Completed.Before(q.Since) && (q.Until.IsZero() || r.Completed.Before(q.Until)) &&
 			(q.After.UID == "" || compareNewestFirst(q.After, store.PositionOf(&r)) < 0) {
@@ -68,7 +68,7 @@ func compareNewestFirst(a, b store.RecordPosition) int {
 }
 
 // Records returns a page of records.
-func (m *Memory) Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error) {
+func (m *Store) Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -84,7 +84,7 @@ func (m *Memory) Records(ctx context.Context, q store.RecordQuery) ([]turnrecord
 
 // deleteRecords deletes up to limit records of a query, oldest first. If note is true, DeletedUntil takes them into
 // account.
-func (m *Memory) deleteRecords(ctx context.Context, q store.RecordQuery, limit int, note bool) (int, error) {
+func (m *Store) deleteRecords(ctx context.Context, q store.RecordQuery, limit int, note bool) (int, error) {
 	if ctx.Err() != nil {
 		return 0, context.Cause(ctx)
 	}
@@ -106,7 +106,7 @@ func (m *Memory) deleteRecords(ctx context.Context, q store.RecordQuery, limit i
 }
 
 // DeletedUntil returns the latest end of a Turn whose record was purged or trimmed.
-func (m *Memory) DeletedUntil(ctx context.Context, namespace string) (until time.Time, err error) {
+func (m *Store) DeletedUntil(ctx context.Context, namespace string) (until time.Time, err error) {
 	if ctx.Err() != nil {
 		return until, context.Cause(ctx)
 	}
@@ -121,12 +121,12 @@ func (m *Memory) DeletedUntil(ctx context.Context, namespace string) (until time
 }
 
 // PurgeRecords deletes old records.
-func (m *Memory) PurgeRecords(ctx context.Context, before time.Time, limit int) (int, error) {
+func (m *Store) PurgeRecords(ctx context.Context, before time.Time, limit int) (int, error) {
 	return m.deleteRecords(ctx, store.RecordQuery{Until: before}, limit, true)
 }
 
 // TrimRecords deletes the oldest records of the namespace with the most records.
-func (m *Memory) TrimRecords(ctx context.Context, maxRecords, limit int) (int, error) {
+func (m *Store) TrimRecords(ctx context.Context, maxRecords, limit int) (int, error) {
 	counts := map[string]int{}
 	fullest := ""
 	m.mu.Lock()
@@ -144,12 +144,12 @@ func (m *Memory) TrimRecords(ctx context.Context, maxRecords, limit int) (int, e
 }
 
 // DeleteRecords deletes selected records.
-func (m *Memory) DeleteRecords(ctx context.Context, s store.RecordSelector, limit int) (int, error) {
+func (m *Store) DeleteRecords(ctx context.Context, s store.RecordSelector, limit int) (int, error) {
 	return m.deleteRecords(ctx, store.RecordQuery{RecordSelector: s}, limit, false)
 }
 
 // AddFeedback adds feedback to the record of a Turn.
-func (m *Memory) AddFeedback(ctx context.Context, namespace, turn, uid string, f turnrecord.Feedback) error {
+func (m *Store) AddFeedback(ctx context.Context, namespace, turn, uid string, f turnrecord.Feedback) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

@@ -18,9 +18,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// Memory is a store in memory. It starts no goroutine and never blocks, so it can be used within a synctest bubble.
+// Store is a store in memory. It starts no goroutine and never blocks, so it can be used within a synctest bubble.
 // The zero value is empty and ready to use. It implements Keeper and store.Store.
-type Memory struct {
+type Store struct {
 	mu       sync.Mutex
 	journals map[string]*memoryJournal
 	state    store.State
@@ -37,7 +37,7 @@ type Memory struct {
 	observed map[string]memories.Observation // by the UID of the Turn
 }
 
-// memoryJournal is one journal of a Memory.
+// memoryJournal is one journal of a Store.
 type memoryJournal struct {
 	entries   []journal.Entry
 	artifacts map[string]journal.Artifact
@@ -51,7 +51,7 @@ type memoryJournal struct {
 }
 
 // Read yields entries one by one, including those that are appended during the iteration.
-func (m *Memory) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
+func (m *Store) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
 	return store.Pages(after, func(after int64) ([]journal.Entry, bool, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, false, context.Cause(ctx)
@@ -67,7 +67,7 @@ func (m *Memory) Read(ctx context.Context, uid string, after int64) iter.Seq2[jo
 }
 
 // Last returns the sequence number of the newest entry.
-func (m *Memory) Last(ctx context.Context, uid string) (int64, error) {
+func (m *Store) Last(ctx context.Context, uid string) (int64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, context.Cause(ctx)
 	}
@@ -80,7 +80,7 @@ func (m *Memory) Last(ctx context.Context, uid string) (int64, error) {
 }
 
 // Append adds entries with their artifacts, all or none.
-func (m *Memory) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
+func (m *Store) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
@@ -134,7 +134,7 @@ func (m *Memory) Append(ctx context.Context, uid string, entries ...journal.Entr
 }
 
 // PayloadBytes returns the size of the payloads of the entries from first to last.
-func (m *Memory) PayloadBytes(ctx context.Context, uid string, first, last int64) (bytes int64, err error) {
+func (m *Store) PayloadBytes(ctx context.Context, uid string, first, last int64) (bytes int64, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, context.Cause(ctx)
 	}
@@ -151,7 +151,7 @@ func (m *Memory) PayloadBytes(ctx context.Context, uid string, first, last int64
 }
 
 // Artifact returns an artifact of a UID, or journal.ErrNoArtifact.
-func (m *Memory) Artifact(ctx context.Context, uid, sha256 string) (journal.Artifact, error) {
+func (m *Store) Artifact(ctx context.Context, uid, sha256 string) (journal.Artifact, error) {
 	if err := ctx.Err(); err != nil {
 		return journal.Artifact{}, context.Cause(ctx)
 	}
@@ -167,7 +167,7 @@ func (m *Memory) Artifact(ctx context.Context, uid, sha256 string) (journal.Arti
 
 // Retire marks journals as retired at a time. It deletes what was learned from their Turns and Sessions, closes their
 // reservations and ends their tasks.
-func (m *Memory) Retire(ctx context.Context, at time.Time, uids ...string) error {
+func (m *Store) Retire(ctx context.Context, at time.Time, uids ...string) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
@@ -188,7 +188,7 @@ func (m *Memory) Retire(ctx context.Context, at time.Time, uids ...string) error
 }
 
 // Forget deletes what was learned from deleted Turns and Sessions.
-func (m *Memory) Forget(ctx context.Context, at time.Time, uids ...string) error {
+func (m *Store) Forget(ctx context.Context, at time.Time, uids ...string) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
@@ -205,7 +205,7 @@ func (m *Memory) Forget(ctx context.Context, at time.Time, uids ...string) error
 }
 
 // dropComments deletes the comments in the feedback on a deleted Turn.
-func (m *Memory) dropComments(uid string) {
+func (m *Store) dropComments(uid string) {
 	if r, ok := m.records[uid]; ok {
 		r.Feedback, _ = turnrecord.WithoutComments(r.Feedback)
 		m.records[uid] = r
@@ -213,7 +213,7 @@ func (m *Memory) dropComments(uid string) {
 }
 
 // Purge deletes at most limit journals that were retired at or before a time, oldest first.
-func (m *Memory) Purge(ctx context.Context, before time.Time, limit int) (purged int, err error) {
+func (m *Store) Purge(ctx context.Context, before time.Time, limit int) (purged int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, context.Cause(ctx)
 	}
@@ -229,7 +229,7 @@ func (m *Memory) Purge(ctx context.Context, before time.Time, limit int) (purged
 }
 
 // UIDs returns at most limit UIDs after the given one, in byte order. It skips retired journals.
-func (m *Memory) UIDs(ctx context.Context, after string, limit int) ([]string, error) {
+func (m *Store) UIDs(ctx context.Context, after string, limit int) ([]string, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -241,12 +241,12 @@ func (m *Memory) UIDs(ctx context.Context, after string, limit int) ([]string, e
 }
 
 // uids returns the UIDs of the journals for which selects returns true, in byte order.
-func (m *Memory) uids(selects func(*memoryJournal) bool) []string {
+func (m *Store) uids(selects func(*memoryJournal) bool) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(m.journals)), func(uid string) bool { return !selects(m.journals[uid]) })
 }
 
 // Lose drops the entries of a journal after a sequence number, as a failover to a lagging replica does.
-func (m *Memory) Lose(uid string, after int64) {
+func (m *Store) Lose(uid string, after int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if h := m.journals[uid]; h != nil {
@@ -255,7 +255,7 @@ func (m *Memory) Lose(uid string, after int64) {
 }
 
 // State returns the state of the store. The first call creates its ID, with the incarnation "1".
-func (m *Memory) State(ctx context.Context) (store.State, error) {
+func (m *Store) State(ctx context.Context) (store.State, error) {
 	if err := ctx.Err(); err != nil {
 		return store.State{}, context.Cause(ctx)
 	}
@@ -265,7 +265,7 @@ func (m *Memory) State(ctx context.Context) (store.State, error) {
 }
 
 // currentState returns the state, and creates it if there is none. The caller must hold m.mu.
-func (m *Memory) currentState() store.State {
+func (m *Store) currentState() store.State {
 	if m.state == (store.State{}) {
 		m.state.Identity = store.Identity{ID: rand.Text(), Incarnation: "1"}
 	}
@@ -273,7 +273,7 @@ func (m *Memory) currentState() store.State {
 }
 
 // Mark gives the store a new position, and a new incarnation if its position is below least.
-func (m *Memory) Mark(ctx context.Context, least int64) (store.State, error) {
+func (m *Store) Mark(ctx context.Context, least int64) (store.State, error) {
 	if err := ctx.Err(); err != nil {
 		return store.State{}, context.Cause(ctx)
 	}
@@ -292,7 +292,7 @@ func (m *Memory) Mark(ctx context.Context, least int64) (store.State, error) {
 }
 
 // Size returns the size of the store. Its Bytes is the size of all payloads and of all compressed artifacts.
-func (m *Memory) Size(ctx context.Context) (z store.Size, err error) {
+func (m *Store) Size(ctx context.Context) (z store.Size, err error) {
 	if err := ctx.Err(); err != nil {
 		return z, context.Cause(ctx)
 	}
@@ -316,7 +316,7 @@ func (m *Memory) Size(ctx context.Context) (z store.Size, err error) {
 }
 
 // Use returns the space that the journals use. The free space is unknown.
-func (m *Memory) Use(ctx context.Context) (store.Use, error) {
+func (m *Store) Use(ctx context.Context) (store.Use, error) {
 	if err := ctx.Err(); err != nil {
 		return store.Use{}, context.Cause(ctx)
 	}
@@ -333,7 +333,7 @@ func (m *Memory) Use(ctx context.Context) (store.Use, error) {
 }
 
 // Check returns an error only if ctx has ended.
-func (m *Memory) Check(ctx context.Context) error { return context.Cause(ctx) }
+func (m *Store) Check(ctx context.Context) error { return context.Cause(ctx) }
 
 // Close does nothing: the journals exist as long as the value does.
-func (m *Memory) Close() error { return nil }
+func (m *Store) Close() error { return nil }

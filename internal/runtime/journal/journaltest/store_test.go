@@ -9,48 +9,48 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 )
 
-func TestMemoryImplementsJournal(t *testing.T) {
+func TestStoreImplementsJournal(t *testing.T) {
 	journaltest.Run(t,
-		func(*testing.T) journal.Journal { return &journaltest.Memory{} },
+		func(*testing.T) journal.Journal { return &journaltest.Store{} },
 		func(_ *testing.T, j journal.Journal) journal.Journal { return j })
 }
 
-func TestMemoryImplementsKeeper(t *testing.T) {
+func TestStoreImplementsKeeper(t *testing.T) {
 	journaltest.RunKeeper(t,
-		func(*testing.T) journaltest.Keeper { return &journaltest.Memory{} },
+		func(*testing.T) journaltest.Keeper { return &journaltest.Store{} },
 		func(_ *testing.T, k journaltest.Keeper) journaltest.Keeper { return k })
 }
 
-func TestMemoryImplementsLedger(t *testing.T) {
-	journaltest.RunLedger(t, func(*testing.T) journaltest.LedgerStore { return &journaltest.Memory{} })
+func TestStoreImplementsLedger(t *testing.T) {
+	journaltest.RunLedger(t, func(*testing.T) journaltest.LedgerStore { return &journaltest.Store{} })
 }
 
-func TestMemoryImplementsRecords(t *testing.T) {
+func TestStoreImplementsRecords(t *testing.T) {
 	journaltest.RunRecords(t,
-		func(*testing.T) journaltest.RecordStore { return &journaltest.Memory{} },
+		func(*testing.T) journaltest.RecordStore { return &journaltest.Store{} },
 		func(_ *testing.T, s journaltest.RecordStore) journaltest.RecordStore { return s })
 }
 
-func TestMemoryReportsLoss(t *testing.T) {
+func TestStoreReportsLoss(t *testing.T) {
 	journaltest.RunLoss(t,
-		func(*testing.T) journal.Journal { return &journaltest.Memory{} },
+		func(*testing.T) journal.Journal { return &journaltest.Store{} },
 		func(_ *testing.T, j journal.Journal, uid string, after int64) {
-			j.(*journaltest.Memory).Lose(uid, after)
+			j.(*journaltest.Store).Lose(uid, after)
 		})
 }
 
-func TestMemoryImplementsPosition(t *testing.T) {
+func TestStoreImplementsPosition(t *testing.T) {
 	journaltest.RunPosition(t, func(*testing.T) func() (journaltest.PositionStore, error) {
-		m := &journaltest.Memory{}
+		m := &journaltest.Store{}
 		return func() (journaltest.PositionStore, error) { return m, nil }
 	})
 }
 
-func TestMemoryWithinBubbles(t *testing.T) {
+func TestStoreWithinBubbles(t *testing.T) {
 	for range 2 {
 		synctest.Test(t, func(t *testing.T) {
 			a := journal.NewArtifact([]byte("content"))
-			m := &journaltest.Memory{}
+			m := &journaltest.Store{}
 			e := journal.Entry{Seq: 1, Epoch: 1, Time: time.Now(), Artifact: a.SHA256, Artifacts: []journal.Artifact{a}}
 			if err := m.Append(t.Context(), "a", e); err != nil {
 				t.Fatal(err)
@@ -62,14 +62,14 @@ func TestMemoryWithinBubbles(t *testing.T) {
 	}
 }
 
-func TestMemoryImplementsTasks(t *testing.T) {
+func TestStoreImplementsTasks(t *testing.T) {
 	journaltest.RunTasks(t,
-		func(*testing.T) journaltest.TaskStore { return &journaltest.Memory{} },
+		func(*testing.T) journaltest.TaskStore { return &journaltest.Store{} },
 		func(_ *testing.T, s journaltest.TaskStore) journaltest.TaskStore { return s })
 }
 
-func TestMemoryImplementsMemories(t *testing.T) {
+func TestStoreImplementsMemories(t *testing.T) {
 	journaltest.RunMemories(t,
-		func(*testing.T) journaltest.MemoryStore { return &journaltest.Memory{} },
+		func(*testing.T) journaltest.MemoryStore { return &journaltest.Store{} },
 		func(_ *testing.T, s journaltest.MemoryStore) journaltest.MemoryStore { return s })
 }
