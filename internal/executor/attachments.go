@@ -15,7 +15,7 @@ import (
 )
 
 // attach lets a run read the attachments of its Turn. If a ConfigMap is missing, the Turn waits for it.
-func (e *Executor) attach(in *turn.Input, t *v1alpha1.Turn, redaction *redact.Turn) {
+func (e *Executor) attach(in *turn.Input, t *v1alpha1.Turn, redaction *redact.TurnRedactor) {
 	if len(t.Spec.Attachments) == 0 {
 		return
 	}

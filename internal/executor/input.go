@@ -191,7 +191,8 @@ func agentNotReady(t *v1alpha1.Turn, cause string) error {
 // Turn was bound. The controller binds a Turn again even if its Agent is not ready, because the journal may have the
 // input. So preparation also checks that the Agent is ready.
 func (e *Executor) preparation(
-	ctx context.Context, t *v1alpha1.Turn, agent *v1alpha1.Agent, session *v1alpha1.Session, redaction *redact.Turn, start time.Time,
+	ctx context.Context, t *v1alpha1.Turn, agent *v1alpha1.Agent, session *v1alpha1.Session, redaction *redact.TurnRedactor,
+	start time.Time,
 ) (prepare.Input, *v1alpha1.PromptProfile, error) {
 	if session == nil && t.Spec.SessionRef != nil {
 		return prepare.Input{}, nil, sessionGone(t.Spec.SessionRef.Name)

@@ -6,9 +6,10 @@ import (
 	"sync"
 )
 
-// Turn redacts the texts of one Turn: it removes the credentials of the Turn's namespace and the matches of the rules
-// of its Agent, and counts these matches. A nil *Turn removes nothing. Turn is safe for concurrent use.
-type Turn struct {
+// TurnRedactor redacts the texts of one Turn: it removes the credentials of the Turn's namespace and the matches of the
+// rules of its Agent, and counts these matches. A nil *TurnRedactor removes nothing. TurnRedactor is safe for
+// concurrent use.
+type TurnRedactor struct {
 	ctx               context.Context //nolint:containedctx // because it identifies the namespace for fairgate
 	rules             *Rules
 	removeCredentials func(text string) string
@@ -17,14 +18,14 @@ type Turn struct {
 	found Matches
 }
 
-// NewTurn returns a Turn. Until ctx ends, the search of a large text alternates with the work of other namespaces: see
-// fairgate. removeCredentials returns a text without credentials. It may be nil.
-func NewTurn(ctx context.Context, rules *Rules, removeCredentials func(text string) string) *Turn {
-	return &Turn{ctx: ctx, rules: rules, removeCredentials: removeCredentials, found: Matches{}}
+// NewTurnRedactor returns a TurnRedactor. Until ctx ends, the search of a large text alternates with the work of other
+// namespaces: see fairgate. removeCredentials returns a text without credentials. It may be nil.
+func NewTurnRedactor(ctx context.Context, rules *Rules, removeCredentials func(text string) string) *TurnRedactor {
+	return &TurnRedactor{ctx: ctx, rules: rules, removeCredentials: removeCredentials, found: Matches{}}
 }
 
 // Redact returns a text from outside without credentials, and without the matches of the rules.
-func (t *Turn) Redact(text string) string {
+func (t *TurnRedactor) Redact(text string) string {
 	if t != nil && t.removeCredentials != nil {
 		text = t.removeCredentials(text)
 	}
@@ -32,7 +33,7 @@ func (t *Turn) Redact(text string) string {
 }
 
 // Remove returns a text without the matches of the rules.
-func (t *Turn) Remove(text string) string {
+func (t *TurnRedactor) Remove(text string) string {
 	if t == nil || t.rules == nil {
 		return text
 	}
@@ -47,7 +48,7 @@ func (t *Turn) Remove(text string) string {
 }
 
 // Take returns the number of matches of each rule since the last call.
-func (t *Turn) Take() map[string]int64 {
+func (t *TurnRedactor) Take() map[string]int64 {
 	if t == nil {
 		return nil
 	}

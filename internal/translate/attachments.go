@@ -32,7 +32,7 @@ type AttachmentSources struct {
 	// Artifacts reads artifacts of other Turns. If it is nil, artifacts cannot be read.
 	Artifacts Artifacts
 	// Redaction removes parts of texts. If it is nil, texts are not changed.
-	Redaction *redact.Turn
+	Redaction *redact.TurnRedactor
 }
 
 // Attach returns the function that reads the attachments of a Turn, and the maximum size of their contents together, in

@@ -36,7 +36,7 @@ type Objects struct {
 	Session *v1alpha1.Session
 	// Redaction removes texts of the Turn and of ConfigMaps. If it is nil, the rules of the Agent apply, and nothing is
 	// counted.
-	Redaction *redact.Turn
+	Redaction *redact.TurnRedactor
 }
 
 // Preparation returns the values from which the messages of a Turn are made. now is the time that the prompt states. It

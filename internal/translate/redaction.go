@@ -30,17 +30,17 @@ func Rules(a *v1alpha1.Agent) (*redact.Rules, error) {
 // Redaction returns the redaction of a Turn of an Agent, which applies the rules of the Agent. It also applies
 // credentials, which removes the credentials of the namespace from a text. credentials may be nil. Redaction returns an
 // *invalid.Error for a rule that cannot be used.
-func Redaction(ctx context.Context, a *v1alpha1.Agent, credentials func(string) string) (*redact.Turn, error) {
+func Redaction(ctx context.Context, a *v1alpha1.Agent, credentials func(string) string) (*redact.TurnRedactor, error) {
 	rules, err := Rules(a)
 	if err != nil {
 		return nil, err
 	}
-	return redact.NewTurn(ctx, rules, credentials), nil
+	return redact.NewTurnRedactor(ctx, rules, credentials), nil
 }
 
 // redactInput applies a redaction to the texts of an input whose authors are not trusted: those of the Turn and of
 // ConfigMaps, and all contributions. Other texts of the profile and the Agent are not changed.
-func redactInput(in *prepare.Input, r *redact.Turn) {
+func redactInput(in *prepare.Input, r *redact.TurnRedactor) {
 	t := &in.Turn
 	for _, text := range []*string{&t.Message, &t.Summary, &t.Skill, &t.Data} {
 		*text = r.Remove(*text)
@@ -86,7 +86,7 @@ func redactInput(in *prepare.Input, r *redact.Turn) {
 }
 
 // redactShaping applies a redaction to the shaping of a Turn.
-func redactShaping(l *turncontext.Layer, r *redact.Turn) {
+func redactShaping(l *turncontext.Layer, r *redact.TurnRedactor) {
 	l.Mode, l.Expression.Tone = r.Remove(l.Mode), r.Remove(l.Expression.Tone)
 	for i := range l.Overlays {
 		o := &l.Overlays[i]
@@ -100,7 +100,7 @@ func redactShaping(l *turncontext.Layer, r *redact.Turn) {
 
 // redactHistoryMessage applies a redaction to a message of the history, in the same way as to a reply. The calls of the
 // message keep their IDs, because the messages with the results of these calls name the same IDs.
-func redactHistoryMessage(h *prepare.HistoryMessage, r *redact.Turn) {
+func redactHistoryMessage(h *prepare.HistoryMessage, r *redact.TurnRedactor) {
 	reply := model.Reply{Text: h.Content, ToolCalls: slices.Clone(h.ToolCalls), ProviderData: h.ProviderData}
 	reply.Redact(r.Remove)
 	for i := range reply.ToolCalls {

@@ -97,7 +97,9 @@ func copyOf(in *prepare.Input) (out prepare.Input, err error) {
 // AttachRecorded returns the function that reads the attachments of a recorded Turn and applies redaction to the texts
 // among them. total is the size of the recorded contents together, in bytes. The function is nil if the Turn has no
 // attachments.
-func AttachRecorded(r *turn.Recording, redaction *redact.Turn) (attach func(context.Context) ([]attachment.Content, error), total int64) {
+func AttachRecorded(
+	r *turn.Recording, redaction *redact.TurnRedactor,
+) (attach func(context.Context) ([]attachment.Content, error), total int64) {
 	read, total := r.Attach()
 	if read == nil {
 		return nil, 0

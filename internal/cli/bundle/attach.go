@@ -105,7 +105,7 @@ func readFile(path string) (data []byte, err error) {
 // together, in bytes: see translate.Attach. artifacts reads the attachments that are artifacts of other Turns.
 // redaction redacts the texts.
 func (p *Bundle) Attachments(
-	artifacts translate.Artifacts, redaction *redact.Turn,
+	artifacts translate.Artifacts, redaction *redact.TurnRedactor,
 ) (read func(context.Context) ([]attachment.Content, error), maxTotal int64) {
 	return translate.Attach(p.Turn, translate.AttachmentSources{
 		ConfigMaps: p.contentsOfConfigMaps, Fetch: (&fetch.Fetcher{Policy: netpolicy.NewLocalPolicy()}).Fetch, Artifacts: artifacts,

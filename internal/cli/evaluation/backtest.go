@@ -340,7 +340,9 @@ func (r *Result) failed(err error) *Result {
 // refusal does not count if the judge gives the recorded answer no better score. redaction applies the rules of the new
 // Agent to the recorded texts, for the report and for the judges. replay returns false if ctx ends before all judges
 // have been asked.
-func (b *backtest) replay(ctx context.Context, batch *localrun.Batch, p *replay.Prepared, redaction *redact.Turn, out *Result) bool {
+func (b *backtest) replay(
+	ctx context.Context, batch *localrun.Batch, p *replay.Prepared, redaction *redact.TurnRedactor, out *Result,
+) bool {
 	old, recorded := &RecordedTurn{}, ""
 	if r := p.Result; r != nil {
 		recorded = redaction.Remove(r.Text)

@@ -155,7 +155,7 @@ type localTurn struct {
 	engine  *turn.Engine
 	in      turn.Input
 	// redaction applies the redaction rules of the Agent to texts of the Turn.
-	redaction *redact.Turn
+	redaction *redact.TurnRedactor
 	// begun is when the Turn's deadline started to run. asked is the value of localRun.asking at that moment.
 	begun time.Time
 	asked time.Duration

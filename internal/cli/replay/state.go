@@ -275,7 +275,7 @@ func (p *Prepared) Profile() (name, version string) {
 
 // Redaction returns the redaction rules of the new Agent for texts of the recorded Turn, because some of the rules may
 // be newer than the recorded texts. It returns nil, which removes nothing, if the Agent is not in the manifests.
-func (p *Prepared) Redaction(ctx context.Context) (*redact.Turn, error) {
+func (p *Prepared) Redaction(ctx context.Context) (*redact.TurnRedactor, error) {
 	if p.bundle.Agent == nil {
 		return nil, nil //nolint:nilnil // because a nil redaction removes nothing
 	}

@@ -35,7 +35,7 @@ func TestRedactionsOfKilledTurns(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r := redact.NewTurn(p.life, rules, nil)
+			r := redact.NewTurnRedactor(p.life, rules, nil)
 			in.Redact, in.Redactions = r.Redact, r.Take
 			in.Tools = []tool.Tool{{
 				Tool: prompt.Tool{Name: "send"}, Schema: []byte(`{"type":"object"}`), Effect: tool.Idempotent,
