@@ -189,9 +189,9 @@ func (a Account) TryReserve(bytes int64) (*Reservation, error) {
 	return r, r.Resize(bytes)
 }
 
-// Content returns an empty reservation for content whose size is not known before it has arrived. The caller enlarges
-// the reservation with Cover.
-func (a Account) Content() *Reservation {
+// GrowingReservation returns an empty reservation of the kind Contents, for data whose size is not known before it has
+// arrived. The caller enlarges the reservation with Cover.
+func (a Account) GrowingReservation() *Reservation {
 	a.kind = Contents
 	return &Reservation{account: a}
 }

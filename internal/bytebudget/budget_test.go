@@ -219,7 +219,7 @@ func runTurn(t *testing.T, b *Budget, namespace string, random *rand.Rand) {
 		}
 		// As when a reply arrives, a small reservation comes first, which may fail, and a large reservation follows.
 		replies := b.Account(namespace, Replies)
-		content := replies.Content()
+		content := replies.GrowingReservation()
 		_ = content.Resize(random.Int64N(600))
 		reply, err := replies.Reserve(t.Context(), 1+random.Int64N(b.passing.maxAlone()))
 		if err != nil {
@@ -237,7 +237,7 @@ func runTurn(t *testing.T, b *Budget, namespace string, random *rand.Rand) {
 // pool of the conversations.
 func TestContentGrowsWithoutAWait(t *testing.T) {
 	b := New(1<<20, size)
-	content := b.Account("a", Replies).Content()
+	content := b.Account("a", Replies).GrowingReservation()
 	for _, tc := range []struct {
 		bytes, held int64
 		covered     bool
@@ -258,7 +258,7 @@ func TestContentGrowsWithoutAWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	second := b.Account("a", Results).Content()
+	second := b.Account("a", Results).GrowingReservation()
 	if !second.Cover(minContent) || second.Cover(MaxContent) || second.Bytes() != minContent {
 		t.Errorf("in a pool that is short of bytes, the reservation has %d bytes, want it unchanged", second.Bytes())
 	}
@@ -279,7 +279,7 @@ func TestOnlyLargeHoldersYield(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	content := b.Account("victim", Replies).Content()
+	content := b.Account("victim", Replies).GrowingReservation()
 	if err := content.Resize(100); err != nil {
 		t.Fatal(err)
 	}

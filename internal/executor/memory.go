@@ -111,7 +111,7 @@ func (r *run) reserveRead(ctx context.Context, bytes int64) (release func(), err
 // the stored and for the decompressed bytes.
 func (e *Executor) reserveResult(ctx context.Context, namespace string, bytes int64) (release func(), err error) {
 	account := e.Memory.Account(namespace, bytebudget.Results)
-	small := account.Content()
+	small := account.GrowingReservation()
 	if small.Cover(2 * bytes) {
 		return small.Release, nil
 	}

@@ -151,7 +151,7 @@ func (r *reservation) release() {
 func (ex *exchange) reserve(ctx context.Context, w *wire, bytes, maxBytes int64, abort context.CancelCauseFunc) (done bool, err error) {
 	ex.mu.Lock()
 	if ex.small == nil {
-		ex.small = w.memory.For(ctx).Content()
+		ex.small = w.memory.For(ctx).GrowingReservation()
 	}
 	switch {
 	case ex.large != nil, !ex.owned:

@@ -43,7 +43,7 @@ func (r *replyMemory) hold(w *watch, part, bytes int) error {
 		return nil
 	}
 	if r.small == nil {
-		r.small = r.account.Content()
+		r.small = r.account.GrowingReservation()
 	}
 	if r.small.Cover(int64(bytes)) {
 		return nil
