@@ -20,7 +20,7 @@ func (e *Executor) attach(in *turn.Input, t *v1alpha1.Turn, redaction *redact.Tu
 		return
 	}
 	attach, most := translate.Attach(t, translate.AttachmentSources{
-		ConfigMaps: e.Contents(t.Namespace), Fetch: e.Fetch(t.Namespace), Artifacts: e.artifacts(t),
+		ConfigMaps: e.AttachmentConfigMaps(t.Namespace), Fetch: e.Fetch(t.Namespace), Artifacts: e.artifacts(t),
 		Redaction: redaction,
 	})
 	in.AttachBytes = most

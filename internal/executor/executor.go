@@ -117,9 +117,8 @@ type Executor struct {
 	Sharing *sharing.Checker
 	// ConfigMaps returns the reader for the ConfigMaps of a namespace.
 	ConfigMaps func(namespace string) translate.ConfigMaps
-	// Contents returns the reader for the ConfigMaps of a namespace that hold the data of attachments, which may be
-	// binary.
-	Contents func(namespace string) translate.ConfigMaps
+	// AttachmentConfigMaps is like ConfigMaps, for ConfigMaps with the data of attachments, which may be binary.
+	AttachmentConfigMaps func(namespace string) translate.ConfigMaps
 	// Fetch returns the function that fetches the data of attachments from URLs for a namespace.
 	Fetch func(namespace string) translate.Fetch
 	// ManagerSkills are available to every Agent.

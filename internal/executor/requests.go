@@ -133,8 +133,8 @@ func (a *requests) End(
 // of all questions so far, unless found is nil. The caller settles directly after it has read a reply. If the process
 // is killed before that, the estimate of the request counts, and the question is asked again, because its reply was not
 // recorded. If the process is killed after that, the question is not asked again. settle writes even if ctx has ended,
-// and repeats a failed write for up to writeTasks, because every paid request must count. If that fails, settle sets
-// a.err. If a is nil, settle does nothing.
+// and repeats a failed write for up to taskWriteTimeout, because every paid request must count. If that fails, settle
+// sets a.err. If a is nil, settle does nothing.
 func (a *requests) settle(ctx context.Context, found *task.Result) {
 	if a == nil || a.err != nil || a.ended == nil && found == nil {
 		return
@@ -142,7 +142,7 @@ func (a *requests) settle(ctx context.Context, found *task.Result) {
 	f := a.work
 	charge := task.Charge{Ended: a.ended, Found: found}
 	a.ended = nil
-	write, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTasks)
+	write, stop := context.WithTimeout(context.WithoutCancel(ctx), taskWriteTimeout)
 	defer stop()
 	a.err = keepTrying(write, func() error { return f.Store.ChargeTask(write, f.task.Held(), charge) })
 }

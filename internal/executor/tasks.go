@@ -26,9 +26,9 @@ const (
 	pollTasks = 2 * time.Second
 	// measureTasks is the time between two measurements of the queue.
 	measureTasks = 10 * time.Second
-	// writeTasks limits the time in which the result of a task is stored and published. A process that stops waits
-	// until this is done.
-	writeTasks = 10 * time.Second
+	// taskWriteTimeout limits the time in which the result of a task is stored and published. A process that stops
+	// waits until this is done.
+	taskWriteTimeout = 10 * time.Second
 	// maxStuck is the number of calls of the learner that may be stuck. Beyond this number, the learner is not called.
 	maxStuck = 8
 	// maxWaiting is the number of tasks of a namespace that may wait. Further Turns are neither evaluated nor learned
@@ -269,7 +269,7 @@ func (p *Tasks) handle(ctx context.Context, e *Executor, k *task.Task) {
 		log.V(1).Info("Stopped a task, because another executor took it over, or the turn was deleted")
 		return
 	}
-	write, stop := context.WithTimeout(context.WithoutCancel(ctx), writeTasks)
+	write, stop := context.WithTimeout(context.WithoutCancel(ctx), taskWriteTimeout)
 	defer stop()
 	if o.result == nil {
 		if o.err != nil && ctx.Err() == nil {

@@ -28,8 +28,8 @@ func configMapReader(r client.Reader) func(namespace string) translate.ConfigMap
 	return readerOf(r, func(m *corev1.ConfigMap) map[string]string { return m.Data })
 }
 
-// contentReader is configMapReader for values that may be binary.
-func contentReader(r client.Reader) func(namespace string) translate.ConfigMaps {
+// attachmentReader is like configMapReader, for the data of attachments, which may be binary.
+func attachmentReader(r client.Reader) func(namespace string) translate.ConfigMaps {
 	return readerOf(r, func(m *corev1.ConfigMap) map[string]string { return translate.ConfigMapContents(m.Data, m.BinaryData) })
 }
 

@@ -266,7 +266,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		Tools: o.Hooks.Tools, Servers: o.Hooks.servers(p.servers), Credentials: p.credentials,
 		Approvals: p.approvals, Requesters: p.requesters, Budgets: p.budgets.Rules, Ceiling: p.ceiling, Memory: p.memory,
 		Specs:      &p.specs,
-		ConfigMaps: configMapReader(mgr.GetAPIReader()), Contents: contentReader(mgr.GetAPIReader()),
+		ConfigMaps: configMapReader(mgr.GetAPIReader()), AttachmentConfigMaps: attachmentReader(mgr.GetAPIReader()),
 		Fetch: o.fetch(p.policy), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast,
 		Traces: p.traces, Processors: p.processors, Writes: fairgate.NewPreWriteGate(),
 		Endings:      fairgate.New(maxEndings, endingsOfNamespace),

@@ -97,7 +97,7 @@ func (r *run) readOtherJournal(ctx context.Context, uid string, reader *UndoRead
 
 // readEntry passes one entry to a reader, with its payload if the reader needs it.
 func (r *run) readEntry(ctx context.Context, uid string, e *journal.Entry, reader *UndoReader) error {
-	if !Undoes(e.Kind) {
+	if !reader.needsPayload(e.Kind) {
 		reader.skip(e)
 		return nil
 	}

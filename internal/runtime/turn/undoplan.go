@@ -151,8 +151,8 @@ func (m *callMark) reason() string {
 // NewUndoReader returns a reader of one journal.
 func NewUndoReader() *UndoReader { return &UndoReader{marks: map[undoKey]*callMark{}} }
 
-// Undoes reports whether an UndoReader needs the payload of an entry of this kind.
-func Undoes(k journal.Kind) bool {
+// needsPayload reports whether Apply needs the payload of an entry of this kind. Otherwise skip is sufficient.
+func (*UndoReader) needsPayload(k journal.Kind) bool {
 	switch k { //nolint:exhaustive // because the other kinds do not matter
 	case journal.RunStarted, journal.ToolIntended, journal.ToolFinished:
 		return true
