@@ -133,8 +133,8 @@ func WaitForProvider(name string) string {
 	return fmt.Sprintf("waiting for ModelProvider %q: its rate limits or its circuit breaker hold the next request back", name)
 }
 
-// ReportProgress writes the progress of a run that continues, and its current wait. If runWait is nil, the conditions
-// do not change.
+// ReportProgress writes the progress of a run that continues. It also writes into the conditions what the run now waits
+// for, or that it does not wait. If runWait is nil, ReportProgress does not change the conditions.
 func ReportProgress(t *v1alpha1.Turn, r Run, runWait *RunWait, now time.Time) {
 	r.write(t, false)
 	if runWait == nil {
@@ -157,8 +157,9 @@ func MarkSideEffects(t *v1alpha1.Turn, r Run) {
 	t.Status.Executor.SideEffects = true
 }
 
-// StartOver writes that a run starts over, or continues after the entries that are left, because the journal was lost.
-// runStore is the store of this run. StartOver removes the counts and calls of earlier runs.
+// StartOver writes the loss of the journal. The run then starts over, or continues after the entries that are left.
+// StartOver removes the counts, calls, usage and waits of earlier runs from the status, and sets the store of the
+// journal to runStore, the store of this run.
 func StartOver(t *v1alpha1.Turn, l *Loss, runStore store.Identity, now time.Time) {
 	s, b := &t.Status, t.Status.Executor
 	s.Steps, s.ToolCalls, s.Usage, s.SubAgentUsage, s.PendingApprovals, s.AwaitedTurns = nil, nil, nil, nil, nil, nil
