@@ -114,15 +114,30 @@ func TestAttackReportChecksItsLimits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := attackReport()
+			a.Name = "flood"
 			tc.change(&a)
 			r := &NeighboursReport{MemoryMiB: 512, Attacks: []AttackReport{attackReport(), a}}
 			err := r.failure()
-			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), "burst: "+tc.want) &&
-				!strings.Contains(err.Error(), tc.want) {
-				t.Errorf("error %v, want %q: %s", err, tc.want, tc.reason)
+			if tc.want == "" && err != nil {
+				t.Errorf("error %v, want none: %s", err, tc.reason)
 			}
-			if exceeded := strings.Contains(r.table(Setup{}), "EXCEEDED"); exceeded != (tc.want != "") {
-				t.Errorf("EXCEEDED in the table: %t, want %t", exceeded, !exceeded)
+			// Each exceeded limit is one line of the error.
+			if tc.want != "" && (err == nil || !strings.HasPrefix(err.Error(), "flood: ") || !strings.Contains(err.Error(), tc.want) ||
+				strings.Contains(err.Error(), "\n")) {
+				t.Errorf("error %v, want one line about flood with %q: %s", err, tc.want, tc.reason)
+			}
+			var exceeded []string
+			for line := range strings.Lines(r.table(Setup{})) {
+				if strings.Contains(line, "EXCEEDED") {
+					exceeded = append(exceeded, strings.Fields(line)[0])
+				}
+			}
+			var want []string
+			if tc.want != "" {
+				want = []string{"flood"}
+			}
+			if diff := cmp.Diff(want, exceeded); diff != "" {
+				t.Errorf("attacks with the mark EXCEEDED in the table: -want +got:\n%s", diff)
 			}
 		})
 	}

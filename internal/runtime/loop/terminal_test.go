@@ -92,24 +92,47 @@ func TestOverBudgetWithAnInterruptedCall(t *testing.T) {
 	}
 }
 
-// TestTerminalResultFitsTheSchema checks that a result that fits the schema is the answer.
+// TestTerminalResultFitsTheSchema checks that a result ends the Turn only if it fits the schema. Otherwise the model is
+// asked again.
 func TestTerminalResultFitsTheSchema(t *testing.T) {
 	form, err := schema.Compile([]byte(`{"type":"object","required":["order"]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for text, want := range map[string]loop.End{
-		`{"order":7}`: {Reason: loop.ToolEnded, Message: `the tool "save" ended the turn`},
+	const answer = `{"order":8}`
+	answered := loop.End{Reason: loop.Answered, Message: "the model answered"}
+	for name, tc := range map[string]struct {
+		reason, text, final string
+		end                 loop.End
+		requests            int
+	}{
+		"fits": {
+			"the result is the answer", `{"order":7}`, `{"order":7}`,
+			loop.End{Reason: loop.ToolEnded, Message: `the tool "save" ended the turn`}, 1,
+		},
+		"lacks a property":   {"the result has no order", `{"number":7}`, answer, answered, 2},
+		"is of another type": {"the result is a list", `[{"order":7}]`, answer, answered, 2},
+		"is not JSON":        {"the result is a text", "Saved.", answer, answered, 2},
 	} {
-		c, _ := candidate("one", 1, asksFor("", call("a", "save", `{}`)), says("never"))
-		save, _ := toolOf("save", tool.Destructive, result{content: text})
-		save.EndsTurn = true
-		in := withTools(input(t, c), save)
-		in.Output = form
-		end, err := loop.Run(t.Context(), &in)
-		if err != nil || end == nil || *end != want || in.State.TerminalResult().Text != text {
-			t.Errorf("Run = %+v, %v; want %+v, and the text kept", end, err, want)
-		}
+		t.Run(name, func(t *testing.T) {
+			c, s := candidate("one", 1, asksFor("", call("a", "save", `{}`)), says(answer))
+			save, _ := toolOf("save", tool.Destructive, result{content: tc.text})
+			save.EndsTurn = true
+			in := withTools(input(t, c), save)
+			in.Output = form
+			end, err := loop.Run(t.Context(), &in)
+			if err != nil || end == nil || *end != tc.end || len(s.requests) != tc.requests {
+				t.Fatalf("Run = %+v, %v after %d requests; want %+v after %d: %s", end, err, len(s.requests), tc.end, tc.requests,
+					tc.reason)
+			}
+			text := in.State.AnswerText()
+			if f := in.State.Terminal(form); f != nil {
+				text = f.Text
+			}
+			if text != tc.final {
+				t.Errorf("the answer is %q, want %q: %s", text, tc.final, tc.reason)
+			}
+		})
 	}
 }
 

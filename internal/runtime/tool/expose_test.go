@@ -254,14 +254,13 @@ func TestEntriesOfOneServer(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, x := range tool.Expose(tc.offers, nil) {
-				if x.Name != "send" {
-					continue
-				}
-				if x.RequiresApproval != tc.approval || x.MaxCalls != tc.maxCalls {
-					t.Errorf("approval %t and at most %d calls, want %t and %d: %s",
-						x.RequiresApproval, x.MaxCalls, tc.approval, tc.maxCalls, tc.reason)
-				}
+			exposed := slices.DeleteFunc(tool.Expose(tc.offers, nil), func(x tool.Tool) bool { return x.Name != "send" })
+			if len(exposed) != 1 {
+				t.Fatalf("%d tools with the name send are exposed, want 1: %v", len(exposed), exposed)
+			}
+			if x := exposed[0]; x.RequiresApproval != tc.approval || x.MaxCalls != tc.maxCalls {
+				t.Errorf("approval %t and at most %d calls, want %t and %d: %s",
+					x.RequiresApproval, x.MaxCalls, tc.approval, tc.maxCalls, tc.reason)
 			}
 		})
 	}
