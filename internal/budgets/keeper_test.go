@@ -112,7 +112,7 @@ func TestStatusFollowsTheLedger(t *testing.T) {
 	request(49)
 	checkRound(49, 0, false, false, "")
 	request(1)
-	checkRound(50, 0, false, true, "Warning WarnPercentReached 50 % are reached: 50 of 100 tokens are spent")
+	checkRound(50, 0, false, true, "Warning WarnPercentReached the warning threshold of 50 % is reached: 50 of 100 tokens are spent")
 	request(0)
 	checkRound(50, 7, false, true, "")
 	change(core.Change{Outcome: &core.Amount{Tokens: 60}})

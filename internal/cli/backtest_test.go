@@ -232,13 +232,13 @@ func TestBacktestSkips(t *testing.T) {
 		`none of the last 1 Turns of Agent "support" can be replayed; the newest: the Turn only`)
 	capstan(t, "run", "-f", f.written(t, url), "--data-dir", data).mustEnd(t, exit.OK)
 	got := capstan(t, args...).mustEnd(t, exit.OK)
-	mustSay(t, got.out, "Skipped: only: the Turn only prepared its prompt", "1 of 1 prompts can be made (100%)", " 1 Turns were skipped.")
+	mustSay(t, got.out, "Skipped: only: the Turn only prepared its prompt", "1 of 1 prompts can be made (100%)", " 1 Turn was skipped.")
 	mustSay(t, got.err, "only: skipped\n")
 	suite := suiteOf(t, capstan(t, append(args, "-o", "junit")...).mustEnd(t, exit.OK).out)
 	if suite.Tests != 2 || suite.Skipped != 1 || !strings.Contains(suite.Cases[1].Skipped.Message, "only prepared its prompt") {
 		t.Errorf("the report is %+v, want the Turn that was skipped", suite)
 	}
-	mustSay(t, suite.Out, "Prompts: 1 changed, 0 same, 0 cannot be made. 1 Turns were skipped.", "The prompts of 1 Turn change: first:",
+	mustSay(t, suite.Out, "Prompts: 1 changed, 0 same, 0 cannot be made. 1 Turn was skipped.", "The prompts of 1 Turn change: first:",
 		"+Speak about the helpdesk as version two.")
 }
 
@@ -303,7 +303,7 @@ func TestBacktestInALongComment(t *testing.T) {
 		t.Errorf("the comment has %d bytes, want from 50000 to 60000", n)
 	}
 	mustSay(t, page, "### Backtest failed: 0 of 40 Turns passed (0%)", "| turn-40 | Failed |", "| turn-1 | Failed |",
-		" problems are left out.\n", "1 more changes are left out.\n")
+		" problems are left out.\n", "1 more change is left out.\n")
 }
 
 // TestBacktestOfRepeatedTurn checks that the report shows the UIDs of Turns with the same name.
@@ -385,7 +385,7 @@ func TestBacktestInterrupted(t *testing.T) {
 	mustSay(t, got.err, "interrupted: the report has only the Turns that had ended")
 	junit := suiteOf(t, runInterrupted(t, model, "backtest", "-m", dir, "--agent", "support", "--data-dir", data, "--replay",
 		"--parallel", "1", "-o", "junit").mustEnd(t, exit.Interrupted).out)
-	if last := junit.Cases[len(junit.Cases)-1]; last.Error == nil || last.Error.Message != "interrupted: 1 Turns have not run" {
+	if last := junit.Cases[len(junit.Cases)-1]; last.Error == nil || last.Error.Message != "interrupted: 1 Turn has not run" {
 		t.Errorf("the report is %+v, want an error for the Turn that has not run", junit)
 	}
 	mustSay(t, capstan(t, "__complete", "backtest", "-o", "").out, "text\njson\njunit\nmarkdown\n:4\n")

@@ -124,7 +124,7 @@ func TestUndoWithoutACluster(t *testing.T) {
 	mustSay(t, capstan(t, "undo", "first", "--data-dir", data, "--call", "call_3").mustEnd(t, exit.Failed).err,
 		"not undone again: the Turn", "no selected call of Turn default/first can be undone")
 	mustSay(t, capstan(t, "logs", turn.Name, "--data-dir", data).mustEnd(t, exit.OK).out,
-		"undoes 1 call of Turn first; 1 call cannot be undone or were undone before; 1 call not selected")
+		"undoes 1 call of Turn first; 1 call cannot be undone or was undone before; 1 call not selected")
 	all := call{terminal: true, stdin: "y\n", env: map[string]string{"TERM": "dumb"}}.run(t.Context(), "undo", "first",
 		"--data-dir", data, "-f", dir).mustEnd(t, exit.Failed)
 	mustSay(t, all.err, "approve? [y/N]",

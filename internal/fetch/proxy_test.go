@@ -41,7 +41,7 @@ func TestProxy(t *testing.T) {
 	}{
 		"an invalid password": {
 			status: 407, asked: 1,
-			want: "the proxy {proxy} refused its credentials (HTTP 407): check the user and the password in the manager's " +
+			want: "the proxy {proxy} requires valid credentials (HTTP 407): check the user and the password in the manager's " +
 				"HTTPS_PROXY or HTTP_PROXY",
 		},
 		"a forbidden host": {

@@ -83,8 +83,8 @@ func (c *Client) list(ctx context.Context, s *session) (*Listing, error) {
 	for pages := range maxPages {
 		page, size, err := s.page(ctx, cursor)
 		if err != nil && pages > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return nil, fmt.Errorf("%w: its list of tools has no end, or is too slow for connectTimeoutSeconds: "+
-				"pages within %s: %d, and each names another",
+			return nil, fmt.Errorf("%w: its list of tools did not end within %s (connectTimeoutSeconds); pages received: %d, "+
+				"each with a cursor for another page",
 				errLimit, c.cfg.ConnectTimeout, pages)
 		}
 		if err != nil {

@@ -177,8 +177,8 @@ func TestEndlessList(t *testing.T) {
 		return lists(func(string) string { return fmt.Sprintf(`{"tools":[],"nextCursor":"%d"}`, pages.Load()) })(w, r, m)
 	})
 	_, err := client(t, s.URL, func(cfg *mcp.Config) { cfg.ConnectTimeout = 5 * time.Second }).Discover(patient(t))
-	const want = "the server offers too much: its list of tools has no end, or is too slow for " +
-		"connectTimeoutSeconds: pages within 5s: 3, and each names another"
+	const want = "the server offers too much: its list of tools did not end within 5s " +
+		"(connectTimeoutSeconds); pages received: 3, each with a cursor for another page"
 	if e, ok := errors.AsType[*mcp.Error](err); !ok || e.Kind != mcp.Protocol || e.Error() != want {
 		t.Errorf("Discover = %v, want %q", err, want)
 	}

@@ -21,7 +21,7 @@ type ProxyError struct {
 func (e *ProxyError) Error() string {
 	switch {
 	case e.Status == http.StatusProxyAuthRequired:
-		return fmt.Sprintf("the proxy %s refused its credentials (HTTP 407): check the user and the password in the manager's "+
+		return fmt.Sprintf("the proxy %s requires valid credentials (HTTP 407): check the user and the password in the manager's "+
 			"HTTPS_PROXY or HTTP_PROXY", e.Proxy)
 	case e.IsTemporary():
 		return fmt.Sprintf("the proxy %s could not connect to %s (HTTP %d)", e.Proxy, e.Target, e.Status)

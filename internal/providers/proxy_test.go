@@ -180,12 +180,12 @@ func TestProxy(t *testing.T) {
 		"no TLS": {user: credentials, url: "http://model.test/v1", text: "yes", seen: "POST model.test"},
 		"an invalid password": {
 			user: "ada:wrong-" + proxyPassword, url: "https://model.test/v1", kind: model.Auth, seen: "CONNECT model.test:443",
-			message: `provider "main": the proxy {proxy} refused its credentials (HTTP 407): check the user and the password in the ` +
+			message: `provider "main": the proxy {proxy} requires valid credentials (HTTP 407): check the user and the password in the ` +
 				"manager's HTTPS_PROXY or HTTP_PROXY",
 		},
 		"an invalid password without TLS": {
 			user: "ada:wrong-" + proxyPassword, url: "http://model.test/v1", kind: model.Auth, seen: "POST model.test",
-			message: `provider "main": the proxy {proxy} refused its credentials (HTTP 407): check the user and the password in the ` +
+			message: `provider "main": the proxy {proxy} requires valid credentials (HTTP 407): check the user and the password in the ` +
 				"manager's HTTPS_PROXY or HTTP_PROXY",
 		},
 		"a forbidden host": {

@@ -203,7 +203,11 @@ func undoPlannedLine(p turn.UndoPlan) string {
 		}
 	}
 	if left := len(p.Calls) - p.Possible() - unselected; left > 0 {
-		text += fmt.Sprintf("; %s cannot be undone or were undone before", number(left, "call"))
+		were := "were"
+		if left == 1 {
+			were = "was"
+		}
+		text += fmt.Sprintf("; %s cannot be undone or %s undone before", number(left, "call"), were)
 	}
 	if unselected > 0 {
 		text += fmt.Sprintf("; %s not selected", number(unselected, "call"))

@@ -119,7 +119,8 @@ func OutOfScope(t *v1alpha1.Turn, ref *v1alpha1.ArtifactReference, source *v1alp
 		return ""
 	}
 	if own, other := t.Spec.SessionRef, source.Spec.SessionRef; own == nil || other == nil || own.Name != other.Name {
-		return "it does not belong to the same Session: set scope to Namespace, which needs the permission to read its journal"
+		return "it does not belong to the Session of this Turn: set scope to Namespace, " +
+			"which requires permission to get turns/log in the namespace"
 	}
 	return ""
 }

@@ -157,7 +157,7 @@ func BudgetStatus(b *v1alpha1.Budget, r BudgetRule, state BudgetState, now time.
 			exceeded = fmt.Sprintf("Budget %q: %s", b.Name, text)
 		}
 		if warning == "" && !u.Spent.Mul(decimal.NewFromInt(100)).LessThan(u.Limit.Mul(decimal.NewFromInt(percent))) {
-			warning = fmt.Sprintf("%d %% are reached: %s", percent, text)
+			warning = fmt.Sprintf("the warning threshold of %d %% is reached: %s", percent, text)
 		}
 	}
 	set(v1alpha1.ConditionWarning, warning != "", v1alpha1.ReasonWarnPercentReached, v1alpha1.ReasonBelowWarnPercent,

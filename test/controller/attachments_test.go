@@ -127,8 +127,8 @@ var _ = Describe("Attachments", func() {
 		}{
 			"stranger": {
 				asking("", inSession, output("source", "call-1-1", v1alpha1.ArtifactScopeSession)),
-				`Turn "source": it does not belong to the same Session: set scope to Namespace, ` +
-					"which needs the permission to read its journal",
+				`Turn "source": it does not belong to the Session of this Turn: set scope to Namespace, ` +
+					"which requires permission to get turns/log in the namespace",
 			},
 			"mistaken": {
 				output("source", "call-2-1", v1alpha1.ArtifactScopeNamespace),

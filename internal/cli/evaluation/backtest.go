@@ -476,22 +476,26 @@ func shortDiff(text string) string {
 
 // title returns a line with the number and the names of the Turns that a change affects.
 func (c *Change) title() string {
-	unit := "Turns"
-	if c.Turns == 1 {
-		unit = "Turn"
-	}
-	text := fmt.Sprintf("The prompts of %d %s change: %s", c.Turns, unit, strings.Join(c.Names, ", "))
+	text := fmt.Sprintf("The prompts of %s change: %s", counted(c.Turns, "Turn", "Turns"), strings.Join(c.Names, ", "))
 	if more := c.Turns - len(c.Names); more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text
 }
 
+// counted returns a number, followed by the singular if the number is 1, and by the plural otherwise.
+func counted(n int, singular, plural string) string {
+	if n == 1 {
+		return "1 " + singular
+	}
+	return fmt.Sprintf("%d %s", n, plural)
+}
+
 // total returns how many prompts change, and how many Turns were skipped.
 func (t *Backtest) total() string {
 	text := fmt.Sprintf("Prompts: %d changed, %d same, %d cannot be made.", t.Changed, t.Same, t.Fails)
 	if n := len(t.Skipped); n > 0 {
-		text += fmt.Sprintf(" %d Turns were skipped.", n)
+		text += fmt.Sprintf(" %s skipped.", counted(n, "Turn was", "Turns were"))
 	}
 	return text
 }
@@ -524,7 +528,7 @@ func (r *Report) changes(lines func(*Change) []string) []string {
 		all = append(all, text...)
 	}
 	if n > 0 {
-		all = append(all, "", fmt.Sprintf("%d more changes are left out.", n))
+		all = append(all, "", counted(n, "more change is left out.", "more changes are left out."))
 	}
 	return all
 }
@@ -539,7 +543,7 @@ func (r *Report) skipped(escape func(string) string) []string {
 		all = append(all, fmt.Sprintf("Skipped: %s: %s", escape(s.Turn), escape(termsafe.Line(s.Reason, maxShown))))
 	}
 	if more := len(r.Backtest.Skipped) - maxNames; more > 0 {
-		all = append(all, fmt.Sprintf("%d more Turns were skipped.", more))
+		all = append(all, counted(more, "more Turn was skipped.", "more Turns were skipped."))
 	}
 	return all
 }

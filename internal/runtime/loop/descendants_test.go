@@ -170,7 +170,7 @@ func TestCallWithoutATurn(t *testing.T) {
 		t.Errorf("reservations: -want +got:\n%s", diff)
 	}
 	last := transcript(s.requests[1])
-	want := "tool c: error (denied): the turn has used all of its 7 Turns of sub-agents (limits.maxDescendants): " +
+	want := "tool c: error (denied): no more sub-agents can be called in this turn (limits.maxDescendants is 7): " +
 		"do the task without a sub-agent, or answer from the information you have"
 	if got := last[len(last)-1]; got != want {
 		t.Errorf("the model received %q, want %q", got, want)

@@ -194,7 +194,7 @@ func withinBudget(v view) verdict {
 		return refuse(tool.Denied, "the turn has used all of its %d calls of %q: use another tool, or answer from the "+
 			"information you have", v.tool.MaxCalls, v.tool.Name)
 	case isSubAgent(v.tool) && v.descendants < 1:
-		return refuse(tool.Denied, "the turn has used all of its %d Turns of sub-agents (limits.maxDescendants): do the task "+
+		return refuse(tool.Denied, "no more sub-agents can be called in this turn (limits.maxDescendants is %d): do the task "+
 			"without a sub-agent, or answer from the information you have", v.limits.MaxDescendants)
 	case v.left != nil && *v.left < leastTime:
 		return refuse(tool.Denied, "the turn has almost no time left: answer from the information you have")

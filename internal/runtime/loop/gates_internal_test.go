@@ -243,7 +243,7 @@ func TestEachGate(t *testing.T) {
 			"all Turns created": {
 				"no Turn of a sub-agent is left",
 				func(v *view) { v.tool.Source.Agent, v.limits.MaxDescendants = "helper", 25 }, refused, tool.Denied,
-				"the turn has used all of its 25 Turns of sub-agents (limits.maxDescendants): " +
+				"no more sub-agents can be called in this turn (limits.maxDescendants is 25): " +
 					"do the task without a sub-agent, or answer from the information you have",
 			},
 			"sub-agent's Turn exists": {

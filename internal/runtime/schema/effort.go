@@ -13,7 +13,7 @@ import (
 const maxEffort = 1_000_000
 
 // errEffort is the violation of a value whose validation takes too long.
-var errEffort = errors.New("is too large or nested too deep to be held against a schema with so many alternatives")
+var errEffort = errors.New("is too large or nested too deep to be validated against a schema with so many alternatives")
 
 // affordable reports whether a value can be validated in a bounded time. If a schema refers back to itself in several
 // ways for the same property, each level of a value multiplies the work. If the references are for different

@@ -124,7 +124,7 @@ func (s *Schema) Validate(value json.RawMessage) []Violation {
 func (s *Schema) check(value json.RawMessage) (failure *jsonschema.ValidationError, err error) {
 	defer func() {
 		if recover() != nil { // a schema from outside must not end a run, even if the library panics
-			failure, err = nil, errors.New("the value cannot be held against the schema")
+			failure, err = nil, errors.New("the value cannot be validated against the schema")
 		}
 	}()
 	instance, err := jsonschema.UnmarshalJSON(bytes.NewReader(value))

@@ -366,7 +366,7 @@ func manyPatterns(n, size int) string {
 
 // TestNestedValuesAreCheckedInABoundedTime checks schemas for which the work multiplies with each level of a value.
 func TestNestedValuesAreCheckedInABoundedTime(t *testing.T) {
-	const tooMuch = "is too large or nested too deep to be held against a schema with so many alternatives"
+	const tooMuch = "is too large or nested too deep to be validated against a schema with so many alternatives"
 	nested := func(before, after string, depth int) string {
 		return strings.Repeat(before, depth) + "1" + strings.Repeat(after, depth)
 	}

@@ -87,7 +87,10 @@ func (r *run) readArtifact(ctx context.Context, c tool.Call) (tool.Result, error
 	case arguments.Offset < 0:
 		return tool.Result{}, &tool.Error{Class: tool.InvalidArguments, Message: "offset: must be 0 or more"}
 	case arguments.Limit < 1:
-		return tool.Result{}, &tool.Error{Class: tool.InvalidArguments, Message: fmt.Sprintf("limit: must be from 1 to %d", maxPage)}
+		return tool.Result{}, &tool.Error{
+			Class:   tool.InvalidArguments,
+			Message: fmt.Sprintf("limit: must be 1 or more; at most %d characters are returned", maxPage),
+		}
 	}
 	found, unknown := r.replayed.artifacts.find(arguments.Name)
 	if unknown != nil {

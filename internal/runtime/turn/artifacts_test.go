@@ -50,7 +50,7 @@ func TestReadArtifact(t *testing.T) {
 		},
 		"limit 0": {
 			"a page has at least one character", `{"name":"call-1-1","limit":0}`, false,
-			"error (invalid_arguments): limit: must be from 1 to 10000",
+			"error (invalid_arguments): limit: must be 1 or more; at most 10000 characters are returned",
 		},
 		"unknown name": {
 			"the error lists the known artifacts", `{"name":"call-9-9"}`, false,
