@@ -4,7 +4,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"runtime/debug"
 	_ "time/tzdata" // the image has no time zone files
 
 	"github.com/go-logr/logr"
@@ -18,20 +17,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/drain"
 	"github.com/capstan-dev/capstan/internal/installation"
 	"github.com/capstan-dev/capstan/internal/manager"
+	"github.com/capstan-dev/capstan/internal/memory"
 )
 
 // version is set by the build.
 var version = "dev"
 
-// gcPercent is the value of GOGC if the environment does not set it. Go's default of 100 doubles the memory of a
-// thousand Turns that wait for models. 50 halves that overhead and costs little CPU time, because a manager mostly
-// waits for models, too.
-const gcPercent = 50
-
 func main() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
 	var o manager.Options
 	cmd := command(&o)
 	if err := cmd.Execute(); err != nil {
@@ -90,7 +82,9 @@ and the remaining Turns are handed back.`,
 				return fmt.Errorf("no cluster is configured: set --kubeconfig, or run in a Pod: %w", err)
 			}
 			cfg.UserAgent = "capstan-manager/" + version
-			return manager.Run(ctrl.SetupSignalHandler(), *o, cfg, log)
+			ctx := ctrl.SetupSignalHandler()
+			go memory.LimitGarbage(ctx)
+			return manager.Run(ctx, *o, cfg, log)
 		},
 	}
 	o.AddFlags(cmd.Flags())
