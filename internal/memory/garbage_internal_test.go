@@ -46,7 +46,6 @@ func TestLimitGarbage(t *testing.T) {
 		held := make([]byte, 400*mebibyte)
 		check(20, "with 400 MiB of live memory")
 		runtime.KeepAlive(held)
-		held = nil
 		check(50, "after that memory was freed")
 		cancel()
 		<-done

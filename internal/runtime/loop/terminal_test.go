@@ -108,7 +108,8 @@ func TestTerminalResultFitsTheSchema(t *testing.T) {
 	}{
 		"fits": {
 			"the result is the answer", `{"order":7}`, `{"order":7}`,
-			loop.End{Reason: loop.ToolEnded, Message: `the tool "save" ended the turn`}, 1,
+			loop.End{Reason: loop.ToolEnded, Message: `the tool "save" ended the turn`},
+			1,
 		},
 		"lacks a property":   {"the result has no order", `{"number":7}`, answer, answered, 2},
 		"is of another type": {"the result is a list", `[{"order":7}]`, answer, answered, 2},
