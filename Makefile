@@ -298,7 +298,10 @@ deploy: ## Install CRDs and the manager (image IMG) into the cluster of your kub
 	$(KUBECTL) kustomize config/default | sed 's|image: capstan-dev/capstan:.*|image: $(IMG)|' | $(KUBECTL) apply --server-side -f -
 
 .PHONY: undeploy
-undeploy: ## Delete the manager, its roles and policies, but keep the CRDs, Turns and the journal. ALL=1 also deletes the CRDs, all objects of capstan.dev, the journal and the namespace capstan-system.
+undeploy: ## Stop the manager, then delete it with its ServiceAccount, Services, NetworkPolicy and policies, and all roles, also those of people. Keep the CRDs, Turns and the journal. ALL=1 also deletes the CRDs, all objects of capstan.dev, the journal and the namespace capstan-system.
+	@# The manager hands its Turns back while it still has its permissions, which kubectl delete would remove first.
+	$(KUBECTL) -n capstan-system get deployment/capstan-manager --ignore-not-found -o name | xargs -r $(KUBECTL) -n capstan-system scale --replicas=0
+	$(KUBECTL) -n capstan-system wait pods -l app.kubernetes.io/name=capstan,app.kubernetes.io/component=manager --for=delete --timeout=5m
 	$(KUBECTL) kustomize config/default | $(if $(filter 1,$(ALL)),cat,awk -f hack/undeploy.awk) | $(KUBECTL) delete --ignore-not-found -f -
 
 .PHONY: clean

@@ -148,30 +148,31 @@ func template(_ context.Context, values ...string) ([]byte, error) {
 // templateOver renders the chart over the text of the values.yaml of an earlier chart, like helm upgrade
 // --reuse-values. If earlier is empty, the defaults of the chart itself apply.
 func templateOver(earlier string, values ...string) ([]byte, error) {
-	a, err := render(earlier, values...)
+	a, err := render("capstan-system", earlier, values...)
 	return []byte(a.Manifest), err
 }
 
-// notesOver is like templateOver, but returns the NOTES.
-func notesOver(t *testing.T, earlier string, values ...string) string {
+// notesIn returns the NOTES of a release in a namespace.
+func notesIn(t *testing.T, namespace string, values ...string) string {
 	t.Helper()
-	a, err := render(earlier, values...)
+	a, err := render(namespace, "", values...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return a.Notes
 }
 
-// render returns the manifest and the NOTES of the chart, like templateOver. It renders the same values only once.
-func render(earlier string, values ...string) (answer, error) {
+// render returns the manifest and the NOTES of the chart for a release in a namespace, like templateOver. It renders the
+// same values only once.
+func render(namespace, earlier string, values ...string) (answer, error) {
 	r := renderer
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	key := strings.Join(append([]string{earlier}, values...), "\x00")
+	key := strings.Join(append([]string{namespace, earlier}, values...), "\x00")
 	a, ok := r.known[key]
 	if !ok {
 		all := request{
-			Chart: "capstan", Release: "capstan", Namespace: "capstan-system", KubeVersion: kubeVersion,
+			Chart: "capstan", Release: "capstan", Namespace: namespace, KubeVersion: kubeVersion,
 			Earlier: earlier, Set: values,
 		}
 		if err := errors.Join(r.in.Encode(all), r.out.Decode(&a)); err != nil {

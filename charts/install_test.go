@@ -214,8 +214,19 @@ func TestInstallUpgradeAndUninstall(t *testing.T) {
 	c.check(t, "capstan-manager", inServedNamespace)
 	c.checkPolicy(t, "capstan-manager", "capstan-toolapprovals")
 
-	// make undeploy keeps the CRDs, the Turns and their journal.
-	if _, err := output(t.Context(), "make", "-C", "..", "undeploy", "KUBECTL="+kubectlPath+" --kubeconfig "+c.Kubeconfig); err != nil {
+	// make undeploy keeps the CRDs, the Turns and their journal. The manager has its permissions until its Pods have ended.
+	c.run(t, kubectlPath, "-n", "capstan-system", "run", "manager", "--image=capstan",
+		"--labels=app.kubernetes.io/name=capstan,app.kubernetes.io/component=manager")
+	undeployed := make(chan error, 1)
+	go func() {
+		_, err := output(t.Context(), "make", "-C", "..", "undeploy", "KUBECTL="+kubectlPath+" --kubeconfig "+c.Kubeconfig)
+		undeployed <- err
+	}()
+	c.run(t, kubectlPath, "-n", "capstan-system", "wait", "deployment/capstan-manager", "--for=jsonpath={.spec.replicas}=0",
+		"--timeout=1m")
+	c.check(t, "capstan-manager", inOwnNamespace)
+	c.run(t, kubectlPath, "-n", "capstan-system", "delete", "pod", "manager")
+	if err := <-undeployed; err != nil {
 		t.Fatal(err)
 	}
 	for query, want := range map[string]string{

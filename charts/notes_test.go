@@ -1,6 +1,7 @@
 package charts_test
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"slices"
@@ -173,41 +174,54 @@ func TestNotesMatchRelease(t *testing.T) {
 		authorization = "metrics.podMonitor.authorization"
 		address       = "--server https://"
 		pull          = "patch serviceaccount default"
+		elsewhere     = "need --manager-namespace"
+		whoami        = "kubectl auth whoami"
+		egress        = "networkPolicy.egress must allow connections to the Pods of the example:"
 	)
 	for name, tc := range map[string]struct {
 		values        []string
 		want, wantNot []string
+		namespace     string // default capstan-system
 	}{
-		"Default": {nil, []string{"metrics.readers", reader}, []string{authorization, address, pull}},
-		"Readers": {[]string{"metrics.readers[0].name=p,metrics.readers[0].namespace=m"}, nil, []string{reader}},
-		"NoRoles": {
-			[]string{"rbac.create=false"},
-			[]string{"a ClusterRole with the verb get for the path /metrics"},
-			[]string{"metrics.readers", reader},
+		"Default": {
+			want: []string{"metrics.readers", reader}, wantNot: []string{authorization, address, pull, elsewhere, whoami, egress},
 		},
-		"NoMetrics":    {[]string{"rbac.create=false,metrics.enabled=false"}, nil, []string{"/metrics", reader}},
-		"Unauthorized": {[]string{"metrics.podMonitor.enabled=true"}, []string{"WARNING", authorization}, nil},
+		"Readers": {values: []string{"metrics.readers[0].name=p,metrics.readers[0].namespace=m"}, wantNot: []string{reader}},
+		"NoRoles": {
+			values:  []string{"rbac.create=false"},
+			want:    []string{"a ClusterRole with the verb get for the path /metrics"},
+			wantNot: []string{"metrics.readers", reader},
+		},
+		"NoMetrics":    {values: []string{"rbac.create=false,metrics.enabled=false"}, wantNot: []string{"/metrics", reader}},
+		"Unauthorized": {values: []string{"metrics.podMonitor.enabled=true"}, want: []string{"WARNING", authorization}},
 		"Authorized": {
-			[]string{
+			values: []string{
 				"metrics.podMonitor.enabled=true,metrics.podMonitor.authorization.credentials.name=x," +
 					"metrics.podMonitor.authorization.credentials.key=token",
 			},
-			nil,
-			[]string{authorization},
+			wantNot: []string{authorization},
 		},
 		"ReadAPI": {
-			[]string{"readAPI.enabled=true,readAPI.tlsSecret=x"},
-			[]string{address, "get service capstan-read", "capstan logs"},
-			nil,
+			values: []string{"readAPI.enabled=true,readAPI.tlsSecret=x"},
+			want:   []string{address, "get service capstan-read", "capstan logs"},
 		},
 		"PullSecret": {
-			[]string{"imagePullSecrets[0].name=registry,imagePullSecrets[1].name=mirror", "watchNamespaces={team}"},
-			[]string{`kubectl -n team patch serviceaccount default -p '{"imagePullSecrets":[{"name":"registry"},{"name":"mirror"}]}'`},
-			nil,
+			values: []string{"imagePullSecrets[0].name=registry,imagePullSecrets[1].name=mirror", "watchNamespaces={team}"},
+			want:   []string{`kubectl -n team patch serviceaccount default -p '{"imagePullSecrets":[{"name":"registry"},{"name":"mirror"}]}'`},
+		},
+		"Elsewhere": {namespace: "agents", want: []string{elsewhere + " agents", "helm test capstan --namespace agents"}},
+		"ElsewhereWithReadAPI": {
+			namespace: "agents", values: []string{"readAPI.enabled=true,readAPI.tlsSecret=x"}, want: []string{address},
+			wantNot: []string{elsewhere},
+		},
+		"RequesterRequired": {values: []string{"requesterPolicy.required=true"}, want: []string{whoami}},
+		"Egress": {
+			values: []string{"networkPolicy.enabled=true,networkPolicy.egress[0].ports[0].port=443", "watchNamespaces={team}"},
+			want:   []string{egress + " TCP ports 8089 and 8090 in namespace team."},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			notes := notesOver(t, "", tc.values...)
+			notes := notesIn(t, cmp.Or(tc.namespace, "capstan-system"), tc.values...)
 			for _, text := range tc.want {
 				if !strings.Contains(notes, text) {
 					t.Errorf("NOTES do not contain %q:\n%s", text, notes)

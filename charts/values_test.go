@@ -177,6 +177,10 @@ func TestInvalidValuesAreRejected(t *testing.T) {
 		"SamePort":        {[]string{"metrics.port=8081"}, []string{"metrics.port and health.port must differ"}},
 		"PlainReadPort":   {[]string{"metrics.port=8082"}, []string{"metrics.port must not be 8082", "127.0.0.1:8082"}},
 		"PlainReadProbes": {[]string{"health.port=8082"}, []string{"health.port must not be 8082", "127.0.0.1:8082"}},
+		"ReadAPIOfSeveralJournals": {
+			[]string{"readAPI.enabled=true,readAPI.tlsSecret=x,replicas=2,persistence.enabled=false"},
+			[]string{"readAPI.enabled with 2 replicas needs store.url"},
+		},
 		"PlainReadTLS": {
 			[]string{"readAPI.enabled=true,readAPI.tlsSecret=x,readAPI.port=8082"},
 			[]string{"readAPI.port must not be 8082", "127.0.0.1:8082"},

@@ -21,8 +21,8 @@ invisible characters are shown as escapes.
 
 You decide as the user of your kubeconfig or --token. %[1]s requires get on turns, create on toolapprovals
 and, for the arguments, get on turns/log. The ClusterRole with the label capstan.dev/role=approver grants
-these permissions. To read the arguments you also need the permissions for the forwarded port (see capstan
-logs), which this ClusterRole does not include.
+these permissions. Unless you set --server, you also need the permissions for the forwarded port (see
+capstan logs) to read the arguments. This ClusterRole does not include them.
 
 If several calls are pending, %[1]s asks about them one by one, or with --all about all together. Without
 a terminal, -y replaces the confirmation, and --call or --all must select the calls if there are several.

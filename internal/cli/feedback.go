@@ -15,8 +15,8 @@ of the Turn's Agent. You have one feedback for each Turn: a new one replaces it.
 score do not get worse, and that answers with a bad score change.
 
 In a cluster, feedback requires create on turns/feedback, which the ClusterRole with the label
-capstan.dev/role=turn-author grants, and the permissions for the forwarded port (see capstan logs), which this
-ClusterRole does not include. With --data-dir, the feedback is stored with the Turns that capstan run keeps in that
+capstan.dev/role=turn-author grants. Unless you set --server, it also requires the permissions for the forwarded port
+(see capstan logs), which this ClusterRole does not include. With --data-dir, the feedback is stored with the Turns that capstan run keeps in that
 directory, under the name of your user on this machine.
 
 Exit codes:

@@ -63,6 +63,15 @@ capstan-toolapprovals
 {{- end -}}
 {{- end -}}
 
+{{/* The version in which the API server serves MutatingAdmissionPolicies, or nothing. */}}
+{{- define "capstan.mutationVersion" -}}
+{{- $version := "" -}}
+{{- range list "v1beta1" "v1" -}}
+{{- if $.Capabilities.APIVersions.Has (printf "admissionregistration.k8s.io/%s/MutatingAdmissionPolicy" .) -}}{{- $version = . -}}{{- end -}}
+{{- end -}}
+{{- $version -}}
+{{- end -}}
+
 {{/* The name of the policy for requesters, and of its binding: of this release, or of config/policy. */}}
 {{- define "capstan.requesterPolicyName" -}}
 {{- if .Values.requesterPolicy.install -}}
@@ -192,6 +201,9 @@ subjects:
 {{- with $v.readAPI -}}
 {{- if and .enabled (not .tlsSecret) -}}
 {{- fail "readAPI.enabled needs readAPI.tlsSecret: clients must not send their tokens unencrypted" -}}
+{{- end -}}
+{{- if and .enabled (gt (int $v.replicas) 1) (not $v.store.url) -}}
+{{- fail (printf "readAPI.enabled with %d replicas needs store.url: each Pod has its own journals, and the Service of the read API may choose one without the journals of a request" (int $v.replicas)) -}}
 {{- end -}}
 {{- if and .enabled (or (eq (int .port) (int $v.health.port)) (and $v.metrics.enabled (eq (int .port) (int $v.metrics.port)))) -}}
 {{- fail (printf "readAPI.port must differ from health.port and metrics.port, got %d" (int .port)) -}}
