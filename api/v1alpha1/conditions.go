@@ -34,12 +34,13 @@ const (
 	ReasonHeaderRefused = "HeaderRefused"
 	// ReasonCredentialsRejected means that the endpoint refused the credentials (HTTP 401 or 403).
 	ReasonCredentialsRejected = "CredentialsRejected"
-	// ReasonEndpointUnreachable means that the endpoint could not be reached, or answered with a server error. Agents
-	// stay Ready, and each Turn sends its requests anyway, with its retries and its chain of models. While the object
-	// is new, Turns wait.
+	// ReasonEndpointUnreachable means that the endpoint could not be reached, or answered with a server error. While
+	// the object is new, an Agent is not Ready, and its Turns wait, if no other model of its chain answers, or if no
+	// tools of the ToolServer are known. After that, Agents stay Ready, and each Turn sends its requests anyway, with
+	// its retries and its chain of models.
 	ReasonEndpointUnreachable = "EndpointUnreachable"
-	// ReasonAddressRefused is set on ModelProvider and ToolServer. It means that the manager must not connect
-	// to the address. Agents stay Ready, as with EndpointUnreachable.
+	// ReasonAddressRefused is set on ModelProvider and ToolServer. It means that the manager must not connect to the
+	// address. Agents stay Ready, even while the object is new, and each Turn tries the address itself.
 	ReasonAddressRefused = "AddressRefused"
 )
 
@@ -82,12 +83,13 @@ const (
 )
 
 // Reasons of a ToolServer's Ready condition, in addition to those of a ModelProvider's. With SecretNotFound,
-// HostNotAllowed and HeaderRefused no request was sent: if none of the server's tools are known, its Agents are not
-// Ready. With all other reasons Agents stay Ready, and calls of the server's tools fail as unavailable, unless the
-// server is new: see ToolServerNotReady.
+// HostNotAllowed and HeaderRefused, its Agents are not Ready if none of the server's tools are known. With
+// TooManyObjects, its Agents are never Ready, because the cache has dropped the known tools. With all other reasons,
+// including InvalidCompensation, Agents stay Ready, unless the server is new: see ToolServerNotReady. Each Turn then
+// asks the server itself, and calls that do not reach it fail as unavailable.
 const (
 	// ReasonInvalidCompensation means that an expression of spec.tools[].compensation cannot be used; the message names
-	// its line and column. The server was not asked.
+	// its line and column. The check did not ask the server, but Turns use its tools.
 	ReasonInvalidCompensation = "InvalidCompensation"
 	// ReasonProtocolError means that the server answered, but not as an MCP server.
 	ReasonProtocolError = "ProtocolError"
@@ -125,14 +127,14 @@ const (
 	// because each Turn tries the endpoints itself.
 	ConditionModelsResolved = "ModelsResolved"
 
-	// ConditionToolsResolved is True when all ToolServers and sub-agents that the Agent names exist, and each
-	// server was asked for its tools. It stays True if a server cannot be reached, unless that server is new and
+	// ConditionToolsResolved is True when all ToolServers and sub-agents that the Agent names exist, and no ToolServer
+	// is a reason for ToolServerNotReady. It stays True if a server cannot be reached, unless that server is new and
 	// none of its tools are known.
 	ConditionToolsResolved = "ToolsResolved"
 	// ReasonToolServerNotFound means that a ToolServer does not exist.
 	ReasonToolServerNotFound = "ToolServerNotFound"
 	// ReasonToolServerNotReady means that none of a ToolServer's tools are known, because it was not asked for its
-	// tools yet, or is new and could not be reached.
+	// tools yet, is new and could not be reached, or does not fit into the manager's memory (TooManyObjects).
 	ReasonToolServerNotReady = "ToolServerNotReady"
 	// ReasonSubAgentNotFound means that a sub-agent does not exist.
 	ReasonSubAgentNotFound = "SubAgentNotFound"
@@ -180,7 +182,7 @@ const (
 	// namespace: the PromptProfile, a ToolServer, a sub-agent, or a ModelProvider if no model of the chain can be used.
 	ReasonReferenceNotAllowed = "ReferenceNotAllowed"
 	// ReasonProviderNotReady means that no model of the chain can be used: each ModelProvider lacks usable credentials,
-	// was not checked yet, or is new and could not be reached.
+	// was not checked yet, is new and could not be reached, or does not fit into the manager's memory (TooManyObjects).
 	ReasonProviderNotReady = "ProviderNotReady"
 	// ReasonUnsupportedParameter means that a model cannot fulfill a parameter of the Agent.
 	ReasonUnsupportedParameter = "UnsupportedParameter"

@@ -265,7 +265,7 @@ type ToolServerStatus struct {
 	// +kubebuilder:validation:MaxItems=256
 	Tools []DiscoveredTool `json:"tools,omitempty"`
 
-	// lastDiscoveryTime is the time at which the list of tools last changed.
+	// lastDiscoveryTime is the time at which a check first found tools, or last found other tools than before.
 	// +optional
 	LastDiscoveryTime *metav1.Time `json:"lastDiscoveryTime,omitempty"`
 }

@@ -35,8 +35,8 @@ type toolFindings struct {
 	offers []tool.Offer
 	// missingServers and missingAgents name ToolServers and sub-agents that do not exist. refused says which
 	// ToolServers and sub-agents of other namespaces may not be used. unasked names ToolServers whose tools are not
-	// known yet, because the servers have not been asked or are new and do not answer. notes holds further remarks for
-	// people.
+	// known, because the servers have not been asked, are new and do not answer, or were dropped by the cache. notes
+	// holds further remarks for people.
 	missingServers, missingAgents, refused, unasked, notes []string
 	// after is the time until the next check; 0 if an event will start the next check.
 	after time.Duration
@@ -46,8 +46,8 @@ type toolFindings struct {
 // now. It takes the tools of a server from the status of the ToolServer, and sends no requests to the server.
 //
 // An unreachable server does not make the Agent unready. Calls of its tools fail. If the server was never reached,
-// Turns run without its tools and report this. There are two exceptions: Turns wait for a server that has not been
-// asked yet, and for a new server that may still be starting.
+// Turns run without its tools and report this. There are three exceptions: Turns wait for a server that has not been
+// asked yet, for a new server that may still be starting, and for a ToolServer whose content the cache has dropped.
 func (r *AgentReconciler) resolveTools(ctx context.Context, a *v1alpha1.Agent) (finding, []v1alpha1.ExposedTool, error) {
 	if len(a.Spec.Tools) == 0 {
 		return finding{holds: true, reason: v1alpha1.ReasonResolved, message: "the agent names no tools"}, nil, nil
@@ -91,7 +91,7 @@ func (r *AgentReconciler) addServer(ctx context.Context, found *toolFindings, en
 	why, left := r.awaitedNew("ToolServer", s, c)
 	switch {
 	case !wasAsked(s) && c != nil && c.ObservedGeneration == s.Generation:
-		found.unasked = append(found.unasked, fmt.Sprintf("ToolServer %q could not be asked for its tools yet (%s)", name, c.Reason))
+		found.unasked = append(found.unasked, fmt.Sprintf("the tools of ToolServer %q are not known (%s)", name, c.Reason))
 	case !wasAsked(s):
 		found.unasked = append(found.unasked, fmt.Sprintf("ToolServer %q is not checked yet", name))
 	case !known && why != "":
@@ -113,8 +113,9 @@ func (r *AgentReconciler) addServer(ctx context.Context, found *toolFindings, en
 	return nil
 }
 
-// wasAsked reports whether a server was asked for its tools since its spec last changed, or has listed them before. A
-// server whose Secret is missing was not asked.
+// wasAsked reports whether a server was asked for its tools since its spec last changed, or has listed them before. It
+// returns false for a server whose Secret is missing, and for one whose content the cache has dropped, because its
+// tools are then unknown. It returns true for a server with InvalidCompensation, whose tools Turns use.
 func wasAsked(s *v1alpha1.ToolServer) bool {
 	c := ready(s.Status.Conditions, s.Generation)
 	return s.Status.LastDiscoveryTime != nil || c != nil && !sendsNoRequest(c.Reason)

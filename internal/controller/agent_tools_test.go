@@ -229,7 +229,7 @@ func TestToolsOfAnAgent(t *testing.T) {
 		"a server that lacks its Secret": {
 			"it could not be asked: its Secret may be applied later", subAgent("desk", ofServer("new")),
 			[]client.Object{altered(newServer("new"), neverReached(v1alpha1.ReasonSecretNotFound))},
-			`ToolServerNotReady: ToolServer "new" could not be asked for its tools yet (SecretNotFound)`, true, nil,
+			`ToolServerNotReady: the tools of ToolServer "new" are not known (SecretNotFound)`, true, nil,
 		},
 		"a changed server whose tools are known": {
 			"each turn asks the server itself, and uses the known tools if that fails",

@@ -78,7 +78,9 @@ func secretFinding(err *secrets.Error) finding {
 	return f
 }
 
-// sendsNoRequest reports whether a reason means that no request was sent, because of the object or its Secrets.
+// sendsNoRequest reports whether a reason means that no request was sent, because of the object's Secrets, hosts or
+// headers, or because the cache has dropped the object's content. It returns false for InvalidCompensation, although no
+// request was sent: Turns use the tools of such a server.
 func sendsNoRequest(reason string) bool {
 	return reason == v1alpha1.ReasonSecretNotFound || reason == v1alpha1.ReasonHostNotAllowed ||
 		reason == v1alpha1.ReasonHeaderRefused || reason == v1alpha1.ReasonTooManyObjects

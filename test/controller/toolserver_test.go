@@ -296,7 +296,7 @@ var _ = Describe("A Turn whose ToolServer is new", func() {
 				o.Spec.CredentialsRef = &v1alpha1.SecretKeyReference{Name: "tickets", Key: "token"}
 			}))...)
 		awaitText(ctx, s, &v1alpha1.Turn{}, "early", message, Equal(
-			`Agent "support" is not ready: ToolServer "tickets" could not be asked for its tools yet (SecretNotFound)`))
+			`Agent "support" is not ready: the tools of ToolServer "tickets" are not known (SecretNotFound)`))
 		s.create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "tickets"}, StringData: map[string]string{"token": "right-token"}})
 		t := s.awaitState(ctx, "early", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Preparation.ToolCount).To(BeEquivalentTo(2), "search_tickets and read_artifact")
