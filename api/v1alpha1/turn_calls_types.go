@@ -60,7 +60,8 @@ type ToolCallOutcome string
 const (
 	// ToolCallSucceeded means that the tool gave a result.
 	ToolCallSucceeded ToolCallOutcome = "Succeeded"
-	// ToolCallFailed means that the tool was called and gave no result.
+	// ToolCallFailed means that the call was attempted and did not succeed: the tool could not be reached, gave no
+	// result in time, or returned an error, or the Turn ended during the call.
 	ToolCallFailed ToolCallOutcome = "Failed"
 	// ToolCallRefused means that the tool was not called. The model received the reason, unless the Turn ended before.
 	ToolCallRefused ToolCallOutcome = "Refused"
@@ -72,7 +73,8 @@ const (
 	ToolCallPending ToolCallOutcome = "Pending"
 )
 
-// ToolCallRecord is a tool call that the model requested, with its outcome.
+// ToolCallRecord is a tool call of the Turn, with its outcome. The model requested the call, or Capstan made it by
+// itself: it called a context pack, or undid a call.
 type ToolCallRecord struct {
 	// callID is the ID of the call, at most 128 characters, and unique within the Turn. The model assigns the ID, but
 	// Capstan replaces an ID that is empty, too long or repeated.
@@ -91,8 +93,9 @@ type ToolCallRecord struct {
 	// +kubebuilder:validation:Minimum=0
 	Step int32 `json:"step"`
 
-	// outcome is the outcome of the call. Succeeded: the tool gave a result. Failed: the tool was called and gave no
-	// result. Refused: the tool was not called, and the model received the reason, unless the Turn ended before.
+	// outcome is the outcome of the call. Succeeded: the tool gave a result. Failed: the call was attempted and did not
+	// succeed: the tool could not be reached, gave no result in time, or returned an error, or the Turn ended during
+	// the call. Refused: the tool was not called, and the model received the reason, unless the Turn ended before.
 	// Unknown: the call may or may not have been made. Reused: the result of an earlier read-only call with the same
 	// arguments was used again. Pending: the call has not ended.
 	// +required

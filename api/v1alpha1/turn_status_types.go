@@ -162,8 +162,8 @@ type TurnStatus struct {
 	// +optional
 	Steps *StepCounts `json:"steps,omitempty"`
 
-	// toolCalls are the newest tool calls that the model has requested, oldest first: at most 50, and at most 16 KiB.
-	// The journal has all calls.
+	// toolCalls are the newest tool calls of the Turn, oldest first: at most 50, and at most 16 KiB. Calls that Capstan
+	// made by itself, such as those of context packs, are listed, too. The journal has all calls.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=50

@@ -47,7 +47,7 @@ func (s *State) stateOf(step, place int, c model.ToolCall) CallState {
 	return state
 }
 
-// ToolCalls returns the number of calls that were made or were about to be made.
+// ToolCalls returns the number of calls whose intent is in the journal, whether or not the call was then made.
 func (s *State) ToolCalls() int {
 	n := 0
 	for _, i := range s.Intents {

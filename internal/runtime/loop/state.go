@@ -120,7 +120,8 @@ type Outcome string
 const (
 	// Succeeded means that the tool returned a result.
 	Succeeded Outcome = "Succeeded"
-	// Failed means that the tool was called and returned no result.
+	// Failed means that the call was attempted and did not succeed: the tool could not be reached, gave no result in
+	// time, or returned an error, or the Turn ended during the call.
 	Failed Outcome = "Failed"
 	// Refused means that the tool was not called.
 	Refused Outcome = "Refused"

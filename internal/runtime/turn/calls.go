@@ -20,7 +20,8 @@ type tally struct {
 	// unsent is the number of requests that were never sent. steps is the number of steps so far, including the extra
 	// step that is requested when the step limit is reached.
 	unsent, steps int
-	// calls are in the order in which the model requested them. index has the index of each call in calls.
+	// calls are in the order in which the model requested them, or Capstan made them. index has the index of each call
+	// in calls.
 	calls []CallRecord
 	index map[callKey]int
 	// repaired is the set of calls whose arguments were repaired.

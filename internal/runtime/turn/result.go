@@ -161,8 +161,8 @@ type Counts struct {
 	// is the number of requests among them that repeated an earlier one.
 	ModelRequests int `json:"modelRequests"`
 	ModelRetries  int `json:"modelRetries"`
-	// ToolCalls is the number of calls that were made or intended. UnknownOutcomes is the number of calls whose
-	// outcome is unknown.
+	// ToolCalls is the number of calls whose intent is in the journal, whether or not the call was then made.
+	// UnknownOutcomes is the number of calls whose outcome is unknown.
 	ToolCalls       int `json:"toolCalls,omitempty"`
 	UnknownOutcomes int `json:"unknownOutcomes,omitempty"`
 	// ToolRepairs is the number of calls whose arguments were repaired. ToolRetries is the number of calls that
