@@ -479,10 +479,10 @@ type AgentStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions are the conditions of the agent. ProfileResolved, ModelsResolved and ToolsResolved are about the
-	// objects that the agent refers to. Ready is True if all three are True. JudgesResolved is about spec.evaluation,
-	// LearningResolved about spec.memory.learning, and EmbeddingsResolved about spec.embeddings; each is absent if its
-	// field is absent, and is not part of Ready. Stalled is True if only a change of the agent can make it Ready, and
-	// absent otherwise.
+	// objects that the agent refers to. Ready is True if all three are True and the rules of spec.redaction can be
+	// used. JudgesResolved is about spec.evaluation, LearningResolved about spec.memory.learning, and
+	// EmbeddingsResolved about spec.embeddings; each is absent if its field is absent, and is not part of Ready.
+	// Stalled is True if only a change of the agent can make it Ready, and absent otherwise.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -219,7 +219,8 @@ const (
 	ConditionPrepared = "Prepared"
 	// ConditionExecuted says whether the model gave a usable answer.
 	ConditionExecuted = "Executed"
-	// ConditionFinalized says whether the record of the Turn is complete.
+	// ConditionFinalized says whether usage, cost, citations and decision record of the Turn are complete, and whether
+	// no evaluation of the answer and no learning from the Turn has failed since its end.
 	ConditionFinalized = "Finalized"
 	// ConditionJournalLost is True after a run found that the journal of earlier runs was lost, even if the Turn
 	// started over. Without such a loss it is absent.
@@ -281,8 +282,8 @@ const (
 	TurnReasonModelFailed = "ModelFailed"
 	// TurnReasonStepLimitExceeded means that the Turn used all its steps; the result is the best answer so far.
 	TurnReasonStepLimitExceeded = "StepLimitExceeded"
-	// TurnReasonBudgetExceeded means that the Turn needed more tokens or a higher cost than it, its Session or a Budget
-	// allows.
+	// TurnReasonBudgetExceeded means that the limits of the Turn, its Session or a Budget do not allow the next request
+	// or call, or that the conversation needs more memory than one Turn may have. The message says which.
 	TurnReasonBudgetExceeded = "BudgetExceeded"
 	// TurnReasonSessionClosed means that the budget of the Turn's Session was used up before the Turn began.
 	TurnReasonSessionClosed = "SessionClosed"
@@ -312,16 +313,18 @@ const (
 	// prompt, because an object that the prompt needs does not exist. Succeeded says which. The condition
 	// disappears when the Turn is bound again.
 	TurnReasonNotPrepared = "NotPrepared"
-	// TurnReasonFinalized is set on Finalized. It means that the record is complete.
+	// TurnReasonFinalized is set on Finalized=True. It means that the record is complete, and that nothing has failed
+	// since the end of the Turn.
 	TurnReasonFinalized = "Finalized"
-	// TurnReasonPartiallyFinalized is set on Finalized. It means that a part of the record is missing; the message
-	// names it.
+	// TurnReasonPartiallyFinalized is set on Finalized=False. It means that a part of the record is missing; the
+	// message names it.
 	TurnReasonPartiallyFinalized = "PartiallyFinalized"
-	// TurnReasonEvaluationFailed is set on Finalized. It means that a judge failed after the Turn had ended, so an
-	// evaluation of the answer is missing. The answer and the record are complete.
+	// TurnReasonEvaluationFailed is set on Finalized=False. It means that a judge failed after the Turn had ended, so
+	// an evaluation of the answer is missing. The answer and the record are complete.
 	TurnReasonEvaluationFailed = "EvaluationFailed"
-	// TurnReasonLearningFailed is set on Finalized. It means that the extraction of memories or the learner failed
-	// after the Turn had ended. The message says why. The answer and the record are complete.
+	// TurnReasonLearningFailed is set on Finalized=False. It means that the extraction of memories failed after the
+	// Turn had ended, or that the observation of the Turn could not be stored. The message says why. The answer and the
+	// record are complete.
 	TurnReasonLearningFailed = "LearningFailed"
 	// TurnReasonOtherStore is set on JournalLost. It means that the executor uses another store than the earlier
 	// runs. For example, an emptyDir is replaced together with its Pod.

@@ -26,8 +26,8 @@ const (
 	StopUndoIncomplete StopReason = "UndoIncomplete"
 	// StopMaxSteps means that the Turn used all its steps. Its result is the best answer so far.
 	StopMaxSteps StopReason = "MaxSteps"
-	// StopBudget means that the Turn, or its Session, has used up its tokens or its cost, or that the next request
-	// would have exceeded them.
+	// StopBudget means that the limits of the Turn, its Session or a Budget do not allow the next request or call, or
+	// that the conversation needs more memory than one Turn may have.
 	StopBudget StopReason = "Budget"
 	// StopMaxOutputTokens means that the answer was cut off at a limit of its length.
 	StopMaxOutputTokens StopReason = "MaxOutputTokens"

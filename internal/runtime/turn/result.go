@@ -36,7 +36,8 @@ const (
 	StopUndoIncomplete Stop = "UndoIncomplete"
 	// StopMaxSteps means that the Turn used all its steps, and that the model then answered with what it knew.
 	StopMaxSteps Stop = "MaxSteps"
-	// StopBudget means that the next request would have exceeded the budget.
+	// StopBudget means that the limits of the Turn, its Session or a Budget do not allow the next request or call, or
+	// that the conversation needs more memory than one Turn may have.
 	StopBudget Stop = "Budget"
 	// StopMaxOutputTokens means that the answer was cut off at a limit of its length.
 	StopMaxOutputTokens Stop = "MaxOutputTokens"
