@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	// observeTimeout limits the time of the learner for one Turn.
+	// observeTimeout limits the time in which the learner stores the observation of one Turn.
 	observeTimeout = 5 * time.Second
 	// memoryTokens is the estimated number of tokens of the longest memory, at four characters for each token.
 	memoryTokens = memories.MaxText / 4
@@ -197,15 +197,15 @@ func (l *learning) about(ctx context.Context) (about memories.Memory, o done, ok
 	return about, done{}, true
 }
 
-// observe passes the Turn to the learner, and waits at most observeTimeout for it. If the learner fails, the work
-// continues.
+// observe lets the learner store an observation of the Turn, and waits at most observeTimeout for it. If this fails,
+// the work continues.
 func (l *learning) observe(ctx context.Context, about memories.Memory) {
 	err := l.callLearner(ctx, translate.Observation(&l.turn, about))
 	if err != nil {
 		metrics.LearningSkipped(l.task.Namespace, "ObservationFailed")
-		l.Log.Error(err, "Failed to observe a turn", "namespace", l.task.Namespace, "turn", l.task.Turn,
+		l.Log.Error(err, "Failed to store the observation of a turn", "namespace", l.task.Namespace, "turn", l.task.Turn,
 			"requester", l.task.Requester)
-		l.addFailure("the learner failed: see the log of the executor")
+		l.addFailure("the observation of the Turn could not be stored: see the log of the executor")
 	}
 }
 
@@ -215,9 +215,9 @@ func (l *learning) callLearner(ctx context.Context, observation memories.Observa
 	select {
 	case l.observing <- struct{}{}:
 	default:
-		return fmt.Errorf("the learner is not called, because %d earlier calls have not returned", cap(l.observing))
+		return fmt.Errorf("it is not attempted, because %d earlier attempts have not ended", cap(l.observing))
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, observeTimeout, fmt.Errorf("the learner did not return within %s", observeTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, observeTimeout, fmt.Errorf("it took longer than %s", observeTimeout))
 	defer cancel()
 	ended := make(chan error, 1) // buffered, so that the goroutine ends whether or not the task still waits
 	go func() {
@@ -225,7 +225,7 @@ func (l *learning) callLearner(ctx context.Context, observation memories.Observa
 		defer func() {
 			if recover() != nil { // the value may contain a part of the conversation
 				l.logPanic()
-				err = errors.New("the learner failed because of a bug in Capstan")
+				err = errors.New("it failed because of a bug in Capstan")
 			}
 			<-l.observing
 			ended <- err

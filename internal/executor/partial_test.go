@@ -443,9 +443,10 @@ func (brokenLearner) Observe(context.Context, memories.Observation) error {
 	return errors.New("the disk is full")
 }
 
-// TestLearnerFailureIsReportedIfLearningIsSkipped checks that the status says that the learner failed, even if nothing
-// is learned from the Turn for another reason.
+// TestLearnerFailureIsReportedIfLearningIsSkipped checks that the status says that the observation could not be stored,
+// even if nothing is learned from the Turn for another reason.
 func TestLearnerFailureIsReportedIfLearningIsSkipped(t *testing.T) {
+	const notStored = "the observation of the Turn could not be stored"
 	for why, change := range map[task.Skip]func(a *v1alpha1.Agent){
 		task.TokenLimit: func(a *v1alpha1.Agent) { a.Spec.Memory.Learning.MaxTokensPerDay = new(int64(1)) },
 		task.NotEnabled: func(a *v1alpha1.Agent) {
@@ -466,7 +467,7 @@ func TestLearnerFailureIsReportedIfLearningIsSkipped(t *testing.T) {
 				t.Fatalf("the result is %+v, want that it was skipped", k.Result)
 			}
 			c := meta.FindStatusCondition(stored(t, w.Executor).Status.Conditions, v1alpha1.ConditionFinalized)
-			if c == nil || c.Reason != v1alpha1.TurnReasonLearningFailed || !strings.Contains(c.Message, "the learner failed") {
+			if c == nil || c.Reason != v1alpha1.TurnReasonLearningFailed || !strings.Contains(c.Message, notStored) {
 				t.Errorf("the condition is %+v, want that learning failed", c)
 			}
 		})

@@ -43,7 +43,7 @@ type Tasks struct {
 	// Store has the tasks and the memories, and Journal the answers.
 	Store   TaskStore
 	Journal journal.Journal
-	// Learner observes the Turns that are learned from.
+	// Learner stores observations of the Turns that are learned from.
 	Learner memories.Learner
 	// Slots is the maximum number of tasks that are worked on at the same time, at least 1.
 	Slots int

@@ -5,7 +5,8 @@ import "github.com/capstan-dev/capstan/internal/runtime/model"
 var (
 	memoriesLearned = counter("capstan_memories_learned_total", "Memories that were learned from turns, by scope (Session, User).", "scope")
 	memoriesRefused = counter("capstan_memories_refused_total",
-		"Entries in replies of models that were not kept as memories, because they claim another scope or are not in the right form.")
+		"Entries in replies of models that were not kept as memories, because they claim another scope, are not in the right form, "+
+			"or are more than maxPerTurn.")
 	memoriesFailed = counter("capstan_memories_failed_total", "Requests to extract memories to which no model gave a valid reply.")
 	memoryTokens   = counter("capstan_memory_tokens_total",
 		"Tokens used to learn memories from turns, by type (input, output). They are not in capstan_tokens_total.", "type")

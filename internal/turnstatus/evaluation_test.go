@@ -56,7 +56,7 @@ func TestEvaluate(t *testing.T) {
 
 func TestLearningFailed(t *testing.T) {
 	now := time.Date(2026, 6, 11, 12, 0, 0, 0, time.UTC)
-	why := []string{"memories of the scope User: the endpoint is overloaded", "the learner failed"}
+	why := []string{"memories of the scope User: the endpoint is overloaded", "the observation of the Turn could not be stored"}
 	says := "learning from the Turn failed: " + why[0] + "; " + why[1]
 	for before, want := range map[string]string{
 		v1alpha1.TurnReasonFinalized:          says,

@@ -278,10 +278,11 @@ var _ = Describe("An Agent that learns", func() {
 			s.create(ctx, newTurn(name, requestedBy(name)))
 			s.awaitState(ctx, name, v1alpha1.TurnReasonCompleted)
 			t := s.awaitLearningFailure(ctx, name)
-			Expect(finalizedMessage(t)).To(Equal("learning from the Turn failed: the learner failed: see the log of the executor"))
+			Expect(finalizedMessage(t)).To(Equal(
+				"learning from the Turn failed: the observation of the Turn could not be stored: see the log of the executor"))
 		}
 		Expect(m.learned(ctx)(Default)).To(Equal([]string{"User ada: Has an HP 4000.", "User bob: Has an HP 4000."}))
-		Expect(m.logs.String()).To(ContainSubstring("Failed to observe a turn"))
+		Expect(m.logs.String()).To(ContainSubstring("Failed to store the observation of a turn"))
 		Expect(m.logs.String()).NotTo(ContainSubstring("a bug with a secret"), "the value of the panic may be a part of the conversation")
 	},
 		Entry("fails", func(context.Context, <-chan struct{}) error { return errors.New("the disk is gone") }, SpecTimeout(patience)),

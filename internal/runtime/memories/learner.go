@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Learner observes ended Turns.
+// Learner stores observations of ended Turns. It does not learn the memories: a model extracts those.
 type Learner interface {
 	// Observe receives an observation of a Turn. After a failure, it may receive the same observation again. An error
 	// affects neither the Turn nor the memories that are learned from it.

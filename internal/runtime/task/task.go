@@ -173,15 +173,15 @@ type Learned struct {
 	// Scopes are the scopes in which nothing more is learned: their questions have ended, or their memories were
 	// deleted.
 	Scopes []memories.Scope `json:"scopes,omitempty"`
-	// Kept is the number of memories of each scope. Refused is the number of entries in replies of the model that were
-	// invalid, and Unsure the number of entries with too little confidence. Failed is the number of questions without a
-	// usable reply.
+	// Kept is the number of memories of each scope. Refused is the number of entries in replies of the model that have
+	// another scope, are not in the right form, or are too many. Unsure is the number of entries with too little
+	// confidence. Failed is the number of questions without a usable reply.
 	Kept    map[memories.Scope]int `json:"kept,omitempty"`
 	Refused int                    `json:"refused,omitempty"`
 	Unsure  int                    `json:"unsure,omitempty"`
 	Failed  int                    `json:"failed,omitempty"`
-	// Failures are the reasons of failures of the learner and of questions, each in one line without a part of the
-	// conversation.
+	// Failures are the reasons why questions failed, and why the observation of the Turn could not be stored, each in
+	// one line without a part of the conversation.
 	Failures []string `json:"failures,omitempty"`
 	// Usage is the usage of the requests.
 	Usage model.Usage `json:"usage"`
