@@ -12,15 +12,16 @@ import (
 type outcome int
 
 const (
-	// failed means that the run tries again. If it was abandoned, it hands the Turn back instead.
-	failed outcome = iota
+	// tryAgain means that the attempt failed, and the Turn did not: the run makes another attempt. A run that was
+	// abandoned hands the Turn back instead.
+	tryAgain outcome = iota
 	// ended means that the engine has a result.
 	ended
 	// cutOff means that the Turn ends with the data of its status, because its journal cannot be continued.
 	cutOff
 	// superseded means that the Turn no longer belongs to this run.
 	superseded
-	// parked means that the Turn waits for approvals or for the Turns of sub-agents.
+	// parked means that the Turn waits for approvals, for the Turns of sub-agents, or for a Budget.
 	parked
 	// suspended means that the Turn was suspended. It may be parked at the same time.
 	suspended
@@ -53,14 +54,14 @@ func outcomeOf(result *turn.Result, err error, suspends, full bool) outcome {
 		return suspended
 	case interrupted && full:
 		return outOfSpace
-	case waits != nil:
+	case waits != nil: // errors.As has set waits above, even if suspends is false
 		return parked
 	case errors.As(err, &notReady):
 		return unprepared
 	case interrupted, errors.As(err, &notBegun), errors.Is(err, journal.ErrFenced), errors.Is(err, journal.ErrNewer):
-		// A Turn that is bound elsewhere is not changed. One that is still bound here needs an epoch newer than the
-		// journal's.
+		// Handing back changes nothing if the Turn is bound elsewhere. If it is still bound here, the next binding
+		// gives it an epoch that is newer than the journal's.
 		return handedBack
 	}
-	return failed
+	return tryAgain
 }

@@ -38,11 +38,11 @@ func TestOutcomeOf(t *testing.T) {
 		"no input, and bound elsewhere":          {err: &handBackError{errSuperseded}, want: superseded},
 		"another executor has the journal":       {err: journal.ErrFenced, want: handedBack},
 		"journal of a newer version":             {err: journal.ErrNewer, want: handedBack},
-		"store is not available":                 {err: errors.New("no connection"), want: failed},
-		"store is not available, suspended":      {err: errors.New("no connection"), suspends: true, full: true, want: failed},
-		"ConfigMap cannot be read":               {err: &unreadError{errors.New("no connection")}, want: failed},
-		"memory is short":                        {err: &memoryShortageError{}, want: failed},
-		"abandoned":                              {err: context.Canceled, want: failed},
+		"store is not available":                 {err: errors.New("no connection"), want: tryAgain},
+		"store is not available, suspended":      {err: errors.New("no connection"), suspends: true, full: true, want: tryAgain},
+		"ConfigMap cannot be read":               {err: &unreadError{errors.New("no connection")}, want: tryAgain},
+		"memory is short":                        {err: &memoryShortageError{}, want: tryAgain},
+		"abandoned":                              {err: context.Canceled, want: tryAgain},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := outcomeOf(tc.result, tc.err, tc.suspends, tc.full); got != tc.want {

@@ -19,8 +19,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
-// park unbinds a Turn that waits for approvals or for the Turns of sub-agents, in one write. The Turn then occupies no
-// slot. An Event asks for the approvals that were not requested before.
+// park unbinds a Turn that waits for approvals, for the Turns of sub-agents, or for a Budget, in one write. The Turn
+// then occupies no slot. An Event asks for the approvals that were not requested before.
 func (r *run) park(ctx context.Context, waits *loop.Parked) {
 	e := r.executor
 	before := r.turn.Status.PendingApprovals

@@ -185,7 +185,7 @@ func (r *run) writeOutcome(ctx context.Context, result *turn.Result, err error) 
 			turnstatus.ReleaseUnprepared(t, known, notReady.reason, notReady.message, now)
 		})
 		log.Info("Handed a turn back", "cause", notReady.message)
-	case handedBack, failed:
+	case handedBack, tryAgain:
 		r.handBack(write)
 		log.Info("Handed a turn back", "cause", err.Error())
 	}
@@ -253,7 +253,7 @@ func (r *run) awaitRetry(ctx context.Context, again *waits, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case r.outcomeOf(nil, err) != failed:
+	case r.outcomeOf(nil, err) != tryAgain:
 		return err
 	}
 	r.log().Error(err, "Failed to run a turn, trying again")
