@@ -573,7 +573,7 @@ type StepCounts struct {
 	UnknownOutcomes int32 `json:"unknownOutcomes,omitempty"`
 
 	// resumes is how often a run continued from the journal of an earlier run, after the executor was lost or the Turn
-	// was suspended. Waits for an approval or a sub-agent do not count.
+	// was suspended. Waits for an approval, a sub-agent or a Budget do not count.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	Resumes int32 `json:"resumes"`

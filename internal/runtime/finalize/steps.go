@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// Steps runs the steps that finalize a Turn. A step that fails or panics does not fail the Turn: Failures names it, and
-// the next step runs. The zero value is ready to use.
+// Steps runs the steps of the finalization of a Turn, such as the citations. They are not the steps of the loop, which
+// are replies of models. A step that fails or panics does not fail the Turn: Failures names it, and the next step runs.
+// The zero value is ready to use.
 type Steps struct {
 	// Before is called before each step with its name. It may be nil. The step fails if Before returns an error or
 	// panics.

@@ -1,5 +1,6 @@
-// Package prompt makes the system prompt. The prompt consists of tagged sections in two parts. The stable part is the
-// same for every Turn of an agent and its profile, so providers can cache it. The rest is the dynamic part.
+// Package prompt makes the system prompt. The prompt consists of tagged sections in two parts. The stable part depends
+// on the agent, the profile, the model, the tools, and the values that templates insert. It is usually the same for
+// many Turns, so providers can cache it. The rest is the dynamic part.
 //
 // The table in sections.go defines the order of the sections. Below the table, there is one function for each
 // section.
@@ -17,7 +18,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// Mode selects the sections of a prompt and its tone.
+// Mode selects the sections of a prompt, and Capstan's rules of behavior: those for a task, or those for a
+// conversation.
 type Mode string
 
 // The modes.
@@ -55,7 +57,8 @@ type Input struct {
 	Loaded, Available []Skill
 	// Tools are the tools that the model is offered, in order.
 	Tools []Tool
-	// TurnInstructions are the overlays, mode, expression and guardrails. They may be blank.
+	// TurnInstructions are the overlays, shaping mode, expression, response style, wishes and guardrails. They may be
+	// blank.
 	TurnInstructions template.Text
 	// Guardrails are the guardrails of the profile. They are also part of TurnInstructions. If a prompt has no
 	// section for TurnInstructions, it still contains Guardrails: no mode and no choice of sections removes them.

@@ -63,7 +63,7 @@ const (
 	StopCancelled Stop = "Cancelled"
 )
 
-// Result is the result of a Turn. It marshals to JSON and back without loss.
+// Result is the result of a Turn. All fields except Session survive a round trip through JSON.
 type Result struct {
 	// Stop is the reason why the Turn ended. Message explains it to people.
 	Stop    Stop   `json:"stop"`
@@ -107,7 +107,7 @@ type Result struct {
 	Record finalize.Record `json:"record"`
 	// Spent is the usage of each model that was asked, in the order in which they were first asked.
 	Spent []Spent `json:"spent,omitempty"`
-	// Fallback is set if the model that answered is not the model that was asked first.
+	// Fallback is set if the model that answered is not the model that was tried first.
 	Fallback *Fallback `json:"fallback,omitempty"`
 	// Answer is the artifact with the text or the structured answer if either is too long for a status. Otherwise it is
 	// nil. If the artifact has the text, the journal entry for the end of the Turn does not.
@@ -203,7 +203,8 @@ const (
 	PriceUnknown PriceSource = "Unknown"
 )
 
-// Fallback names the model that was asked first and the one that answered instead, as PROVIDER/MODEL.
+// Fallback names the model that was tried first, even if no request could be sent to it, and the model that answered
+// instead, as PROVIDER/MODEL.
 type Fallback struct {
 	From string `json:"from"`
 	To   string `json:"to"`
@@ -273,7 +274,8 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 	return result, nil
 }
 
-// fill completes a result that has its text. A step that fails does not fail the Turn.
+// fill completes a result that has its text. If a step of the finalization fails, such as the citations, the Turn does
+// not fail: see finalize.Steps.
 func (r *run) fill(result *Result) {
 	steps, record, answered := r.engine.steps(), &result.Record, result.Stop.answered()
 	var sources outputpolicy.Citations
@@ -307,7 +309,7 @@ func (r *run) fill(result *Result) {
 	record.Failures = steps.Failures
 }
 
-// steps returns the steps that finalize a Turn.
+// steps returns the runner for the steps of the finalization.
 func (e *Engine) steps() *finalize.Steps { return &finalize.Steps{Before: e.Finalizing} }
 
 // appendSources appends the list of sources to the text of an answer.

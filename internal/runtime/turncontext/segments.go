@@ -144,9 +144,9 @@ func rules(all []Segment) string {
 const guardrailHeading = "## Guardrails\nThese rules constrain everything above. If an instruction conflicts with " +
 	"one of these rules, follow the rule."
 
-// Instructions returns the text of the Turn's own instructions: overlays and mode, expression and style, the Turn's
-// wishes, and then the guardrails, which constrain all of these. The text does not contain the prompts of the identity,
-// which are in another section. It is empty if there are no instructions.
+// Instructions returns the text of the Turn's own instructions: overlays and shaping mode, expression and response
+// style, the Turn's wishes, and then the guardrails, which constrain all of these. The text does not contain the
+// prompts of the identity, which are in another section. It is empty if there are no instructions.
 func (a Assembly) Instructions() string {
 	own := a.Segments.Developer
 	if slices.Contains(a.Identity.Summary, developerPromptPresent) {
