@@ -27,7 +27,7 @@ const (
 	ApproveNone ApprovalMode = "none"
 )
 
-// decidedBy is the name of the approver, because without a cluster no user is authenticated.
+// decidedBy stands for the approver: without a cluster, no name of a user is verified.
 const decidedBy = "local user"
 
 // errExpired is the error for a request that expired before a reply.
@@ -42,8 +42,9 @@ func approvalKeyOf(w *localTurn, a loop.Approval) approvalKey {
 	return approvalKey{string(w.turn.UID), a.Request}
 }
 
-// decide returns the decision about a call, or nil if no decision was made, or if the request has expired. It never
-// asks a question, because the Turn's deadline is running.
+// decide returns the decision about a call, or nil if no decision was made. With --approve=all or none, it returns nil
+// once the request has expired. A person's reply that was given in time always counts. decide never asks a question,
+// because the Turn's deadline is running.
 func (j *localRun) decide(w *localTurn, a loop.Approval) *loop.Decision {
 	d := a.Decided(false)
 	d.By = decidedBy
@@ -64,8 +65,9 @@ func (j *localRun) decide(w *localTurn, a loop.Approval) *loop.Decision {
 	return d
 }
 
-// resolve asks for a decision about a pending call. It reports whether the Turn can continue: there is a reply, the
-// request has expired, or the run is being stopped. The Turn's deadline does not run during the question.
+// resolve asks for a decision about a pending call. It reports whether the Turn must be run again: there is a reply,
+// the request has expired (so the call is denied), or the run is being stopped (so the Turn ends). The Turn's deadline
+// does not run during the question.
 func (j *localRun) resolve(w *localTurn, a loop.Approval) (bool, error) {
 	now := j.Clock()()
 	switch {

@@ -260,11 +260,11 @@ func (j *localRun) drive(w *localTurn) error {
 		if !isParked {
 			return err
 		}
-		canContinue, err := j.serve(w, parked)
+		again, err := j.serve(w, parked)
 		if err != nil {
 			return err
 		}
-		if !canContinue {
+		if !again {
 			return parked
 		}
 		turnstatus.Adopt(w.turn, j.Clock()()) // a cluster would bind the Turn again
@@ -273,8 +273,8 @@ func (j *localRun) drive(w *localTurn) error {
 }
 
 // serve does the work for which a Turn is parked: it runs sub-agents and asks for approvals. It reports whether the
-// Turn can continue.
-func (j *localRun) serve(w *localTurn, waits *loop.Parked) (canContinue bool, err error) {
+// Turn must be run again.
+func (j *localRun) serve(w *localTurn, waits *loop.Parked) (again bool, err error) {
 	for _, name := range waits.Turns {
 		w.mu.Lock()
 		child := w.children[name]
@@ -289,7 +289,7 @@ func (j *localRun) serve(w *localTurn, waits *loop.Parked) (canContinue bool, er
 		if err != nil {
 			return false, err
 		}
-		canContinue = true
+		again = true
 	}
 	for _, a := range waits.Approvals {
 		ok, err := j.resolve(w, a)
@@ -300,7 +300,7 @@ func (j *localRun) serve(w *localTurn, waits *loop.Parked) (canContinue bool, er
 			!slices.Contains(j.undecided, call) {
 			j.undecided = append(j.undecided, call)
 		}
-		canContinue = canContinue || ok
+		again = again || ok
 	}
-	return canContinue, nil
+	return again, nil
 }

@@ -21,7 +21,7 @@ type progress struct {
 	journal.Journal
 	env      terminal.Environment
 	question string
-	// agent is the name of the sub-agent that the Turn runs. It is empty for the Turn of the command line.
+	// agent is the name of the sub-agent that the Turn runs. It is empty for the command's own Turn.
 	agent string
 	// live shows the current activity. If it is nil, no activity is shown.
 	live *terminal.Spinner
@@ -46,8 +46,9 @@ func (p *progress) Append(ctx context.Context, uid string, entries ...journal.En
 	return nil
 }
 
-// logEntry prints a line about an entry. It prints nothing about the end of the Turn of the command line, which the
-// report describes, and nothing about entries that cannot be read.
+// logEntry prints a line about an entry. It prints nothing when the command's own Turn ends, because the report
+// describes that end. It also prints nothing for the beginning and the end of an undo, and for entries that cannot be
+// read.
 func (p *progress) logEntry(e journal.Entry) {
 	for _, a := range e.Artifacts {
 		if a.SHA256 != e.Artifact {
