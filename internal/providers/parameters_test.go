@@ -126,10 +126,11 @@ func TestCheckParameters(t *testing.T) {
 		},
 		"an extra field of Capstan": {
 			of(v1alpha1.DialectGeneric), extra("seed", "5"), "extraFields",
-			`"seed" is a field that Capstan sends: use the other parameters`,
+			`Capstan sends the field "seed" itself: remove it from extraFields, and use the parameter for it if there is one`,
 		},
 		"an extra field of Capstan for Anthropic": {
-			anthropic(), extra("system", `"x"`), "extraFields", `"system" is a field that Capstan sends: use the other parameters`,
+			anthropic(), extra("system", `"x"`), "extraFields",
+			`Capstan sends the field "system" itself: remove it from extraFields, and use the parameter for it if there is one`,
 		},
 		"an extra field that is not JSON": {
 			of(v1alpha1.DialectGeneric), extra("top_p", "half"), "extraFields", `the value of "top_p" is not JSON: correct it`,

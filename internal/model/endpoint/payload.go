@@ -125,7 +125,7 @@ func CheckExtra(fields, ofEndpoint []model.ExtraField, sent ...string) *model.Un
 				"the ModelProvider sets %q in requests.extraFields: remove one of them", f.Name)}
 		case slices.ContainsFunc(sent, func(name string) bool { return strings.EqualFold(name, f.Name) }):
 			return &model.Unsupported{Parameter: "extraFields", Problem: fmt.Sprintf(
-				"%q is a field that Capstan sends: use the other parameters", f.Name)}
+				"Capstan sends the field %q itself: remove it from extraFields, and use the parameter for it if there is one", f.Name)}
 		}
 	}
 	return nil
