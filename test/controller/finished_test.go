@@ -15,11 +15,11 @@ var _ = Describe("Turns that finished before the manager started", func() {
 		s := newTestEnv(ctx, ``)
 		first := s.run()
 		s.create(ctx, s.basics()...)
-		s.create(ctx, newTurn("over", ttl(3600)), newTurn("later", ttl(3600)), newTurn("kept"), newTurn("asked"))
+		s.create(ctx, newTurn("over", ttl(3600)), newTurn("later", ttl(3600)), newTurn("kept"), newTurn("changed"))
 		s.awaitAll(ctx, 4, v1alpha1.TurnReasonCompleted)
 		first.stop()
 		change(ctx, s, "over", &v1alpha1.Turn{}, ttl(0))
-		change(ctx, s, "asked", &v1alpha1.Turn{}, ttl(3600))
+		change(ctx, s, "changed", &v1alpha1.Turn{}, ttl(3600))
 		later := s.turn(ctx, "later")
 
 		reconciled := reconciles("turn")
@@ -27,7 +27,7 @@ var _ = Describe("Turns that finished before the manager started", func() {
 		Eventually(func() bool {
 			return apierrors.IsNotFound(apiClient.Get(ctx, s.key("over"), &v1alpha1.Turn{}))
 		}).Should(BeTrue(), "its TTL passed while no manager ran")
-		awaitText(ctx, s, &v1alpha1.Turn{}, "asked", func(t *v1alpha1.Turn) string {
+		awaitText(ctx, s, &v1alpha1.Turn{}, "changed", func(t *v1alpha1.Turn) string {
 			return strconv.FormatInt(t.Status.ObservedGeneration, 10)
 		}, Equal("2"))
 		s.create(ctx, newTurn("new"))
