@@ -47,7 +47,7 @@ type Options struct {
 	// Roles are the roles of this process, RoleController and RoleExecutor. If Roles is empty, the process has both.
 	Roles []string
 	// Kubeconfig is the path of a kubeconfig file. If it is empty, the process uses the cluster that it runs in, or
-	// $KUBECONFIG.
+	// else $KUBECONFIG or ~/.kube/config.
 	Kubeconfig string
 	// DataDir is the directory of the journal. It is not used if Store is set.
 	DataDir string
@@ -70,8 +70,8 @@ type Options struct {
 	// MaxConcurrentTurns is the number of Turns that this process runs at the same time, at least 1. 0 means as many as
 	// fit into its memory.
 	MaxConcurrentTurns int
-	// MaxConcurrentEvaluations is the number of Turns whose answers this process evaluates at the same time, from 0 to
-	// 100. If it is 0, Turns that this process ends are not evaluated.
+	// MaxConcurrentEvaluations is the number of Turns that this process evaluates or learns from at the same time, from
+	// 0 to 100. If it is 0, no process evaluates the Turns that this process ends, or learns from them.
 	MaxConcurrentEvaluations int
 	// MemoryLimit is how much memory the process may use, as a quantity such as 512Mi. If it is empty, the limit of
 	// the process's cgroup or machine applies.
@@ -176,8 +176,8 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 		"number of Turns that this process runs at the same time; more Turns wait as Queued. "+
 			"0: (GOMEMLIMIT - 56 MiB) x 2/3 / 64 KiB, at least 16 and at most 10000")
 	f.IntVar(&o.MaxConcurrentEvaluations, "max-concurrent-evaluations", 4,
-		"number of Turns whose answers this process evaluates at the same time, in addition to the Turns that it runs, "+
-			"from 0 to 100; 0 means that the Turns of this process are not evaluated")
+		"number of Turns that this process evaluates or learns from at the same time, in addition to the Turns that it runs, "+
+			"from 0 to 100; 0 means that no process evaluates the Turns that this process runs, or learns from them")
 	f.StringVar(&o.MemoryLimit, "memory-limit", "",
 		"memory that this process may use, as a quantity of at least 64Mi such as 512Mi; default: the limit of "+
 			"its cgroup, or else a quarter of the machine's memory. Unless the environment sets GOMEMLIMIT, it is "+
