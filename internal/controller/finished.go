@@ -159,7 +159,7 @@ func (f *FinishedTurns) handle(ctx context.Context, key types.NamespacedName) (t
 	var err error
 	switch d.action {
 	case remove:
-		err = removeTurn(ctx, f.Client, f.Memories, &t, f.Now())
+		err = removeTurn(ctx, f.Client, f.Reader, f.Memories, &t, f.Now())
 	case observe:
 		turnstatus.Observe(&t)
 		err = f.Client.Status().Update(ctx, &t)
@@ -271,9 +271,12 @@ const (
 // forever is the time of a note about an object that is certainly deleted.
 var forever = time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC)
 
-// removeTurn deletes a Turn whose time to live is over, unless it has changed since it was read.
-func removeTurn(ctx context.Context, c client.Client, m MemoryKeeper, t *v1alpha1.Turn, now time.Time) error {
-	err := expire(ctx, m, t, now, func() error {
+// removeTurn deletes a Turn whose time to live is over, unless it has changed since it was read. live reads from the
+// API server.
+func removeTurn(
+	ctx context.Context, c client.Client, live client.Reader, m MemoryKeeper, t *v1alpha1.Turn, now time.Time,
+) error {
+	err := expire(ctx, live, m, t, now, func() error {
 		return c.Delete(ctx, t, client.Preconditions{UID: &t.UID, ResourceVersion: &t.ResourceVersion},
 			client.PropagationPolicy(metav1.DeletePropagationBackground))
 	})
@@ -296,12 +299,16 @@ var (
 //     retired.
 //  3. If the object is not deleted, people may delete it later, so the note is removed. If the result of the deletion
 //     is not known, the note stays, because the deletion is repeated, unless the time to live was extended in between.
+//     If the deletion meets a conflict, expire reads the object from live: an earlier deletion whose result was not
+//     known may have succeeded, and another object may have the name now.
 //
 // Two windows are left. If the process is killed or the store fails between the deletion and the second note, and the
 // journal is retired more than noteValidity after the first note, the memories are deleted. If the object is not
 // deleted, but the process is killed before the note is removed, the store does not remove the note, or the result of
 // the deletion is not known, and people delete the object within noteValidity, its memories are kept until they expire.
-func expire(ctx context.Context, m MemoryKeeper, o client.Object, now time.Time, remove func() error) error {
+func expire(
+	ctx context.Context, live client.Reader, m MemoryKeeper, o client.Object, now time.Time, remove func() error,
+) error {
 	if m == nil {
 		return remove()
 	}
@@ -317,17 +324,38 @@ func expire(ctx context.Context, m MemoryKeeper, o client.Object, now time.Time,
 		return err
 	}
 	err := remove()
+	exists, known := true, true
+	if apierrors.IsConflict(err) {
+		exists, known = existence(ctx, live, o)
+	}
 	var failed error
 	switch {
-	case errors.Is(err, errNotAttempted), isRefused(err):
+	case errors.Is(err, errNotAttempted):
 		failed = note(time.Time{})
-	case client.IgnoreNotFound(err) == nil:
+	case !known: // the first note runs out
+	case client.IgnoreNotFound(err) == nil, !exists:
 		failed = note(forever)
+	case isRefused(err):
+		failed = note(time.Time{})
 	}
 	if failed != nil {
 		return failed
 	}
 	return err
+}
+
+// existence reports whether an object still exists, and whether the API server has answered this question. Another
+// object with the same name does not count.
+func existence(ctx context.Context, live client.Reader, o client.Object) (exists, known bool) {
+	found, ok := o.DeepCopyObject().(client.Object)
+	if !ok {
+		return false, false
+	}
+	err := live.Get(ctx, client.ObjectKeyFromObject(o), found)
+	if apierrors.IsNotFound(err) {
+		return false, true
+	}
+	return found.GetUID() == o.GetUID(), err == nil
 }
 
 // isRefused reports whether the API server has certainly not done what it was asked to do, and the object exists.

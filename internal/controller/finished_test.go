@@ -181,24 +181,35 @@ func TestMemoriesOutliveOnlyADeletedTurn(t *testing.T) {
 	timeout, away := apierrors.NewTimeoutError("the API server is slow", 1), errors.New("the store is away")
 	var none time.Time
 	soon := now.Add(10 * time.Minute)
+	slow := errors.New("the API server does not answer")
 	for name, tc := range map[string]struct {
-		deleted   error
-		noted     []error
+		deleted error
+		noted   []error
+		// found is what the API server has under the name of the Turn after the deletion. read is the error of this
+		// read.
+		found     *v1alpha1.Turn
+		read      error
 		until     time.Time
 		deletions int
 		failure   error
 	}{
-		"deleted":       {nil, nil, forever, 1, nil},
-		"deleted twice": {notFound, nil, forever, 1, nil},
-		"changed":       {conflict, nil, none, 1, conflict},
-		"forbidden":     {forbidden, nil, none, 1, forbidden},
-		"timeout":       {timeout, nil, soon, 1, timeout},
-		"cut off":       {io.ErrUnexpectedEOF, nil, soon, 1, io.ErrUnexpectedEOF},
-		"store away":    {nil, []error{away}, none, 0, away},
+		"deleted":       {nil, nil, nil, nil, forever, 1, nil},
+		"deleted twice": {notFound, nil, nil, nil, forever, 1, nil},
+		"changed":       {conflict, nil, turnWith(), nil, none, 1, conflict},
+		"forbidden":     {forbidden, nil, turnWith(), nil, none, 1, forbidden},
+		"timeout":       {timeout, nil, turnWith(), nil, soon, 1, timeout},
+		"cut off":       {io.ErrUnexpectedEOF, nil, turnWith(), nil, soon, 1, io.ErrUnexpectedEOF},
+		"store away":    {nil, []error{away}, nil, nil, none, 0, away},
+		// An earlier deletion, whose result was not known, has succeeded.
+		"deleted and created again": {
+			conflict, nil, turnWith(func(t *v1alpha1.Turn) { t.UID = "another" }), nil, forever, 1, conflict,
+		},
+		"deleted in the meantime":        {conflict, nil, nil, nil, forever, 1, conflict},
+		"conflict, and nothing is known": {conflict, nil, nil, slow, soon, 1, conflict},
 		// The note that was set before the deletion runs out.
-		"store away after the deletion":       {nil, []error{nil, away}, soon, 1, away},
-		"store away after another's deletion": {notFound, []error{nil, away}, soon, 1, away},
-		"store away after a refusal":          {conflict, []error{nil, away}, soon, 1, away},
+		"store away after the deletion":       {nil, []error{nil, away}, nil, nil, soon, 1, away},
+		"store away after another's deletion": {notFound, []error{nil, away}, nil, nil, soon, 1, away},
+		"store away after a refusal":          {conflict, []error{nil, away}, turnWith(), nil, soon, 1, away},
 	} {
 		t.Run(name, func(t *testing.T) {
 			turn, m, deletions := turnWith(finished(0), withTTL(0)), &expiredObjects{failures: tc.noted}, 0
@@ -211,7 +222,19 @@ func TestMemoriesOutliveOnlyADeletedTurn(t *testing.T) {
 				}
 				return tc.deleted
 			}})
-			err := removeTurn(t.Context(), c, m, turn, now)
+			live := interceptor.NewClient(inMemory(t), interceptor.Funcs{Get: func(
+				_ context.Context, _ client.WithWatch, _ client.ObjectKey, o client.Object, _ ...client.GetOption,
+			) error {
+				switch {
+				case tc.read != nil:
+					return tc.read
+				case tc.found == nil:
+					return notFound
+				}
+				tc.found.DeepCopyInto(o.(*v1alpha1.Turn))
+				return nil
+			}})
+			err := removeTurn(t.Context(), c, live, m, turn, now)
 			if got := m.notes[string(turn.UID)]; !errors.Is(err, tc.failure) || deletions != tc.deletions || !got.Equal(tc.until) {
 				t.Errorf("removeTurn = %v after %d deletions, and the note counts until %s; want %v, %d, %s",
 					err, deletions, got, tc.failure, tc.deletions, tc.until)

@@ -47,7 +47,7 @@ type TurnReconciler struct {
 	Reader client.Reader
 	// Memories keeps the memories of Turns that are deleted because their time to live is over. It may be nil.
 	Memories MemoryKeeper
-	// Live reads Sessions from the API server.
+	// Live reads from the API server.
 	Live client.Reader
 	// Ceiling holds the highest limits of all Turns, whatever a Turn and its Agent say. If Ceiling is nil, there is no
 	// ceiling. Executors have the same ceiling.
@@ -242,7 +242,7 @@ func (r *TurnReconciler) act(ctx context.Context, v snapshot, d decision) (ctrl.
 	case end:
 		err = r.endTurn(ctx, t, d)
 	case remove:
-		err = removeTurn(ctx, r.Client, r.Memories, t, r.Now())
+		err = removeTurn(ctx, r.Client, r.Live, r.Memories, t, r.Now())
 	case nothing, follow, hold, stay, schedule, endFromJournal:
 	}
 	if changed {
