@@ -162,8 +162,8 @@ func notesIn(t *testing.T, namespace string, values ...string) string {
 	return a.Notes
 }
 
-// render returns the manifest and the NOTES of the chart for a release in a namespace, like templateOver. It renders the
-// same values only once.
+// render returns the manifest and the NOTES of the chart for a release in a namespace, like templateOver. It renders
+// the same values only once.
 func render(namespace, earlier string, values ...string) (answer, error) {
 	r := renderer
 	r.mu.Lock()

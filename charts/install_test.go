@@ -214,7 +214,8 @@ func TestInstallUpgradeAndUninstall(t *testing.T) {
 	c.check(t, "capstan-manager", inServedNamespace)
 	c.checkPolicy(t, "capstan-manager", "capstan-toolapprovals")
 
-	// make undeploy keeps the CRDs, the Turns and their journal. The manager has its permissions until its Pods have ended.
+	// make undeploy keeps the CRDs, the Turns and their journal. The manager has its permissions until its Pods have
+	// ended.
 	c.run(t, kubectlPath, "-n", "capstan-system", "run", "manager", "--image=capstan",
 		"--labels=app.kubernetes.io/name=capstan,app.kubernetes.io/component=manager")
 	undeployed := make(chan error, 1)
