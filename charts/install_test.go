@@ -217,7 +217,12 @@ func TestInstallUpgradeAndUninstall(t *testing.T) {
 	// make undeploy keeps the CRDs, the Turns and their journal. The manager has its permissions until its Pods have
 	// ended.
 	c.run(t, kubectlPath, "-n", "capstan-system", "run", "manager", "--image=capstan",
-		"--labels=app.kubernetes.io/name=capstan,app.kubernetes.io/component=manager")
+		"--labels=app.kubernetes.io/name=capstan,app.kubernetes.io/component=manager", `--overrides={"spec": {
+			"securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+			"containers": [{"name": "manager", "image": "capstan", "securityContext": {
+				"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}
+			}}]
+		}}`)
 	undeployed := make(chan error, 1)
 	go func() {
 		_, err := output(t.Context(), "make", "-C", "..", "undeploy", "KUBECTL="+kubectlPath+" --kubeconfig "+c.Kubeconfig)
