@@ -207,7 +207,9 @@ func TestNotesMatchRelease(t *testing.T) {
 		},
 		"PullSecret": {
 			values: []string{"imagePullSecrets[0].name=registry,imagePullSecrets[1].name=mirror", "watchNamespaces={team}"},
-			want:   []string{`kubectl -n team patch serviceaccount default -p '{"imagePullSecrets":[{"name":"registry"},{"name":"mirror"}]}'`},
+			want: []string{
+				`kubectl -n team patch serviceaccount default -p '{"imagePullSecrets":[{"name":"registry"},{"name":"mirror"}]}'`,
+			},
 		},
 		"Elsewhere": {namespace: "agents", want: []string{elsewhere + " agents", "helm test capstan --namespace agents"}},
 		"ElsewhereWithReadAPI": {

@@ -16,8 +16,8 @@ score do not get worse, and that answers with a bad score change.
 
 In a cluster, feedback requires create on turns/feedback, which the ClusterRole with the label
 capstan.dev/role=turn-author grants. Unless you set --server, it also requires the permissions for the forwarded port
-(see capstan logs), which this ClusterRole does not include. With --data-dir, the feedback is stored with the Turns that capstan run keeps in that
-directory, under the name of your user on this machine.
+(see capstan logs), which this ClusterRole does not include. With --data-dir, the feedback is stored with the Turns that
+capstan run keeps in that directory, under the name of your user on this machine.
 
 Exit codes:
   0    the feedback is stored
