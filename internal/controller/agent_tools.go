@@ -118,7 +118,7 @@ func (r *AgentReconciler) addServer(ctx context.Context, found *toolFindings, en
 // tools are then unknown. It returns true for a server with InvalidCompensation, whose tools Turns use.
 func wasAsked(s *v1alpha1.ToolServer) bool {
 	c := ready(s.Status.Conditions, s.Generation)
-	return s.Status.LastDiscoveryTime != nil || c != nil && !sendsNoRequest(c.Reason)
+	return s.Status.LastDiscoveryTime != nil || c != nil && !blocksRequests(c.Reason)
 }
 
 // toolsInStatus returns the tools in the status of a server. unusable holds the tools that the status marks as

@@ -78,10 +78,10 @@ func secretFinding(err *secrets.Error) finding {
 	return f
 }
 
-// sendsNoRequest reports whether a reason means that no request was sent, because of the object's Secrets, hosts or
-// headers, or because the cache has dropped the object's content. It returns false for InvalidCompensation, although no
-// request was sent: Turns use the tools of such a server.
-func sendsNoRequest(reason string) bool {
+// blocksRequests reports whether a reason means that neither checks nor Turns can send a request, because of the
+// object's Secrets, hosts or headers, or because the cache has dropped the object's content. With InvalidCompensation,
+// only checks send none.
+func blocksRequests(reason string) bool {
 	return reason == v1alpha1.ReasonSecretNotFound || reason == v1alpha1.ReasonHostNotAllowed ||
 		reason == v1alpha1.ReasonHeaderRefused || reason == v1alpha1.ReasonTooManyObjects
 }
@@ -93,7 +93,7 @@ func sendsNoRequest(reason string) bool {
 func keepMessage(found finding, conditions []metav1.Condition, generation int64) finding {
 	c := ready(conditions, generation)
 	// A message about a Secret does not vary from check to check.
-	varies := !found.holds && !sendsNoRequest(found.reason)
+	varies := !found.holds && !blocksRequests(found.reason)
 	if varies && c != nil && c.Reason == found.reason {
 		found.message = c.Message
 	}

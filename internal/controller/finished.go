@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/existence"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
@@ -276,11 +277,32 @@ var forever = time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC)
 func removeTurn(
 	ctx context.Context, c client.Client, live client.Reader, m MemoryKeeper, t *v1alpha1.Turn, now time.Time,
 ) error {
-	err := expire(ctx, live, m, t, now, func() error {
-		return c.Delete(ctx, t, client.Preconditions{UID: &t.UID, ResourceVersion: &t.ResourceVersion},
-			client.PropagationPolicy(metav1.DeletePropagationBackground))
+	err := expire(ctx, m, t, now, func() error {
+		return deleteUnchanged(ctx, c, live, "Turn", t, client.PropagationPolicy(metav1.DeletePropagationBackground))
 	})
 	return client.IgnoreNotFound(err)
+}
+
+// deleteUnchanged deletes an object, unless it has changed since it was read. A conflict does not say whether the
+// object exists: an earlier deletion whose result was not known may have succeeded, and another object may have the
+// name now. So deleteUnchanged then reads from live, and returns nil if the object is gone. If the read fails, the
+// result of the deletion is not known.
+func deleteUnchanged(
+	ctx context.Context, c client.Client, live client.Reader, kind string, o client.Object, options ...client.DeleteOption,
+) error {
+	uid, version := o.GetUID(), o.GetResourceVersion()
+	err := c.Delete(ctx, o, append(options, client.Preconditions{UID: &uid, ResourceVersion: &version})...)
+	if !apierrors.IsConflict(err) {
+		return err
+	}
+	gone, failed := existence.IsGone(ctx, live, kind, client.ObjectKeyFromObject(o), uid)
+	switch {
+	case failed != nil:
+		return fmt.Errorf("failed to check whether %s %q, whose deletion met a conflict, exists: %w", kind, o.GetName(), failed)
+	case gone:
+		return nil
+	}
+	return err
 }
 
 var (
@@ -299,16 +321,12 @@ var (
 //     retired.
 //  3. If the object is not deleted, people may delete it later, so the note is removed. If the result of the deletion
 //     is not known, the note stays, because the deletion is repeated, unless the time to live was extended in between.
-//     If the deletion meets a conflict, expire reads the object from live: an earlier deletion whose result was not
-//     known may have succeeded, and another object may have the name now.
 //
 // Two windows are left. If the process is killed or the store fails between the deletion and the second note, and the
 // journal is retired more than noteValidity after the first note, the memories are deleted. If the object is not
 // deleted, but the process is killed before the note is removed, the store does not remove the note, or the result of
 // the deletion is not known, and people delete the object within noteValidity, its memories are kept until they expire.
-func expire(
-	ctx context.Context, live client.Reader, m MemoryKeeper, o client.Object, now time.Time, remove func() error,
-) error {
+func expire(ctx context.Context, m MemoryKeeper, o client.Object, now time.Time, remove func() error) error {
 	if m == nil {
 		return remove()
 	}
@@ -324,38 +342,17 @@ func expire(
 		return err
 	}
 	err := remove()
-	exists, known := true, true
-	if apierrors.IsConflict(err) {
-		exists, known = existence(ctx, live, o)
-	}
 	var failed error
 	switch {
-	case errors.Is(err, errNotAttempted):
+	case errors.Is(err, errNotAttempted), isRefused(err):
 		failed = note(time.Time{})
-	case !known: // the first note runs out
-	case client.IgnoreNotFound(err) == nil, !exists:
+	case client.IgnoreNotFound(err) == nil:
 		failed = note(forever)
-	case isRefused(err):
-		failed = note(time.Time{})
 	}
 	if failed != nil {
 		return failed
 	}
 	return err
-}
-
-// existence reports whether an object still exists, and whether the API server has answered this question. Another
-// object with the same name does not count.
-func existence(ctx context.Context, live client.Reader, o client.Object) (exists, known bool) {
-	found, ok := o.DeepCopyObject().(client.Object)
-	if !ok {
-		return false, false
-	}
-	err := live.Get(ctx, client.ObjectKeyFromObject(o), found)
-	if apierrors.IsNotFound(err) {
-		return false, true
-	}
-	return found.GetUID() == o.GetUID(), err == nil
 }
 
 // isRefused reports whether the API server has certainly not done what it was asked to do, and the object exists.

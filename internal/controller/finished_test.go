@@ -202,10 +202,10 @@ func TestMemoriesOutliveOnlyADeletedTurn(t *testing.T) {
 		"store away":    {nil, []error{away}, nil, nil, none, 0, away},
 		// An earlier deletion, whose result was not known, has succeeded.
 		"deleted and created again": {
-			conflict, nil, turnWith(func(t *v1alpha1.Turn) { t.UID = "another" }), nil, forever, 1, conflict,
+			conflict, nil, turnWith(func(t *v1alpha1.Turn) { t.UID = "another" }), nil, forever, 1, nil,
 		},
-		"deleted in the meantime":        {conflict, nil, nil, nil, forever, 1, conflict},
-		"conflict, and nothing is known": {conflict, nil, nil, slow, soon, 1, conflict},
+		"deleted in the meantime":        {conflict, nil, nil, nil, forever, 1, nil},
+		"conflict, and nothing is known": {conflict, nil, nil, slow, soon, 1, slow},
 		// The note that was set before the deletion runs out.
 		"store away after the deletion":       {nil, []error{nil, away}, nil, nil, soon, 1, away},
 		"store away after another's deletion": {notFound, []error{nil, away}, nil, nil, soon, 1, away},
@@ -231,7 +231,7 @@ func TestMemoriesOutliveOnlyADeletedTurn(t *testing.T) {
 				case tc.found == nil:
 					return notFound
 				}
-				tc.found.DeepCopyInto(o.(*v1alpha1.Turn))
+				o.SetUID(tc.found.UID)
 				return nil
 			}})
 			err := removeTurn(t.Context(), c, live, m, turn, now)

@@ -117,7 +117,7 @@ func untilSessionEnds(s *v1alpha1.Session, now time.Time) (left time.Duration, e
 // the API server has an unfinished Turn of it that the cache does not show yet. While enterMu is locked, no Turn can
 // enter the Session. A Turn that enters later does not find the Session, and creates a new one.
 func (r *SessionReconciler) remove(ctx context.Context, s *v1alpha1.Session) (ctrl.Result, error) {
-	err := expire(ctx, r.Live, r.Turns.Memories, s, r.Now(), func() error {
+	err := expire(ctx, r.Turns.Memories, s, r.Now(), func() error {
 		r.Turns.enterMu.Lock()
 		defer r.Turns.enterMu.Unlock()
 		inUse, err := hasTurns(ctx, r.Live, s, client.MatchingFields{indexTurnSession: s.Name, FieldCompletionTime: ""})
@@ -127,7 +127,7 @@ func (r *SessionReconciler) remove(ctx context.Context, s *v1alpha1.Session) (ct
 		if inUse {
 			return errInUse
 		}
-		return r.Client.Delete(ctx, s, client.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion})
+		return deleteUnchanged(ctx, r.Client, r.Live, "Session", s)
 	})
 	switch {
 	case errors.Is(err, errInUse):

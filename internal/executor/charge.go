@@ -10,11 +10,11 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/existence"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
@@ -297,13 +297,7 @@ func (r *run) hasLeft() bool {
 	return r.gone
 }
 
-// isDeleted asks the API server whether the Turn is gone. A Turn of the same name with another UID is another Turn.
+// isDeleted asks the API server whether the Turn is gone.
 func (r *run) isDeleted(ctx context.Context) (bool, error) {
-	current := &metav1.PartialObjectMetadata{}
-	current.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("Turn"))
-	err := r.executor.Reader.Get(ctx, r.key(), current)
-	if apierrors.IsNotFound(err) {
-		return true, nil
-	}
-	return err == nil && current.UID != r.turn.UID, err
+	return existence.IsGone(ctx, r.executor.Reader, "Turn", r.key(), r.turn.UID)
 }

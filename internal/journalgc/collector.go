@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/existence"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/store"
 )
@@ -181,7 +182,7 @@ func (c *Collector) report(what string, err error) {
 func (c *Collector) followUp(ctx context.Context) (retired, left bool) {
 	gone := map[types.UID]suspect{}
 	for uid, d := range c.suspects.due(c.Now()) {
-		isGone, err := c.isGone(ctx, uid, d)
+		isGone, err := existence.IsGone(ctx, c.Reader, d.object.kind.Kind, d.object.key, uid)
 		if err != nil {
 			c.report("check whether an object was deleted", err)
 			c.suspects.hint(uid, d.object, c.Now())

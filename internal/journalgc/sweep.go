@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -202,16 +201,4 @@ func (c *Collector) removeExisting(ctx context.Context, kind, namespace string, 
 		}
 	}
 	return nil
-}
-
-// isGone asks the API server whether an object was deleted. An object of the same name with another UID is a
-// different object.
-func (c *Collector) isGone(ctx context.Context, uid types.UID, d suspect) (bool, error) {
-	current := &metav1.PartialObjectMetadata{}
-	current.SetGroupVersionKind(d.object.kind)
-	err := c.Reader.Get(ctx, d.object.key, current)
-	if apierrors.IsNotFound(err) {
-		return true, nil
-	}
-	return err == nil && current.UID != uid, err
 }

@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // The garbage collector starts when the garbage has reached a percentage of the live heap and stacks. Go's default of
@@ -17,8 +19,6 @@ const (
 	minGCPercent = 20
 	// usualGarbage is the garbage, in bytes, that a process may have between these two percentages.
 	usualGarbage = 64 * mebibyte
-	// gcPercentStep is the smallest change that is made, because each change stops all goroutines for a moment.
-	gcPercentStep = 5
 	// gcPercentInterval is the time between two checks.
 	gcPercentInterval = 2 * time.Second
 )
@@ -29,21 +29,13 @@ func LimitGarbage(ctx context.Context) {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
-	percent := maxGCPercent
-	debug.SetGCPercent(percent)
-	ticker := time.NewTicker(gcPercentInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		if next := gcPercent(liveBytes()); next <= percent-gcPercentStep || next >= percent+gcPercentStep {
+	percent := 0
+	wait.UntilWithContext(ctx, func(context.Context) {
+		if next := gcPercent(liveBytes()); next != percent { // a change stops all goroutines for a moment
 			percent = next
 			debug.SetGCPercent(percent)
 		}
-	}
+	}, gcPercentInterval)
 }
 
 // gcPercent returns the value of GOGC for a process with this amount of live memory, in bytes.

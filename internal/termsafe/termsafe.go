@@ -97,6 +97,14 @@ func Quote(text string) string {
 	return b.String()
 }
 
+// Counted returns a number with the words after it: one if the number is 1, and many otherwise.
+func Counted(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
 // Thousands formats a number with commas between groups of thousands.
 func Thousands[N int | int64](n N) string {
 	digits := fmt.Sprint(n)

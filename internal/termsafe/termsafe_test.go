@@ -82,3 +82,12 @@ func TestThousands(t *testing.T) {
 		}
 	}
 }
+
+func TestCounted(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int]string{0: "0 Turns were", 1: "1 Turn was", 2: "2 Turns were", 11: "11 Turns were"} {
+		if got := termsafe.Counted(n, "Turn was", "Turns were"); got != want {
+			t.Errorf("Counted(%d) = %q, want %q", n, got, want)
+		}
+	}
+}

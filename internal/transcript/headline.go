@@ -203,11 +203,7 @@ func undoPlannedLine(p turn.UndoPlan) string {
 		}
 	}
 	if left := len(p.Calls) - p.Possible() - unselected; left > 0 {
-		were := "were"
-		if left == 1 {
-			were = "was"
-		}
-		text += fmt.Sprintf("; %s cannot be undone or %s undone before", number(left, "call"), were)
+		text += "; " + termsafe.Counted(left, "call cannot be undone or was undone before", "calls cannot be undone or were undone before")
 	}
 	if unselected > 0 {
 		text += fmt.Sprintf("; %s not selected", number(unselected, "call"))

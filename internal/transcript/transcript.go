@@ -269,14 +269,12 @@ func resultBody(r turn.Result) string {
 }
 
 // number returns a number with a noun in the singular or the plural.
-func number(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
+func number(n int, noun string) string {
+	many := noun + "s"
+	if stem, ok := strings.CutSuffix(noun, "y"); ok {
+		many = stem + "ies"
 	}
-	if stem, ok := strings.CutSuffix(what, "y"); ok {
-		what = stem + "ie"
-	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return termsafe.Counted(n, noun, many)
 }
 
 // more returns a number with a word in parentheses, or an empty string for 0.

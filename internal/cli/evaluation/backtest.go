@@ -476,26 +476,18 @@ func shortDiff(text string) string {
 
 // title returns a line with the number and the names of the Turns that a change affects.
 func (c *Change) title() string {
-	text := fmt.Sprintf("The prompts of %s change: %s", counted(c.Turns, "Turn", "Turns"), strings.Join(c.Names, ", "))
+	text := fmt.Sprintf("The prompts of %s change: %s", termsafe.Counted(c.Turns, "Turn", "Turns"), strings.Join(c.Names, ", "))
 	if more := c.Turns - len(c.Names); more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text
 }
 
-// counted returns a number, followed by the singular if the number is 1, and by the plural otherwise.
-func counted(n int, singular, plural string) string {
-	if n == 1 {
-		return "1 " + singular
-	}
-	return fmt.Sprintf("%d %s", n, plural)
-}
-
 // total returns how many prompts change, and how many Turns were skipped.
 func (t *Backtest) total() string {
 	text := fmt.Sprintf("Prompts: %d changed, %d same, %d cannot be made.", t.Changed, t.Same, t.Fails)
 	if n := len(t.Skipped); n > 0 {
-		text += fmt.Sprintf(" %s skipped.", counted(n, "Turn was", "Turns were"))
+		text += fmt.Sprintf(" %s skipped.", termsafe.Counted(n, "Turn was", "Turns were"))
 	}
 	return text
 }
@@ -528,7 +520,7 @@ func (r *Report) changes(lines func(*Change) []string) []string {
 		all = append(all, text...)
 	}
 	if n > 0 {
-		all = append(all, "", counted(n, "more change is left out.", "more changes are left out."))
+		all = append(all, "", termsafe.Counted(n, "more change is left out.", "more changes are left out."))
 	}
 	return all
 }
@@ -543,7 +535,7 @@ func (r *Report) skipped(escape func(string) string) []string {
 		all = append(all, fmt.Sprintf("Skipped: %s: %s", escape(s.Turn), escape(termsafe.Line(s.Reason, maxShown))))
 	}
 	if more := len(r.Backtest.Skipped) - maxNames; more > 0 {
-		all = append(all, counted(more, "more Turn was skipped.", "more Turns were skipped."))
+		all = append(all, termsafe.Counted(more, "more Turn was skipped.", "more Turns were skipped."))
 	}
 	return all
 }

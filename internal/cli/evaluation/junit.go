@@ -68,7 +68,7 @@ func (r *Report) junit() (string, error) {
 	}
 	if r.Missing > 0 {
 		suite.Cases = append(suite.Cases, junitCase{Class: r.Agent, Name: "interrupted", Time: seconds(0), Error: &junitProblem{
-			Message: "interrupted: " + counted(r.Missing, strings.TrimSuffix(r.unit(), "s")+" has", r.unit()+" have") + " not run",
+			Message: "interrupted: " + r.missing(),
 		}})
 		suite.Errors, suite.Tests = suite.Errors+1, suite.Tests+1
 	}

@@ -346,6 +346,14 @@ func (r *Report) unit() string {
 	return "cases"
 }
 
+// missing returns how many of the items have not run.
+func (r *Report) missing() string {
+	if r.Backtest != nil {
+		return termsafe.Counted(r.Missing, "Turn has not run", "Turns have not run")
+	}
+	return termsafe.Counted(r.Missing, "case has not run", "cases have not run")
+}
+
 // passed returns the words that follow the number of results that passed.
 func (r *Report) passed() string {
 	if r.Backtest != nil && !r.Backtest.Replayed {
