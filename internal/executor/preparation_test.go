@@ -204,9 +204,9 @@ func TestTurnEndsFromItsJournal(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := log.Append(t.Context(),
-				journal.Record{Kind: journal.Prepared, Payload: prepare.Prepared{
+				journal.Record{Kind: journal.Prepared, Payload: prepare.Prepared{Prompt: prepare.Prompt{
 					Provider: "demo", Model: "m", Messages: []model.Message{{Role: model.RoleUser, Content: "Hello"}},
-				}},
+				}}},
 				journal.Record{Kind: journal.ModelRequested, Payload: loop.Request{Step: 1, Provider: "demo", Model: "m", Attempt: 1}},
 			); err != nil {
 				t.Fatal(err)

@@ -94,8 +94,9 @@ var _ = Describe("A Turn whose reply was in the journal when its process died", 
 		Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
 		record(ctx, o, t,
 			journal.Record{Kind: journal.Prepared, Payload: prepare.Prepared{
-				Provider: provider, Model: modelName,
-				Messages: []model.Message{{Role: model.RoleUser, Content: "paid"}},
+				Prompt: prepare.Prompt{
+					Provider: provider, Model: modelName, Messages: []model.Message{{Role: model.RoleUser, Content: "paid"}},
+				},
 				Report: prepare.Report{
 					ContextHash: "0123456789abcdef",
 					Profile:     prepare.Revision{Name: profile, ID: "house", Version: "1.0.0"},

@@ -209,7 +209,11 @@ func (x *Exchange) run(t *testing.T, start func(t *testing.T, baseURL string) mo
 		x.ServeHTTP(w, r)
 	}))
 	t.Cleanup(web.Close)
-	got, err := start(t, web.URL+"/v1").Generate(t.Context(), x.request())
+	req := x.request()
+	got, err := start(t, web.URL+"/v1").Generate(t.Context(), req)
+	if unchanged := x.request(); !cmp.Equal(unchanged.Messages, req.Messages) || !cmp.Equal(unchanged.Tools, req.Tools) {
+		t.Errorf("the adapter has changed the messages or tools of its request to %+v and %+v", req.Messages, req.Tools)
+	}
 	if x.Sent != nil {
 		if diff := cmp.Diff(decoded(t, x.Sent), lastContent(t, sent)); diff != "" {
 			t.Errorf("the request differs from %s: -want +got:\n%s", x.Source, diff)

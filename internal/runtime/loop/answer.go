@@ -147,12 +147,12 @@ func rejected(head string, violations []string, remedy string) string {
 
 // enforcesSchema reports whether an endpoint itself makes the model keep to the schema of the answer. The result is the
 // same for all requests of a Turn to the endpoint, so that all these requests begin with the same messages.
-func enforcesSchema(c *Candidate, p *prepare.Prepared) bool {
+func enforcesSchema(c *Candidate, p *prepare.Prompt) bool {
 	return c.StructuredOutput && (!c.SchemaExcludesTools || len(p.Tools) == 0)
 }
 
 // nativeOutput returns the schema if the endpoint enforces the schema itself, and nil otherwise.
-func (run *runner) nativeOutput(c *Candidate, p *prepare.Prepared) json.RawMessage {
+func (run *runner) nativeOutput(c *Candidate, p *prepare.Prompt) json.RawMessage {
 	if run.Output == nil || !enforcesSchema(c, p) {
 		return nil
 	}
@@ -161,7 +161,7 @@ func (run *runner) nativeOutput(c *Candidate, p *prepare.Prepared) json.RawMessa
 
 // outputNotes returns the messages that describe the form of the answer. They contain the schema unless the endpoint
 // enforces it.
-func (run *runner) outputNotes(c *Candidate, p *prepare.Prepared) []model.Message {
+func (run *runner) outputNotes(c *Candidate, p *prepare.Prompt) []model.Message {
 	if run.Output == nil {
 		return nil
 	}

@@ -267,8 +267,7 @@ func (run *runner) providerRequest(
 ) *model.Request {
 	r := new(model.Request)
 	*r = q.request
-	// The messages are frozen, so each attempt gets a copy that the provider may change.
-	r.ID, r.Model, r.Parameters, r.Messages = entry.ID, c.Model, c.Parameters, slices.Clone(r.Messages)
+	r.ID, r.Model, r.Parameters = entry.ID, c.Model, c.Parameters
 	if entry.OutputLimit > 0 {
 		r.Parameters.MaxOutputTokens = new(int(entry.OutputLimit))
 	}

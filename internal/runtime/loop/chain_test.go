@@ -125,7 +125,7 @@ func (k *killedChain) run(t *testing.T, epoch int64, at int, written bool) (kill
 	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 	in := withTools(inputOf(t, k.j, epoch, one, two), find)
 	prepareIt := in.Prepare
-	in.Start, in.Prepare = k.start, func(ctx context.Context, c loop.Candidate) (*prepare.Prepared, error) {
+	in.Start, in.Prepare = k.start, func(ctx context.Context, c loop.Candidate) (*prepare.Prompt, error) {
 		k.start = slices.Index([]string{"one", "two"}, c.ProviderName)
 		return prepareIt(ctx, c)
 	}
@@ -188,7 +188,7 @@ func TestUnusableModels(t *testing.T) {
 			in.Limits.MaxTokens = 1000 // less than the reply that the missing model might give
 			var prepared []string
 			prepareIt := in.Prepare
-			in.Prepare = func(ctx context.Context, c loop.Candidate) (*prepare.Prepared, error) {
+			in.Prepare = func(ctx context.Context, c loop.Candidate) (*prepare.Prompt, error) {
 				if !slices.Contains(prepared, c.ProviderName) {
 					prepared = append(prepared, c.ProviderName)
 				}

@@ -27,7 +27,7 @@ const (
 
 // fittingRequest returns the request for a step. It compacts older messages first if they do not fit, and reports
 // whether it did.
-func (run *runner) fittingRequest(ctx context.Context, c *Candidate, p *prepare.Prepared, number int) (*modelRequest, bool, error) {
+func (run *runner) fittingRequest(ctx context.Context, c *Candidate, p *prepare.Prompt, number int) (*modelRequest, bool, error) {
 	q, err := run.stepRequest(c, p, number)
 	if err != nil {
 		return nil, false, err
@@ -57,7 +57,7 @@ func (run *runner) warn(c *Candidate, tokens int64) error {
 //
 // If compaction is not possible, the step uses the long prompt, because the endpoint may still accept it. If an earlier
 // run received a summary, compact uses that summary, so that it is not paid for twice.
-func (run *runner) compact(ctx context.Context, c *Candidate, p *prepare.Prepared, q *modelRequest) (bool, error) {
+func (run *runner) compact(ctx context.Context, c *Candidate, p *prepare.Prompt, q *modelRequest) (bool, error) {
 	s := run.State
 	forced := s.tooLong(q.step, c) && !s.forced(q.step)
 	older, from, kept := s.replaceable(p.Messages, forced)

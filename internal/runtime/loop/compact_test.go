@@ -22,7 +22,7 @@ func words(n int) string { return strings.Repeat(" word", n) }
 // withHistory adds messages of earlier Turns to a run.
 func withHistory(in loop.Input, history ...model.Message) loop.Input {
 	prepareIt := in.Prepare
-	in.Prepare = func(ctx context.Context, c loop.Candidate) (*prepare.Prepared, error) {
+	in.Prepare = func(ctx context.Context, c loop.Candidate) (*prepare.Prompt, error) {
 		p, err := prepareIt(ctx, c)
 		if err != nil {
 			return nil, err

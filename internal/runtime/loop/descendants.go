@@ -12,7 +12,7 @@ import "github.com/capstan-dev/capstan/internal/runtime/tool"
 // cut off.
 func (s *State) Descendants() int {
 	n := 0
-	for of, at := range s.intentIndex {
+	for of, at := range s.intentIndex.All() {
 		reserved := s.Intents[at].Descendants
 		f := s.result(of.step, of.callID)
 		switch {

@@ -62,7 +62,7 @@ func (s *State) ToolCalls() int {
 // result, unless they may be repeated, so call it only after the Turn has ended.
 func (s *State) UnknownOutcomes() int {
 	n := s.Outcomes()[Unknown]
-	for _, i := range s.intentIndex {
+	for _, i := range s.intentIndex.All() {
 		if i := s.Intents[i]; s.result(i.Step, i.CallID) == nil && !i.Effect.Repeatable() {
 			n++
 		}
@@ -73,7 +73,7 @@ func (s *State) UnknownOutcomes() int {
 // Outcomes returns the number of calls with each outcome. It leaves out calls without a result.
 func (s *State) Outcomes() map[Outcome]int {
 	all := map[Outcome]int{}
-	for _, i := range s.resultIndex {
+	for _, i := range s.resultIndex.All() {
 		all[s.CallResults[i].Outcome]++
 	}
 	return all
@@ -235,7 +235,7 @@ func (s *State) identified(calls []model.ToolCall) []model.ToolCall {
 
 // result returns the result of a call, or nil.
 func (s *State) result(step int, callID string) *CallResult {
-	i, ok := s.resultIndex[callKey{step, callID}]
+	i, ok := s.resultIndex.Get(callKey{step, callID})
 	if !ok {
 		return nil
 	}
@@ -250,7 +250,7 @@ func (s *State) mayHaveActed(step int, callID string) bool {
 
 // intent returns the newest intent of a call, or nil.
 func (s *State) intent(step int, callID string) *Intent {
-	i, ok := s.intentIndex[callKey{step, callID}]
+	i, ok := s.intentIndex.Get(callKey{step, callID})
 	if !ok {
 		return nil
 	}
@@ -294,9 +294,11 @@ func (s *State) callsOf(name string) int {
 // newestResult finds the newest call with this signature that has a result. It returns this result and the position of
 // the call's newest intent, from 1. If there is no such call, f is nil.
 func (s *State) newestResult(of signature) (f *CallResult, intent int) {
-	for _, c := range slices.Backward(s.callsBySignature[of]) {
+	same, _ := s.callsBySignature.Get(of)
+	for _, c := range slices.Backward(same) {
 		if f := s.result(c.step, c.callID); f != nil {
-			return f, s.intentIndex[c] + 1
+			at, _ := s.intentIndex.Get(c)
+			return f, at + 1
 		}
 	}
 	return nil, 0
@@ -305,7 +307,8 @@ func (s *State) newestResult(of signature) (f *CallResult, intent int) {
 // hasUnknownOutcome reports whether a call with this signature has an unknown outcome: its result says Unknown, or it
 // began, has no result and must not be repeated.
 func (s *State) hasUnknownOutcome(of signature) bool {
-	return slices.ContainsFunc(s.callsBySignature[of], func(c callKey) bool {
+	same, _ := s.callsBySignature.Get(of)
+	return slices.ContainsFunc(same, func(c callKey) bool {
 		if f := s.result(c.step, c.callID); f != nil {
 			return f.Outcome == Unknown
 		}

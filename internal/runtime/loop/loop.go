@@ -107,7 +107,7 @@ type Input struct {
 	Start int
 	// Prepare prepares the messages for a candidate of the chain, freezes them and writes them to the journal. It
 	// may return the messages that an earlier run froze.
-	Prepare func(ctx context.Context, c Candidate) (*prepare.Prepared, error)
+	Prepare func(ctx context.Context, c Candidate) (*prepare.Prompt, error)
 	// Content returns the content of an attachment of a message. Its errors are *model.Error. It may be nil if no
 	// message has attachments.
 	Content func(ctx context.Context, a *model.Attachment) ([]byte, error)

@@ -61,7 +61,7 @@ func conversation(prepared []model.Message, s *State, notes ...model.Message) []
 }
 
 // messagesFor returns the conversation for a candidate. Data of other candidates is left out.
-func (run *runner) messagesFor(c *Candidate, p *prepare.Prepared) []model.Message {
+func (run *runner) messagesFor(c *Candidate, p *prepare.Prompt) []model.Message {
 	all := conversation(p.Messages, run.State, run.outputNotes(c, p)...)
 	for i := range all {
 		if !all[i].ProviderData.MadeBy(c.ProviderName, c.Model, c.Endpoint) {
@@ -104,7 +104,7 @@ func summaryMessage(summary string) model.Message {
 
 // earlierSummary returns the text that a new summary starts from: the last summary of this Turn, or the summary of
 // earlier Turns.
-func (s *State) earlierSummary(p *prepare.Prepared) string {
+func (s *State) earlierSummary(p *prepare.Prompt) string {
 	if c := s.compaction(); c != nil {
 		return c.Summary
 	}

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"encoding/json"
 	"fmt"
 
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -22,7 +23,7 @@ const stepLimitNote = "You have no steps left and cannot call any more tools. Gi
 
 // stepRequest returns the request for a step. After the last step it offers no tools, so that the model must
 // answer.
-func (run *runner) stepRequest(c *Candidate, p *prepare.Prepared, number int) (*modelRequest, error) {
+func (run *runner) stepRequest(c *Candidate, p *prepare.Prompt, number int) (*modelRequest, error) {
 	r := model.Request{Messages: run.messagesFor(c, p), Output: run.nativeOutput(c, p)}
 	if run.lastStep(number) {
 		r.Messages = append(r.Messages, model.Message{Role: model.RoleSystem, Name: MessageStepLimit, Content: stepLimitNote})
@@ -38,15 +39,18 @@ func (run *runner) stepRequest(c *Candidate, p *prepare.Prepared, number int) (*
 
 // modelTools returns the tools in the prompt, with their schemas. It still offers a tool that no longer exists; the
 // result of a call then says so.
-func (run *runner) modelTools(p *prepare.Prepared) ([]model.Tool, error) {
+func (run *runner) modelTools(p *prepare.Prompt) ([]model.Tool, error) {
 	if len(p.Tools) == 0 {
 		return nil, nil
 	}
 	all := make([]model.Tool, 0, len(p.Tools)) // no spare capacity: the slice is kept while the model works
 	for _, t := range p.Tools {
-		schema, err := t.JSONSchema()
+		var schema json.RawMessage
+		var err error
 		if i := run.toolNamed(t.Name); i >= 0 {
 			schema, err = run.callable()[i].ShownSchema()
+		} else {
+			schema, err = t.JSONSchema()
 		}
 		if err != nil {
 			return nil, fmt.Errorf("failed to make the schema of tool %q: %w", t.Name, err)

@@ -180,9 +180,9 @@ func withTools(in loop.Input, tools ...tool.Tool) loop.Input {
 }
 
 // prepareWith returns a Prepare function whose prompts name their candidate.
-func prepareWith(offered []prompt.Tool) func(context.Context, loop.Candidate) (*prepare.Prepared, error) {
-	return func(_ context.Context, c loop.Candidate) (*prepare.Prepared, error) {
-		return &prepare.Prepared{Tools: offered, Messages: []model.Message{
+func prepareWith(offered []prompt.Tool) func(context.Context, loop.Candidate) (*prepare.Prompt, error) {
+	return func(_ context.Context, c loop.Candidate) (*prepare.Prompt, error) {
+		return &prepare.Prompt{Tools: offered, Messages: []model.Message{
 			{Role: model.RoleSystem, Content: "for " + c.ProviderName}, {Role: model.RoleUser, Content: "What is new?"},
 		}}, nil
 	}

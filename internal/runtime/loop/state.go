@@ -9,6 +9,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/compensation"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/smallmap"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
@@ -222,9 +223,9 @@ type State struct {
 	shortened int
 	// intentIndex and resultIndex are positions by call: of its newest intent in Intents, and of its first result in
 	// CallResults.
-	intentIndex, resultIndex map[callKey]int
+	intentIndex, resultIndex smallmap.Map[callKey, int]
 	// callsBySignature lists the calls with the same tool and arguments, in the order of their first intents.
-	callsBySignature map[signature][]callKey
+	callsBySignature smallmap.Map[signature, []callKey]
 	// lastChange is the position of the newest intent of a call that may have changed something, from 1. It is 0 if
 	// there is none.
 	lastChange int
@@ -405,28 +406,23 @@ func (s *State) applyIntent(e journal.Entry) error {
 	if err := appendEntry(&s.Intents, e); err != nil {
 		return err
 	}
-	if s.intentIndex == nil {
-		s.intentIndex = map[callKey]int{}
-	}
 	last := len(s.Intents) - 1
 	if slices.Contains(s.Distrusted, s.Intents[last].Name) {
 		s.Intents[last].Effect = tool.Destructive
 	}
 	i := s.Intents[last]
 	of := callKey{i.Step, i.CallID}
-	_, before := s.intentIndex[of]
-	s.intentIndex[of] = last
+	_, before := s.intentIndex.Get(of)
+	s.intentIndex.Set(of, last)
 	if i.Effect != tool.ReadOnly {
 		s.lastChange = last + 1
 	}
 	if before {
 		return nil
 	}
-	if s.callsBySignature == nil {
-		s.callsBySignature = map[signature][]callKey{}
-	}
 	signature := signatureOf(i.Name, i.Arguments)
-	s.callsBySignature[signature] = append(s.callsBySignature[signature], of)
+	same, _ := s.callsBySignature.Get(signature)
+	s.callsBySignature.Set(signature, append(same, of))
 	return nil
 }
 
@@ -434,13 +430,10 @@ func (s *State) applyResult(e journal.Entry) error {
 	if err := appendEntry(&s.CallResults, e); err != nil {
 		return err
 	}
-	if s.resultIndex == nil {
-		s.resultIndex = map[callKey]int{}
-	}
 	last := len(s.CallResults) - 1
 	of := callKey{s.CallResults[last].Step, s.CallResults[last].CallID}
-	if _, ok := s.resultIndex[of]; !ok {
-		s.resultIndex[of] = last
+	if _, ok := s.resultIndex.Get(of); !ok {
+		s.resultIndex.Set(of, last)
 	}
 	return nil
 }

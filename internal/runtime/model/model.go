@@ -15,8 +15,9 @@ import (
 // too long to keep. When ctx ends, Generate stops promptly, returns an *Error of kind Cancelled or Timeout, and leaves
 // no goroutine running. Generate does not retry, because the loop does that. It is safe for concurrent use.
 //
-// The caller must not use the request until Generate returns, because Generate may change it. The request and the reply
-// are pointers because thousands of waiting Turns would otherwise hold copies of them on their stacks.
+// The caller must not use the request until Generate returns, because Generate may change its fields. Generate must not
+// change the messages and tools, because other attempts send the same ones. The request and the reply are pointers
+// because thousands of waiting Turns would otherwise hold copies of them on their stacks.
 type Provider interface {
 	Generate(ctx context.Context, req *Request) (*Reply, error)
 }

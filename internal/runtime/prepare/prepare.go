@@ -16,8 +16,17 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
-// Prepared is a frozen prompt. It marshals to JSON and back without loss.
+// Prepared is a frozen prompt, and how it was made. It marshals to JSON and back without loss.
 type Prepared struct {
+	Prompt
+	// Report describes the messages.
+	Report Report `json:"report"`
+	// Assembly describes how the content of the messages was chosen.
+	Assembly turncontext.Assembly `json:"assembly"`
+}
+
+// Prompt is what a Turn needs to ask a model.
+type Prompt struct {
 	// Provider and Model name the provider and the model that the messages are for.
 	Provider string `json:"provider"`
 	Model    string `json:"model"`
@@ -29,10 +38,6 @@ type Prepared struct {
 	Tools []prompt.Tool `json:"tools,omitempty"`
 	// Skills are the skills that the model may load, in order.
 	Skills []LoadableSkill `json:"skills,omitempty"`
-	// Report describes the messages.
-	Report Report `json:"report"`
-	// Assembly describes how the content of the messages was chosen.
-	Assembly turncontext.Assembly `json:"assembly"`
 	// Sources are the sources of the facts in the prompt, in order. Facts without a source are left out.
 	Sources []string `json:"sources,omitempty"`
 }
@@ -109,9 +114,11 @@ func Prepare(in Input) (*Prepared, error) {
 		return nil, err
 	}
 	return &Prepared{
-		Provider: in.Provider, Model: in.Model, Messages: messages(in, system, shown), Summary: in.Turn.Summary,
-		Tools: tools, Skills: loadable(available),
-		Assembly: assembly, Sources: sources(shown.Facts),
+		Prompt: Prompt{
+			Provider: in.Provider, Model: in.Model, Messages: messages(in, system, shown), Summary: in.Turn.Summary,
+			Tools: tools, Skills: loadable(available), Sources: sources(shown.Facts),
+		},
+		Assembly: assembly,
 		Report: Report{
 			Report: system.Report, ContextHash: contextHash, Variables: variableNames(in.Profile.Variables), Profile: revision(in.Profile),
 			Expression: assembly.Expression, Provenance: assembly.Provenance, ReplacedBytes: replaced,

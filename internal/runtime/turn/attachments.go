@@ -61,7 +61,7 @@ func (r *run) content(ctx context.Context, a *model.Attachment) ([]byte, error) 
 }
 
 // attachedBytes returns the memory for the contents of the attachments of a prompt.
-func attachedBytes(p *prepare.Prepared) int64 {
+func attachedBytes(p *prepare.Prompt) int64 {
 	var size int64
 	for i := range p.Messages {
 		for _, a := range p.Messages[i].Attachments {

@@ -2,7 +2,6 @@ package turn
 
 import (
 	"encoding/json"
-	"maps"
 	"slices"
 	"strings"
 
@@ -10,6 +9,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/smallmap"
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
@@ -23,7 +23,7 @@ type tally struct {
 	// calls are in the order in which the model requested them, or Capstan made them. index has the index of each call
 	// in calls.
 	calls []CallRecord
-	index map[callKey]int
+	index smallmap.Map[callKey, int]
 	// repaired is the set of calls whose arguments were repaired.
 	repaired map[callKey]bool
 }
@@ -102,14 +102,11 @@ func (t *tally) addPlan(s *loop.State) {
 
 // listCall adds a call to the list, unless it is there already, and returns its record.
 func (t *tally) listCall(step int, callID, name string) *CallRecord {
-	if t.index == nil {
-		t.index = map[callKey]int{}
-	}
 	key := callKey{step, callID}
-	i, listed := t.index[key]
+	i, listed := t.index.Get(key)
 	if !listed {
 		i = len(t.calls)
-		t.index[key] = i
+		t.index.Set(key, i)
 		t.calls = append(t.calls, CallRecord{CallID: clean(callID, maxCallID), Name: clean(name, maxCallName), Step: step})
 	}
 	return &t.calls[i]
@@ -161,7 +158,7 @@ func (t *tally) addDecision(payload json.RawMessage) {
 	if json.Unmarshal(payload, &d) != nil {
 		return // this cannot happen, because the loop has already read the same payload
 	}
-	if i, listed := t.index[callKey{d.Step, d.CallID}]; listed && t.calls[i].DecidedBy == "" {
+	if i, listed := t.index.Get(callKey{d.Step, d.CallID}); listed && t.calls[i].DecidedBy == "" {
 		t.calls[i].DecidedBy = d.By
 	}
 }
@@ -175,7 +172,7 @@ func (t *tally) newest() []CallRecord {
 // finalCounts returns the counts and the newest calls of a Turn that ends now. Its open calls receive their outcomes.
 func (r *run) finalCounts() (Counts, []CallRecord) {
 	t := r.replayed.tally
-	t.calls, t.index = slices.Clone(t.calls), maps.Clone(t.index)
+	t.calls, t.index = slices.Clone(t.calls), t.index.Clone()
 	for _, record := range r.replayed.loop.ResultsOfOpenCalls(r.exposed().Nonce) {
 		if f, ok := record.Payload.(loop.CallResult); ok {
 			t.addResult(f)

@@ -74,17 +74,16 @@ func isHistory(m model.Message) bool {
 	return m.Name == prepare.MessageHistory || m.Name == prepare.MessageSummary
 }
 
-// expanded returns the prompt with the messages of the conversation inserted.
-func (r preparedRecord) expanded(c *session.Conversation) (*prepare.Prepared, error) {
+// insert inserts the messages of the conversation into a prompt. If it fails, the prompt is unchanged.
+func (l *leftOut) insert(c *session.Conversation, p *prepare.Prompt) error {
 	messages := prepare.HistoryMessages(c.Summary(), historyOf(c))
-	if r.History.At > len(r.Messages) || len(messages) != r.History.Messages {
-		return nil, fmt.Errorf("%w: the prompt refers to %d messages, but the history has %d",
-			session.ErrLost, r.History.Messages, len(messages))
+	if l.At > len(p.Messages) || len(messages) != l.Messages {
+		return fmt.Errorf("%w: the prompt refers to %d messages, but the history has %d", session.ErrLost, l.Messages, len(messages))
 	}
-	p := *r.Prepared
 	p.Summary = c.Summary()
-	p.Messages = slices.Insert(slices.Clone(p.Messages), r.History.At, messages...)
-	return &p, nil
+	p.Messages = slices.Insert(slices.Clone(p.Messages), l.At, messages...)
+	l.Messages = 0
+	return nil
 }
 
 // read returns the conversation that h refers to. It returns session.ErrLost if the entries are gone or have
@@ -143,11 +142,9 @@ func (r *run) complete(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	whole, err := preparedRecord{p.prepared, p.leftOut}.expanded(c)
-	if err != nil {
+	if err := p.leftOut.insert(c, p.prompt); err != nil {
 		return &lostHistoryError{err}
 	}
-	p.prepared, p.leftOut.Messages = whole, 0
 	r.conversation = nil // the prompt now has the messages of the conversation
 	return nil
 }
@@ -176,7 +173,7 @@ func Expand(ctx context.Context, j journal.Journal, e journal.Entry) (journal.En
 	}
 	c, err := r.History.read(ctx, j, nil)
 	if err == nil {
-		r.Prepared, err = r.expanded(c)
+		err = r.History.insert(c, &r.Prompt)
 	}
 	switch {
 	case errors.Is(err, session.ErrLost), errors.Is(err, journal.ErrDamaged), errors.Is(err, journal.ErrNewer):
@@ -184,7 +181,6 @@ func Expand(ctx context.Context, j journal.Journal, e journal.Entry) (journal.En
 	case err != nil:
 		return e, err
 	}
-	r.History.Messages = 0
 	e.Payload, err = json.Marshal(r)
 	return e, err
 }

@@ -173,7 +173,7 @@ func (r *run) ensureTools(ctx context.Context) error {
 		return err
 	}
 	switch {
-	case r.replayed.prepared == nil && r.replayed.input == nil:
+	case r.replayed.prompt == nil && r.replayed.input == nil:
 		return r.ensureInput(ctx)
 	case r.replayed.exposure == nil:
 		return r.record(journal.Record{Kind: journal.ToolsExposed, Payload: tool.Exposure{Nonce: rand.Text()}})
@@ -195,7 +195,7 @@ func (r *run) reflects() bool {
 // messages were prepared. If the chain has this candidate several times, startOfChain returns the first index that is
 // not before the candidate of the newest request. It returns 0 if no messages were prepared.
 func (r *run) startOfChain() int {
-	p := r.replayed.prepared
+	p := r.replayed.prompt
 	if p == nil {
 		return 0
 	}

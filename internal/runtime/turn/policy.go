@@ -19,7 +19,7 @@ func (r *run) policies() []outputpolicy.Policy {
 func (r *run) citations() outputpolicy.Citations {
 	var local [][]string
 	var web [][]citation.Page
-	if p := r.replayed.prepared; p != nil {
+	if p := r.replayed.prompt; p != nil {
 		local = append(local, p.Sources)
 	}
 	for i := range r.replayed.loop.CallResults {

@@ -19,14 +19,14 @@ import (
 )
 
 // prepare freezes the messages for a candidate. A resumed run reads the messages that an earlier run has frozen.
-func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prepared, error) {
+func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prompt, error) {
 	if err := r.memory.hold(0); err != nil {
 		return nil, err
 	}
-	if p := r.replayed.prepared; p != nil && p.Provider == c.ProviderName && p.Model == c.Model {
+	if p := r.replayed.prompt; p != nil && p.Provider == c.ProviderName && p.Model == c.Model {
 		err := r.complete(ctx)
 		r.dropCopies(c)
-		return r.replayed.prepared, err
+		return r.replayed.prompt, err
 	}
 	if err := r.ensureInput(ctx); err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prepared,
 	r.pending, r.contents = nil, nil
 	err = r.complete(ctx)
 	r.dropCopies(c)
-	return r.replayed.prepared,
+	return r.replayed.prompt,
 		errors.Join(err, r.memory.countPrompt()) // as read back from the journal, so that a resumed run sends the same messages
 }
 

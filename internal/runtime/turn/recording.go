@@ -266,10 +266,10 @@ func (b *recordingBuilder) finish() (*Recording, error) {
 		return nil, err
 	}
 	if b.frozen.History != nil {
-		in.Turn.Summary, in.Turn.History = b.prepared.Summary, historyIn(b.prepared.Prepared)
+		in.Turn.Summary, in.Turn.History = b.prepared.Summary, historyIn(&b.prepared.Prompt)
 	}
 	b.Input, b.Number, b.Settings, b.Prepared = *in, b.frozen.Number, b.frozen.Settings, b.prepared.Prepared
-	addPrompt(b.Prepared, b.Subject)
+	addPrompt(&b.Prepared.Prompt, b.Subject)
 	if b.Name == "" { // an older version has recorded the Turn
 		b.Namespace, b.Name = in.Turn.Namespace, in.Turn.Name
 	}
@@ -280,7 +280,7 @@ func (b *recordingBuilder) finish() (*Recording, error) {
 }
 
 // historyIn returns the messages of the Session's history that a prompt contains.
-func historyIn(p *prepare.Prepared) []prepare.HistoryMessage {
+func historyIn(p *prepare.Prompt) []prepare.HistoryMessage {
 	var all []prepare.HistoryMessage
 	for i := range p.Messages {
 		if m := &p.Messages[i]; m.Name == prepare.MessageHistory {

@@ -7,7 +7,6 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
-	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
 // replayed is the state of a Turn according to its journal. It is a fold over the entries of earlier runs, and then
@@ -18,10 +17,13 @@ type replayed struct {
 	runs, parks int
 	// input is the input for the messages. It is nil if it is not recorded, as in a Turn that is only prepared.
 	input *frozen
-	// prepared is the newest prompt. leftOut describes the messages that its entry omits, or is nil if it omits
-	// none. Once a run has inserted them into prepared, leftOut.Messages is 0.
-	prepared *prepare.Prepared
-	leftOut  *leftOut
+	// prompt is the newest prompt. leftOut describes the messages that its entry omits, or is nil if it omits none.
+	// Once a run has inserted them into prompt, leftOut.Messages is 0.
+	prompt  *prepare.Prompt
+	leftOut *leftOut
+	// report is the JSON of the prepare.Report about prompt, which takes less memory than the report and is not needed
+	// while models and tools work.
+	report json.RawMessage
 	// exposure has the tools of the Turn.
 	exposure *tool.Exposure
 	// loop is the state of the loop. tally counts its events and lists its calls. artifacts are the tool outputs that
@@ -66,10 +68,10 @@ func (p *replayed) apply(e journal.Entry) error {
 		if err != nil {
 			return err
 		}
-		p.prepared, p.leftOut = r.Prepared, r.History
-		p.prepared.Assembly = turncontext.Assembly{} // runs do not need it
-		p.shares.sharePrompt(&p.prepared.Tools, p.prepared.Messages)
-		return nil
+		p.prompt, p.leftOut = new(r.Prompt), r.History
+		p.shares.sharePrompt(&p.prompt.Tools, p.prompt.Messages)
+		p.report, err = json.Marshal(r.Report)
+		return err
 	case journal.TextRedacted:
 		return p.applyRedactions(e)
 	case journal.UndoBegun, journal.UndoEnded: // another Turn writes them after the end of this Turn
@@ -92,6 +94,18 @@ func (p *replayed) apply(e journal.Entry) error {
 		p.artifacts.add(p.loop.CallResults[n-1])
 	}
 	return nil
+}
+
+// preparation returns the report about the newest prompt, or nil if there is no prompt.
+func (p *replayed) preparation() *prepare.Report {
+	if p.report == nil {
+		return nil
+	}
+	var report prepare.Report
+	if err := json.Unmarshal(p.report, &report); err != nil { // cannot happen: apply has written the JSON
+		return nil
+	}
+	return &report
 }
 
 // resumes returns the number of runs so far that did not end with a wait.

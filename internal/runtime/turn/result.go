@@ -260,8 +260,8 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 	if f := r.replayed.input; f != nil {
 		result.MissingTurns = f.sessionInfo().missingTurns
 	}
-	if p := r.replayed.prepared; p != nil {
-		result.Preparation, result.Provider, result.Model, result.MessageCount = &p.Report, p.Provider, p.Model, r.messageCount()
+	if p := r.replayed.prompt; p != nil {
+		result.Preparation, result.Provider, result.Model, result.MessageCount = r.replayed.preparation(), p.Provider, p.Model, r.messageCount()
 	}
 	if step := state.LastStep(); step != nil {
 		result.Text = state.AnswerText()
@@ -338,7 +338,7 @@ func (r *Result) Structured() json.RawMessage {
 
 // messageCount returns the number of messages in the newest prompt.
 func (r *run) messageCount() int {
-	n := len(r.replayed.prepared.Messages)
+	n := len(r.replayed.prompt.Messages)
 	if l := r.replayed.leftOut; l != nil {
 		n += l.Messages
 	}

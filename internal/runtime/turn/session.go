@@ -153,7 +153,7 @@ func (r *run) addition(result *Result) session.Turn {
 		return t
 	}
 	t.ContextTokens = last.Reply.Usage.InputTokens + last.Reply.Usage.OutputTokens
-	if p := r.replayed.prepared; p != nil && result.Stop.answered() && !result.Withheld {
+	if p := r.replayed.prompt; p != nil && result.Stop.answered() && !result.Withheld {
 		user := p.Messages[len(p.Messages)-1] // the user's message is the last one of a prompt
 		t.Messages = append([]model.Message{{Role: user.Role, Content: user.Content + attachment.Note(user.Attachments)}},
 			messagesAfterUser(&r.replayed.loop, result, r.reference() != nil)...)

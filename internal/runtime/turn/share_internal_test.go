@@ -36,10 +36,10 @@ func TestTurnsShareEqualValues(t *testing.T) {
 			Source: tool.Source{Server: "tickets", Name: "find"},
 		},
 	}}
-	prepared := prepare.Prepared{Tools: []prompt.Tool{{Name: "find"}}, Messages: []model.Message{
+	prepared := prepare.Prepared{Prompt: prepare.Prompt{Tools: []prompt.Tool{{Name: "find"}}, Messages: []model.Message{
 		{Role: model.RoleSystem, Content: strings.Repeat("Be brief. ", 100)},
 		{Role: model.RoleUser, Content: strings.Repeat("Hello. ", 100)},
-	}}
+	}}}
 	var runs [2]*run
 	for i := range runs {
 		runs[i] = &run{in: &Input{}, life: t.Context()}
@@ -53,7 +53,7 @@ func TestTurnsShareEqualValues(t *testing.T) {
 		}
 	}
 	a, b := &runs[0].replayed, &runs[1].replayed
-	if &a.exposure.Tools[0] != &b.exposure.Tools[0] || &a.prepared.Tools[0] != &b.prepared.Tools[0] {
+	if &a.exposure.Tools[0] != &b.exposure.Tools[0] || &a.prompt.Tools[0] != &b.prompt.Tools[0] {
 		t.Error("two Turns hold the same tools twice")
 	}
 	if a.shares.texts == nil || a.shares.texts[0] != b.shares.texts[0] || len(a.shares.texts) != 1 {

@@ -159,7 +159,7 @@ func (s *spans) apply(e journal.Entry, state *replayed, fresh bool) {
 	case journal.Prepared:
 		emit(&Span{
 			Kind: SpanPreparation, Key: fmt.Sprintf("prepare/%d", e.Seq), Start: earlier(s.preparing, e.Time), End: e.Time,
-			Report: &state.prepared.Report, Tags: s.tags,
+			Report: state.preparation(), Tags: s.tags,
 		})
 		s.preparing = time.Time{}
 	case journal.ModelRequested:

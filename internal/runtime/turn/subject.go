@@ -75,13 +75,11 @@ func (r *preparedRecord) addTo(ctx context.Context, j journal.Journal, s *judge.
 			}
 			return err
 		})
-		expanded := r.Prepared
 		if err == nil {
-			expanded, err = r.expanded(c)
+			err = h.insert(c, &r.Prompt)
 		}
 		switch {
 		case err == nil:
-			r.Prepared = expanded
 		case errors.Is(err, errNotAdmitted), errors.Is(err, session.ErrLost), errors.Is(err, journal.ErrDamaged),
 			errors.Is(err, journal.ErrNewer):
 			s.LeftOut = h.Messages
@@ -89,13 +87,13 @@ func (r *preparedRecord) addTo(ctx context.Context, j journal.Journal, s *judge.
 			return err
 		}
 	}
-	addPrompt(r.Prepared, s)
+	addPrompt(&r.Prompt, s)
 	return nil
 }
 
 // addPrompt adds the messages of a prompt to a Subject. Results of calls in the history are placed before the results
 // of the Turn. Of attachments, only the names are added.
-func addPrompt(p *prepare.Prepared, s *judge.Subject) {
+func addPrompt(p *prepare.Prompt, s *judge.Subject) {
 	var earlier []judge.ToolResult
 	names := map[string]string{}
 	for _, m := range p.Messages {

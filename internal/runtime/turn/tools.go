@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"sync"
 
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/template"
@@ -18,15 +19,25 @@ func (r *run) tools() []tool.Tool {
 	for _, t := range exposed {
 		all = append(all, r.withCaller(t))
 	}
-	return append(all,
-		tool.Tool{Tool: prompt.ReadArtifact(), Effect: tool.ReadOnly, Caller: tool.CallerFunc(r.readArtifact)},
-		tool.Tool{Tool: prompt.LoadSkill(), Effect: tool.ReadOnly, Trusted: true, Caller: tool.CallerFunc(r.loadSkill)})
+	read, load := ownTools()
+	read.Caller, load.Caller = tool.CallerFunc(r.readArtifact), tool.CallerFunc(r.loadSkill)
+	return append(all, read, load)
 }
+
+// ownTools returns the tools read_artifact and load_skill without their Callers. All Turns share their schemas.
+var ownTools = sync.OnceValues(func() (read, load tool.Tool) {
+	read = tool.Tool{Tool: prompt.ReadArtifact(), Effect: tool.ReadOnly}
+	load = tool.Tool{Tool: prompt.LoadSkill(), Effect: tool.ReadOnly, Trusted: true}
+	for _, t := range []*tool.Tool{&read, &load} {
+		t.Shown, _ = t.JSONSchema() // if it fails, ShownSchema tries again and returns the error
+	}
+	return read, load
+})
 
 // offers reports whether the prompt offers a tool. It offers Capstan's own tools only if they have something to
 // return.
 func (r *run) offers(name string) bool {
-	p := r.replayed.prepared
+	p := r.replayed.prompt
 	return p == nil || !slices.Contains(tool.Reserved(), name) ||
 		slices.ContainsFunc(p.Tools, func(t prompt.Tool) bool { return t.Name == name })
 }
@@ -40,7 +51,7 @@ func (r *run) loadSkill(_ context.Context, c tool.Call) (tool.Result, error) {
 		return tool.Result{}, &tool.Error{Class: tool.InvalidArguments, Message: `the arguments must be {"key": "..."}`, Err: err}
 	}
 	var available []prompt.Skill
-	if p := r.replayed.prepared; p != nil {
+	if p := r.replayed.prompt; p != nil {
 		for _, s := range p.Skills {
 			available = append(available, prompt.Skill{Key: s.Key, Name: s.Name, Content: template.Text{Body: s.Content}})
 		}

@@ -394,7 +394,7 @@ func (r *run) apply(e journal.Entry) error {
 		r.parkedIn = e.Epoch
 	}
 	if e.Kind == journal.Prepared {
-		r.memory.attached = attachedBytes(r.replayed.prepared)
+		r.memory.attached = attachedBytes(r.replayed.prompt)
 	}
 	r.spans.apply(e, &r.replayed, r.log != nil)
 	return nil
