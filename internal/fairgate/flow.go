@@ -37,12 +37,7 @@ func (f *Flow) Wait(ctx context.Context) {
 		return
 	}
 	defer t.streams.Leave(t.namespace)
-	timer := time.NewTimer(batchTime)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+	rest(ctx, batchTime)
 }
 
 // Pace returns a reader of a body that paces its bytes as Flow paces pieces. So bodies that arrive as fast as the

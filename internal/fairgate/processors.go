@@ -3,6 +3,7 @@ package fairgate
 import (
 	"context"
 	"runtime"
+	"time"
 )
 
 // large is the number of bytes from which a piece of work must wait for its turn. A processor decodes 16 KiB in about
@@ -14,7 +15,8 @@ const large = 16 << 10
 type Processors struct{ large, streams *Gate }
 
 // HalfOfProcessors returns Processors that use at most half of the machine's processors, but at least one, so that
-// small work usually finds a free processor.
+// small work usually finds a free processor. Because of the rests of AcquireProcessor, large pieces use at most half of
+// the time of these processors.
 func HalfOfProcessors() *Processors { return NewProcessors(max(runtime.GOMAXPROCS(0)/2, 1)) }
 
 // NewProcessors returns Processors that admit atOnce large pieces of work at the same time, and as many
@@ -41,15 +43,31 @@ func (p *Processors) With(ctx context.Context, namespace string) context.Context
 
 // AcquireProcessor waits until it is the turn of the context's namespace to encode, decode or compress the bytes. So if
 // the models of one namespace send megabytes, each piece of work of another namespace waits for at most one such piece.
-// The caller must call done after the work. AcquireProcessor does not wait if there are few bytes, or if the context
-// was not made by With. It does not wait either if the context has ended, because the last writes are still needed.
-// Between AcquireProcessor and done, the caller must not wait for anything: no other work, no lock and no network.
+// The caller must call done after the work. done waits for as long as the work took: a container often has only one or
+// two processors, which other work and the garbage collector also need. AcquireProcessor does not wait if there are few
+// bytes, or if the context was not made by With. Neither it nor done waits if the context has ended, because the last
+// writes are still needed. Between AcquireProcessor and done, the caller must not wait for anything: no other work, no
+// lock and no network.
 func AcquireProcessor(ctx context.Context, bytes int) (done func()) {
 	t, ok := ctx.Value(ticketKey{}).(ticket)
 	if !ok || bytes < large || t.large.Enter(ctx, t.namespace) != nil {
 		return func() {}
 	}
-	return func() { t.large.Leave(t.namespace) }
+	begun := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
+	return func() {
+		defer t.large.Leave(t.namespace)
+		rest(ctx, time.Since(begun))
+	}
+}
+
+// rest waits for a duration, or until ctx ends.
+func rest(ctx context.Context, duration time.Duration) {
+	timer := time.NewTimer(duration)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 // Fairly returns a function that calls change when it is the turn of the context's namespace: see AcquireProcessor.

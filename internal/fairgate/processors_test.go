@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/capstan-dev/capstan/internal/fairgate"
 )
@@ -43,6 +44,31 @@ func TestLargeWorkTakesTurns(t *testing.T) {
 			}
 		}); len(got) != 11 || got[1] != "victim" {
 			t.Errorf("the order is %s, want the victim second", strings.Join(got, " "))
+		}
+	})
+}
+
+// TestLargeWorkRests checks that a processor rests for as long as a piece of work took, so that two pieces of 3 seconds
+// take 12 seconds, unless the context ends.
+func TestLargeWorkRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(fairgate.NewProcessors(1).With(t.Context(), "a"))
+		begun := time.Now()
+		for range 2 {
+			done := fairgate.AcquireProcessor(ctx, 1<<20)
+			time.Sleep(3 * time.Second) // the clock of this test is not real
+			done()
+		}
+		if took := time.Since(begun); took != 12*time.Second {
+			t.Errorf("two pieces of 3 s took %s, want 12 s with their rests", took)
+		}
+		begun = time.Now()
+		done := fairgate.AcquireProcessor(ctx, 1<<20)
+		time.Sleep(3 * time.Second)
+		stop()
+		done()
+		if took := time.Since(begun); took != 3*time.Second {
+			t.Errorf("after the end of its context, a piece of 3 s took %s, want no rest", took)
 		}
 	})
 }
