@@ -98,11 +98,16 @@ func TestNotesLeadToFirstAnswer(t *testing.T) {
 		t.Fatalf("the commands of NOTES are %q, want four after helm install: %q", commands, want)
 	}
 	runManager(t, c.as("system:serviceaccount:capstan-system:capstan"), nil)
-	// On a real cluster, the second command takes longer than the API server needs to read the new schemas.
-	c.applyTurns(t, "--dry-run=server", "-n", "default", "-f", filepath.Join(root, "examples/cluster/turn.yaml"))
 	var shown string
 	for i, command := range commands {
 		if i == 1 { // no controller creates Pods here: the test replaces the controller of the Deployments
+			// On a real cluster, kubectl waits so long that the API server has read the new schemas. make e2e runs the
+			// commands there.
+			if seconds := c.run(t, kubectlPath, "-n", "default", "get", "deployment", "example-model", "-o",
+				"jsonpath={.spec.minReadySeconds}"); seconds != "10" {
+				t.Errorf("minReadySeconds of example-model is %q, want 10", seconds)
+			}
+			c.applyTurns(t, "--dry-run=server", "-n", "default", "-f", filepath.Join(root, "examples/cluster/turn.yaml"))
 			for _, name := range []string{"example-model", "example-tickets"} {
 				c.run(t, kubectlPath, "-n", "default", "patch", "deployment", name, "--subresource=status", "--type=merge", "-p",
 					`{"status": {"conditions": [{"type": "Available", "status": "True"}]}}`)
@@ -154,8 +159,17 @@ func TestNotesLeadToFirstAnswer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if shown := strings.Join(commands, "\n") + "\n```"; !strings.Contains(string(page), "image.tag=0.1.0\n"+shown) {
+		helm := "```sh\nhelm upgrade --install capstan charts/capstan --namespace capstan-system --create-namespace \\\n" +
+			"  --set image.registry=registry.example.com --set image.repository=capstan --set image.tag=0.1.0\n"
+		if shown := helm + strings.Join(commands, "\n") + "\n```"; !strings.Contains(string(page), shown) {
 			t.Errorf("docs/install.md does not show the commands of NOTES after the helm command:\n%s", shown)
+		}
+		readme, err := os.ReadFile("../README.md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(readme), helm+"```") {
+			t.Errorf("README.md does not show the helm command of docs/install.md:\n%s", helm)
 		}
 		c.shellIn(t, "..", commands[0])
 		image := c.run(t, kubectlPath, "-n", "default", "get", "deployments", "-o",

@@ -1,7 +1,7 @@
 // Command e2e tests an installed Capstan. It runs a cluster with a real kubelet on this machine and then:
 //
-//  1. installs the Helm chart with few values and runs helm test;
-//  2. follows the chart's NOTES to a first answer, and applies the example in NOTES with one command;
+//  1. runs the five commands of the installation page, which install the packaged chart and lead to a first answer;
+//  2. installs the chart with its default values, runs helm test, and applies the same example with one command;
 //  3. applies the quickstart and the example with tools;
 //  4. follows the page about access for two people without permissions in the manager's namespace. One person asks. The
 //     other person reads the journal and approves a call at the read API, whose certificate is then replaced without a
@@ -73,7 +73,7 @@ func start(ctx context.Context, args []string, out io.Writer) (err error) {
 	f.StringVar(&o.logs, "logs", ".e2e", "directory for logs, which are kept after a failure")
 	f.StringVar(&o.root, "root", ".", "the root of the repository")
 	f.StringVar(&o.rounds, "rounds", "", "rounds to run, separated by commas; default: all")
-	f.DurationVar(&o.timeout, "timeout", 20*time.Minute, "time limit of the whole run")
+	f.DurationVar(&o.timeout, "timeout", 15*time.Minute, "time limit of the whole run")
 	f.BoolVar(&o.down, "down", false, "only remove the remains of an earlier run")
 	f.BoolVar(&o.keep, "keep", false, "keep the cluster running; --down removes it")
 	if err := f.Parse(args); err != nil {
@@ -111,10 +111,13 @@ func newCluster(o options) (*node.Cluster, error) {
 		Kubernetes: o.kubernetes, CoreDNS: archive("coredns"), Pause: archive("pause"), CNI: o.cni, State: o.state, Logs: o.logs,
 		Images: []node.Image{
 			// The default image name of the chart.
-			{Reference: "docker.io/capstan-dev/capstan:" + version, Archive: o.image},
+			{Reference: "docker.io/capstan-dev/capstan:" + version, Archive: o.image, Alias: exampleRegistry + "/capstan:" + version},
 			{Reference: "e2e.local/fakemodel:1", Archive: archive("fakemodel")},
 			{Reference: "e2e.local/toolserver:1", Archive: archive("toolserver")},
-			{Reference: "docker.io/capstan-dev/capstan-examples:" + version, Archive: examples},
+			{
+				Reference: "docker.io/capstan-dev/capstan-examples:" + version, Archive: examples,
+				Alias: exampleRegistry + "/capstan-examples:" + version,
+			},
 			{Reference: "e2e.local/wiper:1", Archive: archive("wiper")},
 			{Reference: "e2e.local/previous:v1", Archive: archive("previous")},
 		},

@@ -3,8 +3,18 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+)
+
+const (
+	// installPage is the page whose commands install the chart and lead to a first answer.
+	installPage = "docs/install.md"
+	// exampleRegistry is the registry on that page. The images are in containerd under its names, because this cluster
+	// has no registry.
+	exampleRegistry = "registry.example.com"
 )
 
 // firstAnswerHeading begins the paragraph of NOTES with the commands for a first answer.
@@ -26,42 +36,86 @@ func notesCommands(notes string) []string {
 	return commands
 }
 
-// firstAnswer follows the NOTES of the release literally, in a namespace that enforces restricted Pod Security.
+// firstAnswer runs the five commands of the installation page literally, one directly after another, on a cluster that
+// has never seen Capstan. The chart is the packaged one, and the example's namespace enforces restricted Pod Security.
+// NOTES must show the last four commands.
 func (t *test) firstAnswer(ctx context.Context) error {
-	notes, err := t.output(ctx, "", filepath.Join(t.options.programs, "helm"), "get", "notes", "capstan", "--namespace", system)
+	page, err := os.ReadFile(filepath.Join(t.options.root, installPage))
 	if err != nil {
 		return err
 	}
-	commands := notesCommands(notes)
-	if len(commands) != 4 {
-		return fmt.Errorf("NOTES list %d commands for a first answer after helm install, want 4: %q", len(commands), commands)
+	block, err := pageCommands(installPage, string(page), "Install with Helm")
+	if err != nil {
+		return err
 	}
+	commands := strings.Split(strings.TrimSpace(strings.ReplaceAll(block, "\\\n", "")), "\n")
+	if len(commands) != 5 {
+		return fmt.Errorf("%s lists %d commands for a first answer, want 5: %q", installPage, len(commands), commands)
+	}
+	repository, err := t.repositoryWithChart(ctx)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(repository) //nolint:errcheck // because the files are copies
 	if err := t.kubectl(ctx, "label", "namespace", "default", "pod-security.kubernetes.io/enforce=restricted"); err != nil {
 		return err
 	}
-	if err := t.follow(ctx, commands...); err != nil {
+	notes, err := t.follow(ctx, repository, commands[0])
+	if err != nil {
 		return err
 	}
-	// This time, nothing waits for the servers before the Turn is created: the Turn itself must wait for them.
-	t.say("Applying the same example with one command, the servers last")
-	return t.follow(ctx, "kubectl create namespace at-once",
-		`sed 's|\.default:|.at-once:|' examples/cluster/*.yaml examples/cluster/servers/*.yaml | kubectl -n at-once apply -f -`,
-		strings.Replace(commands[3], "-n default", "-n at-once", 1))
+	if shown := notesCommands(notes); !slices.Equal(shown, commands[1:]) {
+		return fmt.Errorf("NOTES list the commands %q, and %s lists %q", shown, installPage, commands[1:])
+	}
+	return t.answer(ctx, repository, commands[1:]...)
 }
 
-// follow runs commands in the repository. The last command must show the answer of examples/cluster.
-func (t *test) follow(ctx context.Context, commands ...string) error {
-	var shown string
-	for _, command := range commands {
-		script := "cd " + t.options.root + " && export PATH=" + filepath.Dir(t.cluster.Kubectl) + ":$PATH && " + command
-		var err error
-		if shown, err = t.output(ctx, "", "bash", "-euo", "pipefail", "-c", script); err != nil {
-			return fmt.Errorf("failed to follow NOTES: %w", err)
-		}
+// repositoryWithChart returns a new directory in which the commands of the installation page work: it has the packaged
+// chart in the place of the chart's sources, and the examples.
+func (t *test) repositoryWithChart(ctx context.Context) (string, error) {
+	dir, err := os.MkdirTemp("", "capstan-e2e-")
+	if err != nil {
+		return "", err
+	}
+	charts := filepath.Join(dir, "charts")
+	if err := os.Mkdir(charts, 0o700); err != nil {
+		return "", err
+	}
+	if _, err := t.output(ctx, "", "tar", "-xzf", t.chart, "-C", charts); err != nil {
+		return "", err
+	}
+	return dir, os.CopyFS(filepath.Join(dir, "examples"), os.DirFS(filepath.Join(t.options.root, "examples")))
+}
+
+// applyAtOnce applies the example of the installation page with one command, the servers last. Nothing waits for the
+// servers before the Turn is created: the Turn itself must wait for them.
+func (t *test) applyAtOnce(ctx context.Context) error {
+	return t.answer(ctx, t.options.root, "kubectl create namespace at-once",
+		`sed 's|\.default:|.at-once:|' examples/cluster/*.yaml examples/cluster/servers/*.yaml | kubectl -n at-once apply -f -`,
+		`kubectl -n at-once wait turn/first-answer --for=jsonpath='{.status.completionTime}' --timeout=5m -o jsonpath='{.status.result.text}'`)
+}
+
+// answer runs commands in a directory. The last command must show the answer of examples/cluster.
+func (t *test) answer(ctx context.Context, dir string, commands ...string) error {
+	shown, err := t.follow(ctx, dir, commands...)
+	if err != nil {
+		return err
 	}
 	if !strings.Contains(shown, "Ticket 1042 is open") {
 		return fmt.Errorf("%s does not show the answer: %s", commands[len(commands)-1], shown)
 	}
 	t.say("The last command shows %q", shown)
 	return nil
+}
+
+// follow runs commands in a directory, one after another, and returns the output of the last one.
+func (t *test) follow(ctx context.Context, dir string, commands ...string) (shown string, err error) {
+	path := filepath.Dir(t.cluster.Kubectl) + ":" + t.options.programs
+	for _, command := range commands {
+		script := "cd " + dir + " && export PATH=" + path + ":$PATH && " + command
+		if shown, err = t.output(ctx, "", "bash", "-euo", "pipefail", "-c", script); err != nil {
+			return "", fmt.Errorf("failed to run %q: %w", command, err)
+		}
+	}
+	return shown, nil
 }

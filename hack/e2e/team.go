@@ -38,7 +38,7 @@ func (t *test) team(ctx context.Context) error {
 		return err
 	}
 	for _, heading := range []string{"A team in three commands", "With a client certificate"} {
-		commands, err := pageCommands(string(page), heading)
+		commands, err := pageCommands(accessPage, string(page), heading)
 		if err != nil {
 			return err
 		}
@@ -77,14 +77,14 @@ func (t *test) team(ctx context.Context) error {
 	return t.install(ctx)
 }
 
-// pageCommands returns the first block of commands below a heading of a page.
-func pageCommands(page, heading string) (string, error) {
+// pageCommands returns the first block of commands below a heading of a page. name is the name of the page.
+func pageCommands(name, page, heading string) (string, error) {
 	_, section, _ := strings.Cut(page, "\n## "+heading+"\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	_, block, found := strings.Cut(section, "\n```sh\n")
 	commands, _, closed := strings.Cut(block, "```")
 	if !found || !closed {
-		return "", fmt.Errorf("%s has no commands below %q", accessPage, heading)
+		return "", fmt.Errorf("%s has no commands below %q", name, heading)
 	}
 	return commands, nil
 }

@@ -55,14 +55,21 @@ func (t *test) run(ctx context.Context) error {
 	if err := t.connect(); err != nil {
 		return err
 	}
-	t.say("Starting the fake models and the tool servers as Pods")
-	if err := t.startServers(ctx); err != nil {
+	if err := t.addVolume(ctx); err != nil {
 		return err
 	}
 	if err := t.packageChart(ctx); err != nil {
 		return err
 	}
-	t.say("Installing the packaged chart with its default values")
+	t.say("Following %s to a first answer", installPage)
+	if err := t.firstAnswer(ctx); err != nil {
+		return err
+	}
+	t.say("Starting the fake models and the tool servers as Pods")
+	if err := t.startServers(ctx); err != nil {
+		return err
+	}
+	t.say("Installing the packaged chart with its default values, in a namespace that enforces restricted Pod Security")
 	if err := t.install(ctx); err != nil {
 		return err
 	}
@@ -70,8 +77,8 @@ func (t *test) run(ctx context.Context) error {
 	if err := t.helmTest(ctx); err != nil {
 		return err
 	}
-	t.say("Following NOTES for a first answer")
-	if err := t.firstAnswer(ctx); err != nil {
+	t.say("Applying the example of the installation with one command, the servers last")
+	if err := t.applyAtOnce(ctx); err != nil {
 		return err
 	}
 	t.say("Running examples/quickstart and examples/tools, whose call is approved")
@@ -113,16 +120,17 @@ func (t *test) connect() error {
 	return err
 }
 
-// startServers creates the default StorageClass with a volume, the servers, and the namespaces.
-func (t *test) startServers(ctx context.Context) error {
+// addVolume creates the default StorageClass with a volume.
+func (t *test) addVolume(ctx context.Context) error {
 	//nolint:gosec // because the kubelet gives it to the Pod's group
 	if err := os.MkdirAll(filepath.Join(t.cluster.Volumes(), "journal"), 0o755); err != nil {
 		return err
 	}
-	manifest := strings.ReplaceAll(storageManifest, "$VOLUMES", t.cluster.Volumes())
-	if err := t.apply(ctx, manifest); err != nil {
-		return err
-	}
+	return t.apply(ctx, strings.ReplaceAll(storageManifest, "$VOLUMES", t.cluster.Volumes()))
+}
+
+// startServers creates the servers, and the namespaces.
+func (t *test) startServers(ctx context.Context) error {
 	rules, err := os.ReadFile(filepath.Join(t.options.root, "test/fakemodel/rules.yaml"))
 	if err != nil {
 		return err

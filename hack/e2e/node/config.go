@@ -47,6 +47,8 @@ type Image struct {
 	Reference string
 	// Archive is the path of an OCI archive that contains the image under this name.
 	Archive string
+	// Alias is a second full name for the image. It may be empty.
+	Alias string
 }
 
 // Config tells a cluster where its programs are and where to write its files.

@@ -51,11 +51,14 @@ func (c *Cluster) Import(ctx context.Context, image Image) error {
 	if !slices.Contains(strings.Fields(names), image.Reference) {
 		return fmt.Errorf("%s does not contain the image %s", image.Archive, image.Reference)
 	}
-	return nil
+	if image.Alias != "" {
+		_, err = c.ctr(ctx, "images", "tag", image.Reference, image.Alias)
+	}
+	return err
 }
 
 func (c *Cluster) importImages(ctx context.Context) error {
-	images := append([]Image{{pauseImage, c.config.Pause}, {dnsImage, c.config.CoreDNS}}, c.config.Images...)
+	images := append([]Image{{Reference: pauseImage, Archive: c.config.Pause}, {Reference: dnsImage, Archive: c.config.CoreDNS}}, c.config.Images...)
 	for _, image := range images {
 		if err := c.Import(ctx, image); err != nil {
 			return err
