@@ -21,12 +21,18 @@ import (
 )
 
 // ExecutorReconciler watches the Leases of executors. When an executor appears, it wakes waiting Turns. When a Lease
-// expires, it wakes the Turns of that executor, so that they are bound again.
+// expires, it wakes the Turns of that executor, so that they are bound again. It then deletes the Lease, and keeps the
+// position of the store that the Lease has in a Lease of the store.
 type ExecutorReconciler struct {
 	Client client.Client
 	// Live reads from the API server.
 	Live client.Reader
-	Now  func() time.Time
+	// Now returns the time by the clock of this machine, with a reading of the monotonic clock. Leases of executors
+	// expire by it.
+	Now func() time.Time
+	// ServerNow returns the time by the clock of the API server, for the times in the Leases of stores. Different
+	// processes write and compare these times.
+	ServerNow func() time.Time
 	// Namespace is the namespace of the Leases.
 	Namespace string
 	// Self is the name of the executor in this process; empty if there is none. It counts as alive while this code
@@ -63,11 +69,15 @@ func (r *ExecutorReconciler) SetupWithManager(mgr ctrl.Manager) error {
 // Reconcile handles one Lease.
 func (r *ExecutorReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	name, ok := strings.CutPrefix(req.Name, executor.LeasePrefix)
-	if !ok || req.Namespace != r.Namespace {
+	isStore := executor.IsStoreLease(req.Name)
+	if !ok && !isStore || req.Namespace != r.Namespace {
 		return ctrl.Result{}, nil
 	}
 	if err := r.startLeading(ctx); err != nil {
 		return ctrl.Result{}, err
+	}
+	if isStore {
+		return r.reconcileStoreLease(ctx, req.NamespacedName)
 	}
 	var lease coordinationv1.Lease
 	if err := r.Client.Get(ctx, req.NamespacedName, &lease); err != nil {
@@ -131,23 +141,28 @@ func (r *ExecutorReconciler) handleExpiredLease(ctx context.Context, name string
 }
 
 // deleteExpiredLease wakes the Turns of a lost executor, and deletes the executor's Lease once it need not be kept any
-// longer (see Leases.KeepFor).
+// longer (see Leases.KeepFor). If no other Lease has the position in this Lease, it is first written into the Lease of
+// the store: otherwise nothing would show that an older copy of the store was restored.
 func (r *ExecutorReconciler) deleteExpiredLease(ctx context.Context, name string, lease *coordinationv1.Lease) (ctrl.Result, error) {
 	if err := r.executorLost(ctx, name); err != nil {
 		return ctrl.Result{}, err
 	}
-	all, err := r.listLeases(ctx)
-	if err != nil {
-		return ctrl.Result{}, fmt.Errorf("failed to list the leases of executors: %w", err)
-	}
-	if left := r.leases.KeepFor(lease, all, r.Now()); left > 0 {
+	if left := r.leases.KeepFor(lease, r.Now()); left > 0 {
 		return ctrl.Result{RequeueAfter: left}, nil
 	}
-	err = r.Client.Delete(ctx, lease, client.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion})
-	if apierrors.IsConflict(err) { // the executor has just renewed the Lease, and the watch will show that
-		return ctrl.Result{}, nil
+	if position, ok := executor.PublishedBy(lease); ok {
+		executors, _, err := r.listLeases(ctx)
+		if err != nil {
+			return ctrl.Result{}, fmt.Errorf("failed to list the leases of executors: %w", err)
+		}
+		if !r.leases.IsCovered(lease, executors, r.Now()) {
+			if err := r.keepStorePosition(ctx, position); err != nil {
+				return ctrl.Result{}, err
+			}
+		}
 	}
-	return ctrl.Result{}, client.IgnoreNotFound(err)
+	// This version has the position that was kept, or that is covered.
+	return ctrl.Result{}, r.deleteLease(ctx, lease)
 }
 
 // startLeading records, once, that this process leads. Before that it records the existing Leases if this has not been
@@ -165,9 +180,9 @@ func (r *ExecutorReconciler) recordLeases(ctx context.Context) error {
 	if r.leases.Started() {
 		return nil
 	}
-	all, err := r.listLeases(ctx)
+	executors, _, err := r.listLeases(ctx)
 	if err == nil {
-		r.leases.Start(all, r.Now())
+		r.leases.Start(executors, r.Now())
 	}
 	return err
 }
@@ -203,7 +218,8 @@ func (f leaseWatcher) Start(ctx context.Context) error {
 func (f leaseWatcher) handler() toolscache.ResourceEventHandler {
 	r := f.executors
 	observe := func(obj any) {
-		if lease, ok := obj.(*coordinationv1.Lease); ok && lease.Namespace == r.Namespace {
+		// A write of the Lease of a store is not a renewal.
+		if lease, ok := obj.(*coordinationv1.Lease); ok && lease.Namespace == r.Namespace && !executor.IsStoreLease(lease.Name) {
 			r.leases.Observe(lease, r.Now())
 		}
 	}
@@ -291,7 +307,7 @@ func (r *ExecutorReconciler) aliveExecutors(ctx context.Context) ([]scheduler.Ex
 	if err := r.startLeading(ctx); err != nil {
 		return nil, err
 	}
-	leases, err := r.listLeases(ctx)
+	leases, _, err := r.listLeases(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -312,11 +328,15 @@ func (r *ExecutorReconciler) aliveExecutors(ctx context.Context) ([]scheduler.Ex
 	return all, nil
 }
 
-func (r *ExecutorReconciler) listLeases(ctx context.Context) ([]coordinationv1.Lease, error) {
+// listLeases returns the Leases of executors and the Leases of stores.
+func (r *ExecutorReconciler) listLeases(ctx context.Context) (executors, stores []coordinationv1.Lease, err error) {
 	var leases coordinationv1.LeaseList
-	err := r.Client.List(ctx, &leases, client.InNamespace(r.Namespace),
-		client.MatchingLabels{executor.LeaseLabel: executor.LeaseLabelValue})
-	return leases.Items, err
+	if err := r.Client.List(ctx, &leases, client.InNamespace(r.Namespace),
+		client.MatchingLabels{executor.LeaseLabel: executor.LeaseLabelValue}); err != nil {
+		return nil, nil, err
+	}
+	executors, stores = executor.SplitLeases(leases.Items)
+	return executors, stores, nil
 }
 
 // isAlive reports whether an executor may still be running.

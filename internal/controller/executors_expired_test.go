@@ -105,9 +105,9 @@ func TestLeaseThatSeemsToHaveExpired(t *testing.T) {
 		alive  bool
 		again  time.Duration
 	}{
-		"unchanged": {"the executor has not renewed it", 15 * time.Second, nil, false, scheduler.CoveredLeaseRetention - 15*time.Second},
+		"unchanged": {"the executor has not renewed it", 15 * time.Second, nil, false, scheduler.LeaseRetention - 15*time.Second},
 		"renewed":   {"the watch was cut off", 15 * time.Second, renew, true, 15 * time.Second},
-		"paused":    {"this process was paused, and the executor was not", scheduler.MaxLeaseRetention, renew, true, 15 * time.Second},
+		"paused":    {"this process was paused, and the executor was not", time.Hour, renew, true, 15 * time.Second},
 		"no answer": {
 			"no executor is declared lost", 15 * time.Second,
 			func(_ *testing.T, w *cutOffEnv, _ *coordinationv1.Lease) { w.apiDown = true }, true, leaseReadTimeout,

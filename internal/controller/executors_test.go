@@ -52,7 +52,7 @@ func TestExecutorsAppearAndDisappear(t *testing.T) {
 	change(func() { lease.Annotations[executor.CapacityAnnotation] = "4" })
 	check("more capacity wakes the Turns of lost executors, and the other Turn has a slot already", 15*time.Second, "lost-turn")
 	clock = clock.Add(15 * time.Second)
-	check("an expired Lease wakes its Turns, and is kept for a while", scheduler.CoveredLeaseRetention-15*time.Second, "other-turn")
+	check("an expired Lease wakes its Turns, and is kept for a while", scheduler.LeaseRetention-15*time.Second, "other-turn")
 	if alive, err := b.executors.isAlive(t.Context(), "self"); !alive || err != nil {
 		t.Errorf("this process must be alive, whatever its Lease says: %t, %v", alive, err)
 	}
@@ -75,8 +75,8 @@ func TestExecutorsAppearAndDisappear(t *testing.T) {
 	}
 	check("a Lease that appears was just created, whatever its times are", 15*time.Second, "waits", "lost-turn")
 
-	clock = clock.Add(scheduler.MaxLeaseRetention)
-	check("a Lease that was not renewed for an hour is deleted", 0, "other-turn")
+	clock = clock.Add(scheduler.LeaseRetention)
+	check("a Lease that was not renewed for minutes is deleted", 0, "other-turn")
 	if err := b.client.Get(t.Context(), client.ObjectKeyFromObject(lease), lease); !apierrors.IsNotFound(err) {
 		t.Errorf("the Lease of an executor lost long ago: %v, want it deleted", err)
 	}
@@ -125,8 +125,8 @@ func TestExclusiveLeaderDeclaresOthersLost(t *testing.T) {
 	}
 }
 
-// TestLeasesOfDeadExecutorsDisappear checks that the Lease of a dead executor is deleted within minutes if another
-// executor has the same store, at the same or a later position. Otherwise the Lease is kept longer, because it shows
+// TestLeasesOfDeadExecutorsDisappear checks that the Lease of a dead executor is deleted within minutes. If no living
+// executor has the same store, at the same or a later position, the Lease of the store keeps the position, which shows
 // whether a restored copy of the store has lost entries.
 func TestLeasesOfDeadExecutorsDisappear(t *testing.T) {
 	leaseWith := func(name, store, position string) *coordinationv1.Lease {
@@ -136,14 +136,18 @@ func TestLeasesOfDeadExecutorsDisappear(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		self, dead *coordinationv1.Lease
-		gone       bool
+		// kept is the position in the Lease of store a; 0 means that there is no such Lease. published is the position
+		// with which the process compares a copy of store a.
+		kept, published int64
 	}{
-		"the same store":      {leaseWith("self", "a", "10"), leaseWith("dead", "a", "10"), true},
-		"a later position":    {leaseWith("self", "a", "11"), leaseWith("dead", "a", "9"), true},
-		"an earlier position": {leaseWith("self", "a", "9"), leaseWith("dead", "a", "10"), false},
-		"another store":       {leaseWith("self", "b", "11"), leaseWith("dead", "a", "10"), false},
-		"unknown store":       {leaseWith("self", "", ""), leaseWith("dead", "", ""), false},
-		"invalid position":    {leaseWith("self", "a", "many"), leaseWith("dead", "a", "few"), false},
+		"the same store":      {leaseWith("self", "a", "10"), leaseWith("dead", "a", "10"), 0, 10},
+		"a later position":    {leaseWith("self", "a", "11"), leaseWith("dead", "a", "9"), 0, 11},
+		"an earlier position": {leaseWith("self", "a", "9"), leaseWith("dead", "a", "10"), 10, 10},
+		"another store":       {leaseWith("self", "b", "11"), leaseWith("dead", "a", "10"), 10, 10},
+		"no other store":      {leaseWith("self", "", ""), leaseWith("dead", "a", "10"), 10, 10},
+		"unknown store":       {leaseWith("self", "", ""), leaseWith("dead", "", ""), 0, 0},
+		"invalid position":    {leaseWith("self", "a", "many"), leaseWith("dead", "a", "few"), 0, 0},
+		"unmarked store":      {leaseWith("self", "b", "11"), leaseWith("dead", "a", "0"), 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newTestEnv(t, interceptor.Funcs{}, tc.self, tc.dead)
@@ -163,22 +167,24 @@ func TestLeasesOfDeadExecutorsDisappear(t *testing.T) {
 					}
 				}
 			}
-			isGone := func() bool {
-				err := b.client.Get(t.Context(), client.ObjectKeyFromObject(tc.dead), &coordinationv1.Lease{})
-				return apierrors.IsNotFound(err)
-			}
 			reconcileAfter(0)
 			reconcileAfter(time.Minute)
-			if isGone() {
+			if !b.hasLease(t, tc.dead.Name) || len(b.storeLeases(t)) > 0 {
 				t.Fatal("the Lease was deleted after a minute, before people could look for it")
 			}
-			reconcileAfter(scheduler.CoveredLeaseRetention - time.Minute)
-			if isGone() != tc.gone {
-				t.Errorf("after %s the Lease is deleted: %t, want %t", scheduler.CoveredLeaseRetention, isGone(), tc.gone)
+			reconcileAfter(scheduler.LeaseRetention - time.Minute)
+			if b.hasLease(t, tc.dead.Name) {
+				t.Errorf("after %s the Lease still exists", scheduler.LeaseRetention)
 			}
-			reconcileAfter(scheduler.MaxLeaseRetention - scheduler.CoveredLeaseRetention)
-			if !isGone() {
-				t.Errorf("after %s the Lease still exists", scheduler.MaxLeaseRetention)
+			want := map[string]int64{}
+			if tc.kept > 0 {
+				want[executor.StoreLeaseName("a")] = tc.kept
+			}
+			if diff := cmp.Diff(want, b.storeLeases(t)); diff != "" {
+				t.Errorf("positions in Leases of stores (-want +got):\n%s", diff)
+			}
+			if got := b.published(t, "a"); got != tc.published {
+				t.Errorf("the published position of store a is %d, want %d", got, tc.published)
 			}
 		})
 	}

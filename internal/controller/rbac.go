@@ -70,7 +70,8 @@ package controller
 // +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingadmissionpolicies;
 // + validatingadmissionpolicybindings,resourceNames=capstan-requesters;capstan-toolapprovals,verbs=get
 
-// These permissions apply only in the manager's own namespace: to the Lease of each executor and the Lease of leader
-// election. The manager watches the Leases, so that the Turns of a lost executor are bound again. It deletes the Lease
-// of an executor that was lost.
+// These permissions apply only in the manager's own namespace: to the Lease of each executor, the Lease of leader
+// election and the Leases that keep the positions of stores. The manager watches the Leases, so that the Turns of a
+// lost executor are bound again. It deletes the Lease of an executor that was lost, after it has written the position
+// of the store into the Lease of the store. It deletes that Lease when the position is no longer needed.
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=capstan-system,resources=leases,verbs=get;list;watch;create;update;delete

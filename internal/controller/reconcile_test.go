@@ -67,7 +67,7 @@ func newTestEnv(t *testing.T, funcs interceptor.Funcs, objects ...client.Object)
 		Now: clock, Approvals: approvals.AcceptAll,
 	}
 	b.executors = &ExecutorReconciler{
-		Client: b.client, Live: b.client, Now: clock, Namespace: "capstan-system",
+		Client: b.client, Live: b.client, Now: clock, ServerNow: clock, Namespace: "capstan-system",
 		Self: "self", Turns: b.turns,
 	}
 	b.turns.Executors = b.executors

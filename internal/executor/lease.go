@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// LeaseLabel marks the Leases of executors. Its value is LeaseLabelValue.
+	// LeaseLabel marks the Leases of executors, and the Leases that keep the positions of their stores: see
+	// SplitLeases. Its value is LeaseLabelValue.
 	LeaseLabel = "capstan.dev/component"
 	// LeaseLabelValue is the value of LeaseLabel.
 	LeaseLabelValue = "executor"
@@ -53,7 +54,8 @@ type heldLease struct {
 }
 
 // PublishedPosition returns the highest position that the Leases of a namespace report for the store with the given
-// ID, or 0 if there is none. The Leases of executors that are gone count as well.
+// ID, or 0 if there is none. The Leases of executors that are gone count as well, and so do the Leases that keep the
+// positions of stores.
 func PublishedPosition(ctx context.Context, leases kubernetes.Interface, namespace, id string) (int64, error) {
 	all, err := leases.CoordinationV1().Leases(namespace).List(ctx, metav1.ListOptions{LabelSelector: LeaseLabel + "=" + LeaseLabelValue})
 	if err != nil {
@@ -61,10 +63,8 @@ func PublishedPosition(ctx context.Context, leases kubernetes.Interface, namespa
 	}
 	var most int64
 	for i := range all.Items {
-		published := all.Items[i].Annotations
-		position, err := strconv.ParseInt(published[PositionAnnotation], 10, 64)
-		if err == nil && published[StoreAnnotation] == id {
-			most = max(most, position)
+		if published, ok := PublishedBy(&all.Items[i]); ok && published.ID == id {
+			most = max(most, published.Position)
 		}
 	}
 	return most, nil

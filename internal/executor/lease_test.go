@@ -51,7 +51,7 @@ func TestStoppingExecutorOffersNoCapacity(t *testing.T) {
 }
 
 // TestPublishedPosition checks that the position is the highest one of the store, including the Leases of executors
-// that are gone.
+// that are gone, and the Leases that keep the positions of stores when those are deleted, too.
 func TestPublishedPosition(t *testing.T) {
 	lease := func(name, id, position string) *coordinationv1.Lease {
 		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
@@ -61,9 +61,14 @@ func TestPublishedPosition(t *testing.T) {
 	}
 	other := lease("other", "a", "9")
 	other.Namespace = "elsewhere"
+	kept := func(id, position string) *coordinationv1.Lease {
+		l := lease("", id, position)
+		l.Name = StoreLeaseName(id)
+		return l
+	}
 	clientset := fake.NewClientset(lease("one", "a", "3"), lease("two", "a", "12"), lease("three", "b", "20"),
-		lease("four", "a", "many"), other)
-	for id, want := range map[string]int64{"a": 12, "b": 20, "c": 0} {
+		lease("four", "a", "many"), other, kept("a", "11"), kept("b", "21"), kept("d", "7"))
+	for id, want := range map[string]int64{"a": 12, "b": 21, "c": 0, "d": 7} {
 		if got, err := PublishedPosition(t.Context(), clientset, "capstan-system", id); got != want || err != nil {
 			t.Errorf("PublishedPosition of store %q: %d, %v; want %d", id, got, err, want)
 		}

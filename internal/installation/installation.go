@@ -178,10 +178,11 @@ func (r renewals) checkExecutors(ctx context.Context, clients kubernetes.Interfa
 	if err != nil {
 		return "", err
 	}
+	executors, _ := executor.SplitLeases(all.Items)
 	var alive []string
 	slots := 0
-	for i := range all.Items {
-		l := &all.Items[i]
+	for i := range executors {
+		l := &executors[i]
 		capacity, err := strconv.Atoi(l.Annotations[executor.CapacityAnnotation])
 		if r.wasRenewed(l) && err == nil && capacity > 0 {
 			alive, slots = append(alive, strings.TrimPrefix(l.Name, executor.LeasePrefix)), slots+capacity
@@ -189,7 +190,7 @@ func (r renewals) checkExecutors(ctx context.Context, clients kubernetes.Interfa
 	}
 	if len(alive) == 0 {
 		return "", fmt.Errorf("none of %d executors in namespace %s renews its Lease and has slots: no Turn can run",
-			len(all.Items), namespace)
+			len(executors), namespace)
 	}
 	return fmt.Sprintf("%s can run %d Turns at the same time", strings.Join(alive, ", "), slots), nil
 }

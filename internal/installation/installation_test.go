@@ -11,6 +11,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/capstan-dev/capstan/internal/executor"
 )
 
 func TestCheckRollout(t *testing.T) {
@@ -81,6 +84,31 @@ func TestWasRenewed(t *testing.T) {
 	} {
 		if got := seen.wasRenewed(check.lease); got != check.want {
 			t.Errorf("check %d: wasRenewed = %t, want %t", i, got, check.want)
+		}
+	}
+}
+
+// TestStoreIsNoExecutor checks that the Lease of a store, which has the label of executors, is not taken for an
+// executor.
+func TestStoreIsNoExecutor(t *testing.T) {
+	lease := func(name string, renewed time.Time) *coordinationv1.Lease {
+		return &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "capstan-system", Name: name, Labels: map[string]string{executor.LeaseLabel: executor.LeaseLabelValue},
+				Annotations: map[string]string{executor.CapacityAnnotation: "10"},
+			},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: new("x"), RenewTime: &metav1.MicroTime{Time: renewed}},
+		}
+	}
+	at := time.Date(2026, time.March, 4, 5, 6, 7, 0, time.UTC)
+	seen := renewals{}
+	// Even if somebody gives it a holder and a capacity, and renews it.
+	for i := range 2 {
+		renewed := at.Add(time.Duration(i) * time.Second)
+		clients := fake.NewClientset(lease(executor.StoreLeaseName("a"), renewed), lease(executor.LeasePrefix+"a", at))
+		_, err := seen.checkExecutors(t.Context(), clients, "capstan-system")
+		if want := "none of 1 executors in namespace capstan-system"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
 		}
 	}
 }

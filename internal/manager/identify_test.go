@@ -16,10 +16,16 @@ import (
 )
 
 // TestIdentify checks that the manager compares its store with the Leases of executors when it starts, also with the
-// Lease of an executor that no longer runs.
+// Lease of an executor that no longer runs, and with the Lease of the store when that Lease is gone, too.
 func TestIdentify(t *testing.T) {
-	for name, behind := range map[string]bool{"at the published position": false, "an older copy": true} {
+	for name, tc := range map[string]struct{ ofStore, behind bool }{
+		"at the published position":                             {false, false},
+		"an older copy":                                         {false, true},
+		"at the position that the Lease of the store has":       {true, false},
+		"an older copy, after the executor's Lease was deleted": {true, true},
+	} {
 		t.Run(name, func(t *testing.T) {
+			behind := tc.behind
 			journals, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))
 			if err != nil {
 				t.Fatal(err)
@@ -42,6 +48,9 @@ func TestIdentify(t *testing.T) {
 				Labels:      map[string]string{executor.LeaseLabel: executor.LeaseLabelValue},
 				Annotations: map[string]string{executor.StoreAnnotation: before.ID, executor.PositionAnnotation: position},
 			}}
+			if tc.ofStore {
+				lease.Name = executor.StoreLeaseName(before.ID)
+			}
 			recorder := events.NewFakeRecorder(2)
 			p := &parts{
 				options: Options{Namespace: "capstan-system", ExecutorName: "new"}, clientset: fake.NewClientset(lease), store: journals,

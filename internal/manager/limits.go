@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/executor"
 	"github.com/capstan-dev/capstan/internal/objectbudget"
 	"github.com/capstan-dev/capstan/internal/scheduler"
 )
@@ -71,10 +72,11 @@ func (c *executorCount) alive(ctx context.Context) (int, error) {
 	if err := c.leases.List(ctx, &all, client.InNamespace(c.namespace)); err != nil {
 		return 0, fmt.Errorf("failed to list the leases of executors: %w", err)
 	}
+	executors, _ := executor.SplitLeases(all.Items)
 	now, n := c.now(), 0
-	c.seen.Start(all.Items, now)
-	for i := range all.Items {
-		lease := &all.Items[i]
+	c.seen.Start(executors, now)
+	for i := range executors {
+		lease := &executors[i]
 		if _, mayGetTurns := c.seen.Check(lease, now); mayGetTurns && scheduler.ExecutorOf(lease).Capacity > 0 {
 			n++
 		}

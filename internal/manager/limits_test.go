@@ -42,6 +42,9 @@ func TestExecutorCount(t *testing.T) {
 		}
 	}
 	expect(1, "without a Lease")
+	kept := lease("", 10)
+	kept.Name = executor.StoreLeaseName("a")
+	must(c.Create(t.Context(), kept))
 	one, two := lease("one", 10), lease("two", 10)
 	for _, l := range []client.Object{one, two, lease("stopping", 0)} {
 		must(c.Create(t.Context(), l))

@@ -133,7 +133,7 @@ func (p *parts) addController(ctx context.Context) error {
 		Budgets: &p.budgets, Traces: p.traces, Sharing: p.sharing, RefuseURLs: !o.AttachmentURLs, Memories: p.store,
 	}
 	turns.Executors = &controller.ExecutorReconciler{
-		Client: p.client, Live: mgr.GetAPIReader(), Now: p.local,
+		Client: p.client, Live: mgr.GetAPIReader(), Now: p.local, ServerNow: p.now,
 		Namespace: o.Namespace, Turns: turns, Circuits: circuits,
 	}
 	if o.has(RoleExecutor) {

@@ -156,44 +156,36 @@ func (l *Leases) RecordOutage(now time.Time) {
 	}
 }
 
-// These constants are the times for which the Lease of a lost executor is kept. The Leases must be deleted, because
-// each Pod has a new name and so creates a new Lease.
-const (
-	// MaxLeaseRetention applies until the Lease of another executor has reached the store position of this Lease. If an
-	// older copy of the store is restored in this time, the position in this Lease shows that entries are lost.
-	MaxLeaseRetention = time.Hour
-	// CoveredLeaseRetention applies once the Lease of another executor has reached the store position. The Lease is
-	// then kept only for people who want to see it.
-	CoveredLeaseRetention = 5 * time.Minute
-)
+// LeaseRetention is how long the Lease of a lost executor is kept, for people who want to see it. It must be deleted,
+// because each Pod has a new name and so creates a new Lease.
+const LeaseRetention = 5 * time.Minute
 
 // KeepFor returns how long the Lease of a lost executor must be kept before KeepFor is called again, or 0 if the Lease
-// may be deleted now. all are the Leases of all executors.
-func (l *Leases) KeepFor(lease *coordinationv1.Lease, all []coordinationv1.Lease, now time.Time) time.Duration {
-	kept := MaxLeaseRetention
-	for i := range all {
-		if other := &all[i]; other.Name != lease.Name && coversPosition(other, lease) {
-			if left, mayGetTurns := l.Check(other, now); left > 0 && mayGetTurns {
-				kept = CoveredLeaseRetention
-			}
-		}
-	}
+// may be deleted now. Before it is deleted, the position that it publishes must be covered (see IsCovered), or be
+// written into the Lease of the store.
+func (l *Leases) KeepFor(lease *coordinationv1.Lease, now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	unchanged := now.Sub(l.record(lease, now).changed)
-	if unchanged < CoveredLeaseRetention {
-		return CoveredLeaseRetention - unchanged
-	}
-	// Check again after CoveredLeaseRetention: another executor may have reached the position by then.
-	return max(0, min(CoveredLeaseRetention, kept-unchanged))
+	return max(0, LeaseRetention-now.Sub(l.record(lease, now).changed))
 }
 
-// coversPosition reports whether l has the store position of another Lease, or a later one.
-func coversPosition(l, other *coordinationv1.Lease) bool {
-	id := other.Annotations[executor.StoreAnnotation]
-	wanted, errWanted := strconv.ParseInt(other.Annotations[executor.PositionAnnotation], 10, 64)
-	got, errGot := strconv.ParseInt(l.Annotations[executor.PositionAnnotation], 10, 64)
-	return id != "" && l.Annotations[executor.StoreAnnotation] == id && errWanted == nil && errGot == nil && got >= wanted
+// IsCovered reports whether another Lease, of a living executor, has the position that a Lease publishes, or a later
+// position of the same store. executors are the Leases of all executors.
+func (l *Leases) IsCovered(lease *coordinationv1.Lease, executors []coordinationv1.Lease, now time.Time) bool {
+	position, ok := executor.PublishedBy(lease)
+	if !ok {
+		return false
+	}
+	for i := range executors {
+		other := &executors[i]
+		if published, ok := executor.PublishedBy(other); !ok || other.Name == lease.Name || !published.Covers(position) {
+			continue
+		}
+		if left, mayGetTurns := l.Check(other, now); left > 0 && mayGetTurns {
+			return true
+		}
+	}
+	return false
 }
 
 // Forget drops a deleted Lease. A Lease that appears later with the same name is a new one.

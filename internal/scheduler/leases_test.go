@@ -285,23 +285,45 @@ func TestLeasesConcurrently(t *testing.T) {
 	all.Wait()
 }
 
-// TestKeepFor checks how long the Lease of a lost executor is kept, which shows position 10 of its store.
+// TestKeepFor checks how long the Lease of a lost executor is kept.
 func TestKeepFor(t *testing.T) {
 	for name, tc := range map[string]struct {
 		why             string
-		store, position string
-		// renewed is the time, after the start, at which this process saw the other executor renew its Lease. unchanged
-		// is the time for which the Lease of the lost executor has not changed.
-		renewed, unchanged, want time.Duration
+		unchanged, want time.Duration
 	}{
-		"just lost":            {"people may look for it", "a", "10", 0, time.Minute, 4 * time.Minute},
-		"covered":              {"another executor has the position", "a", "10", 5 * time.Minute, 5 * time.Minute, 0},
-		"a later position":     {"another executor has a later position", "a", "11", 6 * time.Minute, 6 * time.Minute, 0},
-		"not covered":          {"the position is known from this Lease only", "a", "9", 5 * time.Minute, 5 * time.Minute, 5 * time.Minute},
-		"another store":        {"its position cannot be compared", "b", "10", 5 * time.Minute, 5 * time.Minute, 5 * time.Minute},
-		"lost, too":            {"only a living executor counts", "a", "10", 0, 5 * time.Minute, 5 * time.Minute},
-		"not covered for long": {"the rest of the time is left", "a", "9", 58 * time.Minute, 58 * time.Minute, 2 * time.Minute},
-		"never covered":        {"the longest retention is over", "a", "9", time.Hour, time.Hour, 0},
+		"just lost":     {"people may look for it", time.Minute, 4 * time.Minute},
+		"lost for long": {"nobody needs it any more", 5 * time.Minute, 0},
+		"never deleted": {"the controller did not run", time.Hour, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var l Leases
+			dead := leaseOf("dead", now)
+			l.Start([]coordinationv1.Lease{*dead}, now)
+			l.Lead(now)
+			if got := l.KeepFor(dead, now.Add(tc.unchanged)); got != tc.want {
+				t.Errorf("KeepFor = %s, want %s: %s", got, tc.want, tc.why)
+			}
+		})
+	}
+}
+
+// TestIsCovered checks whether another Lease covers the Lease of a lost executor, which has position 10 of store a.
+func TestIsCovered(t *testing.T) {
+	const passed = 5 * time.Minute
+	for name, tc := range map[string]struct {
+		why             string
+		store, position string
+		// renewed is the time, after the start, at which this process saw the other executor renew its Lease.
+		renewed time.Duration
+		want    bool
+	}{
+		"covered":          {"another executor has the position", "a", "10", passed, true},
+		"a later position": {"another executor has a later position", "a", "11", passed, true},
+		"not covered":      {"the position is known from this Lease only", "a", "9", passed, false},
+		"another store":    {"its position cannot be compared", "b", "10", passed, false},
+		"no store":         {"its position cannot be compared", "", "10", passed, false},
+		"no position":      {"it proves nothing", "a", "", passed, false},
+		"lost, too":        {"only a living executor counts", "a", "10", 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var l Leases
@@ -313,10 +335,25 @@ func TestKeepFor(t *testing.T) {
 			l.Lead(now)
 			all[1].Spec.RenewTime = new(metav1.NewMicroTime(now.Add(tc.renewed)))
 			l.Observe(&all[1], now.Add(tc.renewed))
-			if got := l.KeepFor(dead, all, now.Add(tc.unchanged)); got != tc.want {
-				t.Errorf("KeepFor = %s, want %s: %s", got, tc.want, tc.why)
+			if got := l.IsCovered(dead, all, now.Add(passed)); got != tc.want {
+				t.Errorf("IsCovered = %t, want %t: %s", got, tc.want, tc.why)
 			}
 		})
+	}
+}
+
+// TestLeaseDoesNotCoverItself checks that a living executor's own Lease does not cover its position, and that a Lease
+// without a position is not covered.
+func TestLeaseDoesNotCoverItself(t *testing.T) {
+	var l Leases
+	own, other := leaseOf("own", now), leaseOf("other", now)
+	own.Annotations[executor.StoreAnnotation], own.Annotations[executor.PositionAnnotation] = "a", "10"
+	all := []coordinationv1.Lease{*own, *other}
+	l.Start(all, now)
+	for _, lease := range []*coordinationv1.Lease{own, other} {
+		if l.IsCovered(lease, all, now) {
+			t.Errorf("%s is covered, want it uncovered", lease.Name)
+		}
 	}
 }
 

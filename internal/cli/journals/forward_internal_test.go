@@ -18,7 +18,10 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/capstan-dev/capstan/internal/executor"
 	"github.com/capstan-dev/capstan/internal/readapi"
 )
 
@@ -176,6 +179,44 @@ func TestSortLeases(t *testing.T) {
 	}
 	if want := "own new old never"; strings.Join(got, " ") != want {
 		t.Errorf("want the Turn's own executor first, then the most recently renewed Leases: %s, have %s", want, got)
+	}
+}
+
+// TestLeaseOfStoreNamesNoPod checks that the Lease of a store, which has the label of executors, is not taken for an
+// executor.
+func TestLeaseOfStoreNamesNoPod(t *testing.T) {
+	t.Parallel()
+	lease := func(name string) *coordinationv1.Lease {
+		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "capstan-system", Name: name, Labels: map[string]string{executor.LeaseLabel: executor.LeaseLabelValue},
+		}}
+	}
+	for name, tc := range map[string]struct {
+		leases []client.Object
+		want   string
+	}{
+		"only a store": {[]client.Object{lease(executor.StoreLeaseName("a"))}, "has no Lease of an executor"},
+		"a store and an executor": {
+			[]client.Object{lease(executor.StoreLeaseName("a")), lease(executor.LeasePrefix + "capstan-1")},
+			"failed to forward a port to pod capstan-system/capstan-1",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k, config := pods(t, http.NotFoundHandler())
+			flags := &ClusterFlags{ManagerNamespace: "capstan-system"}
+			_, err := flags.reachAny(t.Context(), config, tokenSource{api: fake.NewClientBuilder().WithObjects(tc.leases...).Build()}, "")
+			if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "capstan-store-") {
+				t.Errorf("error %v, want %q and nothing about the store", err, tc.want)
+			}
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			for _, request := range k.asked {
+				if strings.Contains(request, "capstan-store-") {
+					t.Errorf("asked for %q, want no request for the Pod of a store", request)
+				}
+			}
+		})
 	}
 }
 
