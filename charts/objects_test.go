@@ -1,0 +1,329 @@
+package charts_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+)
+
+// metadataOf returns the annotations and the labels of an object without those that the chart itself sets.
+func metadataOf(object client.Object) map[string]string {
+	own := map[string]string{}
+	for _, all := range []map[string]string{object.GetAnnotations(), object.GetLabels()} {
+		for key, value := range all {
+			if !strings.HasPrefix(key, "app.kubernetes.io/") && !strings.HasPrefix(key, "helm.sh/") {
+				own[key] = value
+			}
+		}
+	}
+	return own
+}
+
+// serviceOf returns the Service of a port.
+func serviceOf(t *testing.T, objects []runtime.Object, port string) *corev1.Service {
+	t.Helper()
+	for _, s := range every[*corev1.Service](objects) {
+		if s.Spec.Ports[0].TargetPort == intstr.FromString(port) {
+			return s
+		}
+	}
+	t.Fatalf("there is no Service of port %s", port)
+	return nil
+}
+
+// TestValuesOfObjects checks the effects of values on objects other than Pods.
+func TestValuesOfObjects(t *testing.T) {
+	const readAPI = "readAPI.enabled=true,readAPI.tlsSecret=mine"
+	for name, tc := range map[string]struct {
+		values []string
+		// part returns what the values determine.
+		part func(t *testing.T, objects []runtime.Object) any
+		want any
+	}{
+		"metrics.service.annotations": {
+			[]string{"metrics.service.annotations.team=a", readAPI},
+			func(t *testing.T, objects []runtime.Object) any { return metadataOf(serviceOf(t, objects, "metrics")) },
+			map[string]string{"team": "a"},
+		},
+		"readAPI.service.annotations": {
+			[]string{"readAPI.service.annotations.team=a", readAPI},
+			func(t *testing.T, objects []runtime.Object) any { return metadataOf(serviceOf(t, objects, "read")) },
+			map[string]string{"team": "a"},
+		},
+		"readAPI.service.type": {
+			[]string{"readAPI.service.type=LoadBalancer", readAPI},
+			func(t *testing.T, objects []runtime.Object) any { return serviceOf(t, objects, "read").Spec.Type },
+			corev1.ServiceTypeLoadBalancer,
+		},
+		"readAPI.port": { // clients use 443, whatever the port of the container is
+			[]string{"readAPI.port=9444", readAPI},
+			func(t *testing.T, objects []runtime.Object) any {
+				return serviceOf(t, objects, "read").Spec.Ports[0].Port
+			},
+			int32(443),
+		},
+		"readAPI.from": {
+			[]string{"readAPI.from[0].ipBlock.cidr=10.0.0.0/8", readAPI},
+			peersOfReadAPI,
+			[]networkingv1.NetworkPolicyPeer{{IPBlock: &networkingv1.IPBlock{CIDR: "10.0.0.0/8"}}},
+		},
+		"no readAPI.from": {[]string{readAPI}, peersOfReadAPI, []networkingv1.NetworkPolicyPeer(nil)},
+		"persistence": {
+			[]string{"persistence.accessMode=ReadWriteOncePod,persistence.annotations.team=a"},
+			func(t *testing.T, objects []runtime.Object) any {
+				claim := one[*corev1.PersistentVolumeClaim](t, objects)
+				return []any{claim.Spec.AccessModes, claim.Annotations}
+			},
+			[]any{
+				[]corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod},
+				map[string]string{"team": "a", "helm.sh/resource-policy": "keep"},
+			},
+		},
+		"persistence.keep": {
+			[]string{"persistence.keep=false,persistence.annotations.team=a"},
+			func(t *testing.T, objects []runtime.Object) any {
+				return one[*corev1.PersistentVolumeClaim](t, objects).Annotations
+			},
+			map[string]string{"team": "a"},
+		},
+		"serviceAccount": {
+			[]string{"serviceAccount.name=mine,serviceAccount.annotations.team=a"},
+			func(t *testing.T, objects []runtime.Object) any {
+				account := one[*corev1.ServiceAccount](t, objects)
+				return []any{account.Name, account.Annotations, managerSubjects(objects)}
+			},
+			[]any{"mine", map[string]string{"team": "a"}, []string{"capstan-system/mine"}},
+		},
+		"serviceAccount.create": {
+			[]string{"serviceAccount.create=false,serviceAccount.name=existing"},
+			func(_ *testing.T, objects []runtime.Object) any {
+				return []any{len(every[*corev1.ServiceAccount](objects)), managerSubjects(objects)}
+			},
+			[]any{0, []string{"capstan-system/existing"}},
+		},
+		"metrics.serviceMonitor": {
+			[]string{
+				"metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.interval=1m,metrics.serviceMonitor.scrapeTimeout=20s",
+				"metrics.serviceMonitor.labels.team=a",
+			},
+			monitor("ServiceMonitor", "endpoints", "interval", "scrapeTimeout"),
+			[]any{map[string]string{"team": "a"}, "1m", "20s"},
+		},
+		"metrics.podMonitor": {
+			[]string{
+				"metrics.podMonitor.enabled=true,metrics.podMonitor.interval=1m,metrics.podMonitor.scrapeTimeout=20s",
+				"metrics.podMonitor.labels.team=a,metrics.tlsSecret=mine,metrics.podMonitor.tlsConfig.serverName=x",
+			},
+			monitor("PodMonitor", "podMetricsEndpoints", "interval", "scrapeTimeout", "tlsConfig"),
+			[]any{map[string]string{"team": "a"}, "1m", "20s", map[string]any{"serverName": "x"}},
+		},
+		"metrics.dashboard": {
+			[]string{"metrics.dashboard.enabled=true,metrics.dashboard.labels.team=a,metrics.dashboard.annotations.grafana_folder=Agents"},
+			func(t *testing.T, objects []runtime.Object) any {
+				return metadataOf(one[*corev1.ConfigMap](t, objects))
+			},
+			map[string]string{"grafana_dashboard": "1", "team": "a", "grafana_folder": "Agents"},
+		},
+		"metrics.dashboard.labels without the default": {
+			[]string{"metrics.dashboard.enabled=true,metrics.dashboard.labels.grafana_dashboard=null"},
+			func(t *testing.T, objects []runtime.Object) any {
+				return metadataOf(one[*corev1.ConfigMap](t, objects))
+			},
+			map[string]string{},
+		},
+		"rbac.aggregate": {
+			[]string{"rbac.aggregate=false"},
+			func(_ *testing.T, objects []runtime.Object) any {
+				roles := every[*rbacv1.ClusterRole](objects)
+				i := slices.IndexFunc(roles, func(r *rbacv1.ClusterRole) bool { return strings.HasSuffix(r.Name, "-turn-author") })
+				return metadataOf(roles[i])
+			},
+			map[string]string{"capstan.dev/role": "turn-author"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, tc.part(t, renderChart(t, tc.values...))); diff != "" {
+				t.Errorf("with %s (-want +got):\n%s", strings.Join(tc.values, ","), diff)
+			}
+		})
+	}
+}
+
+// peersOfReadAPI returns the peers that may connect to the read API.
+func peersOfReadAPI(t *testing.T, objects []runtime.Object) any {
+	t.Helper()
+	for _, rule := range one[*networkingv1.NetworkPolicy](t, objects).Spec.Ingress {
+		if *rule.Ports[0].Port == intstr.FromString("read") {
+			return rule.From
+		}
+	}
+	return "the NetworkPolicy has no rule for port read"
+}
+
+// managerSubjects returns the distinct subjects of the bindings, as NAMESPACE/NAME.
+func managerSubjects(objects []runtime.Object) []string {
+	var subjects []rbacv1.Subject
+	for _, b := range every[*rbacv1.RoleBinding](objects) {
+		subjects = append(subjects, b.Subjects...)
+	}
+	for _, b := range every[*rbacv1.ClusterRoleBinding](objects) {
+		subjects = append(subjects, b.Subjects...)
+	}
+	var names []string
+	for _, s := range subjects {
+		names = append(names, s.Namespace+"/"+s.Name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// monitor returns a function that returns the own labels of a monitor of the Prometheus operator, and fields of its
+// endpoint, which are in the list endpoints of its spec.
+func monitor(kind, endpoints string, fields ...string) func(t *testing.T, objects []runtime.Object) any {
+	return func(t *testing.T, objects []runtime.Object) any {
+		t.Helper()
+		object := ofKind(t, objects, kind)
+		list, _, err := unstructured.NestedSlice(object.Object, "spec", endpoints)
+		if err != nil || len(list) != 1 {
+			t.Fatalf("%s = %v, %v; want one endpoint", endpoints, list, err)
+		}
+		found := []any{metadataOf(object)}
+		for _, field := range fields {
+			found = append(found, list[0].(map[string]any)[field])
+		}
+		return found
+	}
+}
+
+// TestValuesOfAutoscalers checks the whole spec of both kinds of autoscaler.
+func TestValuesOfAutoscalers(t *testing.T) {
+	own := []string{
+		storeURL, scaled, "executor.autoscaling.minReplicas=3,executor.autoscaling.maxReplicas=30,executor.autoscaling.turnsPerPod=100",
+		"executor.autoscaling.behavior.scaleDown.stabilizationWindowSeconds=60,executor.autoscaling.behavior.scaleDown.policies=null",
+	}
+	keda := ofKind(t, renderChart(t, append(own, "executor.autoscaling.prometheusAddress=http://prometheus:9090",
+		"executor.autoscaling.query=sum(load)", "executor.autoscaling.authenticationRef=prometheus")...), "ScaledObject")
+	var want map[string]any
+	if err := yaml.Unmarshal([]byte(`
+scaleTargetRef: {name: capstan-executor}
+minReplicaCount: 3
+maxReplicaCount: 30
+advanced: {horizontalPodAutoscalerConfig: {behavior: {scaleDown: {stabilizationWindowSeconds: 60}}}}
+triggers:
+- type: prometheus
+  metricType: AverageValue
+  metadata: {serverAddress: "http://prometheus:9090", query: sum(load), threshold: "100", ignoreNullValues: "false"}
+  authenticationRef: {name: prometheus}
+`), &want); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, keda.Object["spec"]); diff != "" {
+		t.Errorf("spec of the ScaledObject (-want +got):\n%s", diff)
+	}
+	hpa := one[*autoscalingv2.HorizontalPodAutoscaler](t,
+		renderChart(t, append(own, "executor.autoscaling.kind=HPA", "executor.autoscaling.metricName=load")...))
+	var wantHPA autoscalingv2.HorizontalPodAutoscalerSpec
+	if err := yaml.UnmarshalStrict([]byte(`
+scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: capstan-executor}
+minReplicas: 3
+maxReplicas: 30
+behavior: {scaleDown: {stabilizationWindowSeconds: 60}}
+metrics: [{type: External, external: {metric: {name: load}, target: {type: AverageValue, averageValue: "100"}}}]
+`), &wantHPA); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(wantHPA, hpa.Spec); diff != "" {
+		t.Errorf("spec of the HorizontalPodAutoscaler (-want +got):\n%s", diff)
+	}
+}
+
+// everything are values with which the chart has an object of every kind but a ServiceMonitor.
+var everything = []string{
+	storeURL, scaled, "executor.autoscaling.kind=HPA", "readAPI.enabled=true,readAPI.tlsSecret=mine",
+	"metrics.podMonitor.enabled=true,metrics.prometheusRule.enabled=true,metrics.dashboard.enabled=true",
+	"metrics.readers[0].name=prometheus,metrics.readers[0].namespace=monitoring",
+	"podDisruptionBudget.enabled=true,agentUsePolicy.install=true,watchNamespaces={helpdesk}",
+}
+
+// TestCommonLabelsAreOnEveryObject checks that every object has the common labels, and that no selector has them:
+// otherwise helm upgrade with another label would fail, because the selector of a Deployment cannot change.
+func TestCommonLabelsAreOnEveryObject(t *testing.T) {
+	values := append(slices.Clone(everything), "commonLabels.team=a,commonLabels.app\\.kubernetes\\.io/part-of=b")
+	manifest, err := template(t.Context(), values...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := decode(t, manifest)
+	for _, more := range []string{"metrics.serviceMonitor.enabled=true", "persistence.enabled=true"} {
+		objects = append(objects, renderChart(t, more, "commonLabels.team=a")...)
+	}
+	for _, o := range objects {
+		object := o.(client.Object) //nolint:forcetypeassert // because every object of a manifest has metadata
+		labels := object.GetLabels()
+		if labels["team"] != "a" || labels["app.kubernetes.io/part-of"] != "capstan" {
+			t.Errorf("%T %s has the labels %v, want the common one, and the standard one unchanged", o, object.GetName(), labels)
+		}
+	}
+	for _, d := range every[*appsv1.Deployment](objects) {
+		if _, ok := d.Spec.Selector.MatchLabels["team"]; ok {
+			t.Errorf("Deployment %s selects %v, want no common label", d.Name, d.Spec.Selector.MatchLabels)
+		}
+	}
+}
+
+// TestNameOverrides checks the names of the objects and their label app.kubernetes.io/name.
+func TestNameOverrides(t *testing.T) {
+	long := strings.Repeat("x", 63)
+	for name, tc := range map[string]struct {
+		values            []string
+		wantName, wantApp string
+	}{
+		"nameOverride":                       {[]string{"nameOverride=agents"}, "capstan-agents", "agents"},
+		"nameOverride in the release's name": {[]string{"nameOverride=stan"}, "capstan", "stan"},
+		"fullnameOverride":                   {[]string{"fullnameOverride=fleet"}, "fleet", "capstan"},
+		"both":                               {[]string{"nameOverride=agents", "fullnameOverride=fleet"}, "fleet", "agents"},
+		"long names":                         {[]string{"nameOverride=" + long, "fullnameOverride=" + long}, long[:52], long},
+	} {
+		t.Run(name, func(t *testing.T) {
+			values := append(slices.Clone(everything), tc.values...)
+			objects := renderWithoutCRDs(t, values...)
+			for _, o := range objects {
+				object := o.(client.Object) //nolint:forcetypeassert // because every object of a manifest has metadata
+				if n := object.GetName(); n != tc.wantName && !strings.HasPrefix(n, tc.wantName+"-") &&
+					!strings.HasPrefix(n, "capstan-system-"+tc.wantName) {
+					t.Errorf("%T has the name %s, want it to begin with %s", o, n, tc.wantName)
+				} else if _, isService := o.(*corev1.Service); isService && len(n) > 63 {
+					t.Errorf("the name of the Service has %d characters, want at most 63: %s", len(n), n)
+				}
+				_, isPod := o.(*corev1.Pod) // of helm test, which no selector must select
+				if got := object.GetLabels()["app.kubernetes.io/name"]; got != tc.wantApp && !isPod {
+					t.Errorf("%T %s has the label app.kubernetes.io/name=%s, want %s", o, object.GetName(), got, tc.wantApp)
+				}
+			}
+			for _, d := range every[*appsv1.Deployment](objects) {
+				if !selects(d.Spec.Selector.MatchLabels, d.Spec.Template.Labels) {
+					t.Errorf("Deployment %s selects %v, but its Pods have the labels %v", d.Name, d.Spec.Selector.MatchLabels,
+						d.Spec.Template.Labels)
+				}
+				for _, s := range every[*corev1.Service](objects) {
+					if !selects(s.Spec.Selector, d.Spec.Template.Labels) {
+						t.Errorf("Service %s selects %v, but the Pods of %s have the labels %v", s.Name, s.Spec.Selector, d.Name,
+							d.Spec.Template.Labels)
+					}
+				}
+			}
+		})
+	}
+}
