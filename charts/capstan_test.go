@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -48,11 +49,47 @@ var (
 
 func TestMain(m *testing.M) {
 	code, err := withTools(context.Background(), m.Run)
+	if err == nil && code == 0 && allTestsRan() {
+		err = checkValuesAreSet()
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
 	os.Exit(code)
+}
+
+// allTestsRan reports whether no flag selects some of the tests.
+func allTestsRan() bool {
+	for _, name := range []string{"test.run", "test.skip", "test.list"} {
+		if flag.Lookup(name).Value.String() != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// checkValuesAreSet returns an error if the tests have rendered the chart never with a certain value. It is not a test,
+// because it needs the renderings of all tests.
+func checkValuesAreSet() error {
+	unset, err := unsetValues(settings.all)
+	if err == nil && len(unset) > 0 {
+		err = fmt.Errorf("no test renders the chart with these values of values.yaml: %s: test their effects, for example in "+
+			"TestValuesOfPods or TestValuesOfObjects", strings.Join(unset, ", "))
+	}
+	return err
+}
+
+// settings collects the values with which tests have rendered the chart without an error, in the form of --set.
+var settings struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func collectSettings(values []string) {
+	settings.mu.Lock()
+	defer settings.mu.Unlock()
+	settings.all = append(settings.all, values...)
 }
 
 // withTools gets the programs and calls run.
@@ -183,6 +220,7 @@ func render(namespace, earlier string, values ...string) (answer, error) {
 	if a.Error != "" {
 		return answer{}, errors.New(a.Error)
 	}
+	collectSettings(values)
 	return a, nil
 }
 

@@ -87,6 +87,7 @@ func renderForAPI(t *testing.T, served string, values ...string) []runtime.Objec
 	if err != nil {
 		t.Fatal(err)
 	}
+	collectSettings(values)
 	return decode(t, manifest)
 }
 

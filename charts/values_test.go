@@ -3,24 +3,36 @@ package charts_test
 import (
 	"encoding/json"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 )
 
 // valuesFile returns the root mapping of values.yaml, including comments.
 func valuesFile(t *testing.T) *yaml.Node {
 	t.Helper()
-	data, err := os.ReadFile("capstan/values.yaml")
+	root, err := readValues()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return root
+}
+
+// readValues is valuesFile for code that runs outside of a test.
+func readValues() (*yaml.Node, error) {
+	data, err := os.ReadFile("capstan/values.yaml")
+	if err != nil {
+		return nil, err
+	}
 	var document yaml.Node
 	if err := yaml.Unmarshal(data, &document); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	return document.Content[0]
+	return document.Content[0], nil
 }
 
 // opaque lists the mappings whose keys belong to the user or to Kubernetes. walkValues does not visit their keys.
@@ -34,6 +46,53 @@ func walkValues(prefix string, mapping *yaml.Node, visit func(path string, key, 
 		visit(path, key, value)
 		if value.Kind == yaml.MappingNode && !opaque[path] {
 			walkValues(path+".", value, visit)
+		}
+	}
+}
+
+// unsetValues returns the values of values.yaml that none of the settings sets, apart from mappings of other values. A
+// setting has the form of helm --set.
+func unsetValues(settings []string) ([]string, error) {
+	root, err := readValues()
+	if err != nil {
+		return nil, err
+	}
+	var unset []string
+	walkValues("", root, func(path string, _, value *yaml.Node) {
+		if value.Kind == yaml.MappingNode && len(value.Content) > 0 && !opaque[path] {
+			return
+		}
+		// Below a value are its own keys, as in podLabels.team, and its indices, as in extraArgs[0].
+		sets := regexp.MustCompile(`(^|,)` + regexp.QuoteMeta(path) + `[=.[]`)
+		if !slices.ContainsFunc(settings, sets.MatchString) {
+			unset = append(unset, path)
+		}
+	})
+	return unset, nil
+}
+
+func TestUnsetValues(t *testing.T) {
+	all, err := unsetValues(nil)
+	if err != nil || len(all) < 100 || slices.Contains(all, "image") || !slices.Contains(all, "image.tag") {
+		t.Fatalf("the values are %v (%v), want all, and no groups of values", all, err)
+	}
+	for setting, sets := range map[string][]string{
+		"replicas=2":                                 {"replicas"},
+		"image.tag=main,log.level=debug":             {"image.tag", "log.level"},
+		"podLabels.app\\.kubernetes\\.io/name=other": {"podLabels"},
+		"resources.limits=null":                      {"resources"},
+		"extraEnv[0].name=X,extraEnv[0].value=x":     {"extraEnv"},
+		"watchNamespaces={replicas,log}":             {"watchNamespaces"},
+		"executor.replicas=2":                        {"executor.replicas"},
+		"limits.maxSteps=20":                         {"limits"},
+	} {
+		unset, err := unsetValues([]string{setting})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := slices.DeleteFunc(slices.Clone(all), func(path string) bool { return slices.Contains(sets, path) })
+		if diff := cmp.Diff(want, unset); diff != "" {
+			t.Errorf("values that %s does not set (-want +got):\n%s", setting, diff)
 		}
 	}
 }
