@@ -147,6 +147,35 @@ var inServedNamespace = []access{
 	{"default", "create", "events.events.k8s.io", true},
 }
 
+// checkMissingNamespace checks that helm rejects a namespace of watchNamespaces that does not exist before it changes
+// anything.
+func (c cluster) checkMissingNamespace(t *testing.T) {
+	t.Helper()
+	for name, tc := range map[string]struct {
+		args []string
+		want string // part of the error, or empty if helm must accept the values
+	}{
+		"missing": {
+			[]string{"--namespace", "capstan-system", "--set", "watchNamespaces={default,nowhere}"},
+			`watchNamespaces: namespace "nowhere" does not exist: create it first (kubectl create namespace nowhere), ` +
+				`or remove it from the value`,
+		},
+		"no roles": {[]string{"--namespace", "capstan-system", "--set", "watchNamespaces={nowhere},rbac.create=false"}, ""},
+		"the namespace of the release, which helm creates later": {
+			[]string{"--namespace", "new", "--create-namespace", "--set", "watchNamespaces={new},crds.install=false"}, "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := append([]string{"--kubeconfig", c.Kubeconfig, "upgrade", "--install", "capstan", "capstan", "--dry-run=server"},
+				tc.args...)
+			_, err := output(t.Context(), helmPath, args...)
+			if (err == nil) != (tc.want == "") || (err != nil && !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("helm upgrade = %v, want an error with %q, or none if that is empty", err, tc.want)
+			}
+		})
+	}
+}
+
 func TestInstallUpgradeAndUninstall(t *testing.T) {
 	c := startCluster(t)
 	upgrade := func(values ...string) string {
@@ -182,6 +211,8 @@ func TestInstallUpgradeAndUninstall(t *testing.T) {
 	c.check(t, "capstan", inServedNamespace)
 	c.check(t, "capstan", []access{{"kube-system", "get", "secrets", false}, {"kube-system", "list", "turns.capstan.dev", false}})
 	c.checkPolicy(t, "capstan", "capstan-system-capstan-toolapprovals")
+
+	c.checkMissingNamespace(t)
 
 	c.checkDrain(t)
 	// No controller creates the Pod of a Job here. make e2e removes the release with its hook.

@@ -229,7 +229,7 @@ func (t *test) missingNamespace(ctx context.Context) error {
 	if err == nil {
 		return errors.New("helm upgrade accepts a namespace that does not exist, want an error")
 	}
-	if !strings.Contains(err.Error(), `namespaces "nowhere" not found`) {
+	if !strings.Contains(err.Error(), `watchNamespaces: namespace "nowhere" does not exist: create it first`) {
 		return fmt.Errorf("helm upgrade must name the namespace that does not exist: %w", err)
 	}
 	t.say("Denied: %s", lastLine(err.Error()))

@@ -220,6 +220,18 @@ subjects:
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- /*
+Helm would fail only when it creates the Role in a missing namespace, after it has changed other objects, and without the name of the
+value. helm template and helm lint have no API server: lookup then finds nothing at all, not even kube-system. The namespace of the
+release may be missing, because helm install --create-namespace creates it after this check.
+*/ -}}
+{{- if and $v.watchNamespaces $v.rbac.create (lookup "v1" "Namespace" "" "kube-system") -}}
+{{- range without $v.watchNamespaces .Release.Namespace -}}
+{{- if not (lookup "v1" "Namespace" "" .) -}}
+{{- fail (printf "watchNamespaces: namespace %q does not exist: create it first (kubectl create namespace %s), or remove it from the value" . .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- $pdb := $v.podDisruptionBudget -}}
 {{- if and $pdb.enabled (not (kindIs "invalid" $pdb.minAvailable)) (not (kindIs "invalid" $pdb.maxUnavailable)) -}}
 {{- fail "podDisruptionBudget.minAvailable and podDisruptionBudget.maxUnavailable must not both be set: set one of them to null" -}}
