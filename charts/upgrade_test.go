@@ -9,20 +9,27 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
+
+// earlierValues returns the files with the values of earlier charts.
+func earlierValues(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("testdata/earlier/*.yaml")
+	if err != nil || len(files) < 18 {
+		t.Fatalf("found %d earlier charts (%v), want at least 18", len(files), err)
+	}
+	return files
+}
 
 // TestUpgradeReusesTheValuesOfEveryEarlierChart imitates helm upgrade --reuse-values, which passes the values of the
 // earlier chart and none of the new defaults. Each file in testdata/earlier has the values of a chart, and is named
 // after the first version with these values. To save time, only the first rendering of each file includes the CRDs,
 // which are most of a manifest.
 func TestUpgradeReusesTheValuesOfEveryEarlierChart(t *testing.T) {
-	files, err := filepath.Glob("testdata/earlier/*.yaml")
-	if err != nil || len(files) < 18 {
-		t.Fatalf("found %d earlier charts (%v), want at least 18", len(files), err)
-	}
-	for _, file := range files {
+	for _, file := range earlierValues(t) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
 			values, err := os.ReadFile(file)
 			if err != nil {
@@ -59,6 +66,55 @@ func TestUpgradeReusesTheValuesOfEveryEarlierChart(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestHelmUpgradesFromEveryEarlierChart lets Helm itself merge the values of each earlier chart on a real API server.
+// To save time, only the first upgrade installs the CRDs, and each release has its own namespace instead of being
+// uninstalled before the next one.
+func TestHelmUpgradesFromEveryEarlierChart(t *testing.T) {
+	c := startCluster(t)
+	crds := "crds.install=true"
+	for _, file := range earlierValues(t) {
+		version := strings.TrimSuffix(filepath.Base(file), ".yaml")
+		t.Run(version, func(t *testing.T) {
+			namespace := "capstan-" + strings.ReplaceAll(version, ".", "-")
+			c.run(t, helmPath, "install", "capstan", stubChart(t, file), "--namespace", namespace, "--create-namespace")
+			c.run(t, helmPath, "upgrade", "capstan", "capstan", "--namespace", namespace, "--reuse-values", "--set", crds)
+			crds = "crds.install=false"
+			if _, err := c.clients(t).AppsV1().Deployments(namespace).Get(t.Context(), "capstan", metav1.GetOptions{}); err != nil {
+				t.Error(err)
+			}
+			if _, err := c.clients(t).CoreV1().ConfigMaps(namespace).Get(t.Context(), "earlier", metav1.GetOptions{}); err == nil {
+				t.Error("the ConfigMap of the earlier chart still exists: helm has not upgraded its release")
+			}
+		})
+	}
+}
+
+// stubChart writes a chart with the values of an earlier one, and returns its directory. Its only object is a
+// ConfigMap, because the objects of that chart itself would take time.
+func stubChart(t *testing.T, values string) string {
+	t.Helper()
+	dir := t.TempDir()
+	data, err := os.ReadFile(values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"Chart.yaml":  "{apiVersion: v2, name: capstan, version: 0.0.1}",
+		"values.yaml": string(data),
+		"templates/configmap.yaml": "{apiVersion: v1, kind: ConfigMap, metadata: {name: earlier}, " +
+			"data: {replicas: {{ .Values.replicas | quote }}}}",
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
 }
 
 // disruptionBudgets maps values of podDisruptionBudget to the expected PodDisruptionBudget. Helm passes null on as a
