@@ -72,7 +72,7 @@ func permissionsOf(t *testing.T, clients kubernetes.Interface, namespace, user, 
 	t.Helper()
 	resources := []string{
 		"agents", "budgets", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns", "turns/log",
-		"turns/memories", "turns/records", "turns/status",
+		"turns/feedback", "turns/memories", "turns/records", "turns/status",
 		"secrets", "configmaps", "events", "pods", "serviceaccounts/token", "rolebindings",
 	}
 	groups := map[string]string{
@@ -137,12 +137,14 @@ func TestCommandsOfAccessPageGiveTeamAccess(t *testing.T) {
 		return permissions
 	}
 	get := []string{"get"}
+	author := viewer("turns", "sessions")
+	author["turns/feedback"] = []string{"create"}
 	want := map[string]map[string][]string{
 		"visitors":         viewer(),
-		"helpdesk":         viewer("turns", "sessions"),
+		"helpdesk":         author,
 		"helpdesk-authors": viewer("agents", "promptprofiles"),
 		"platform":         viewer("modelproviders", "toolservers", "budgets"),
-		// the permissions of the ServiceAccount whose tokens auditors use are checked below
+		// the permissions of the ServiceAccounts whose tokens auditors use are checked below
 		"auditors":       {"turns": get, "turns/log": get, "turns/memories": {"list"}, "turns/records": {"list"}},
 		"helpdesk-leads": {"turns": read, "turns/log": get, "toolapprovals": {"get", "list", "create"}},
 	}
@@ -155,25 +157,44 @@ func TestCommandsOfAccessPageGiveTeamAccess(t *testing.T) {
 			t.Errorf("group %s has permissions in another namespace: %v, want none", group, permissions)
 		}
 	}
-	for group, want := range map[string]bool{"auditors": true, "helpdesk-leads": true, "helpdesk": false, "visitors": false} {
-		review, err := clients.AuthorizationV1().SubjectAccessReviews().Create(t.Context(),
-			&authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-				User: "ada", Groups: []string{group},
-				ResourceAttributes: &authorizationv1.ResourceAttributes{
-					Namespace: "helpdesk", Verb: "create",
-					Resource: "serviceaccounts", Subresource: "token", Name: "capstan-turn-reader",
-				},
-			}}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
+	// Neither ServiceAccount may give feedback: all users of certificates would share it.
+	for account, want := range map[string]struct {
+		permissions map[string][]string
+		groups      map[string]bool // whether they may create tokens
+	}{
+		"capstan-turn-reader": {
+			map[string][]string{"turns": get, "turns/log": get},
+			map[string]bool{"auditors": true, "helpdesk-leads": true, "helpdesk": false, "visitors": false},
+		},
+		"capstan-record-reader": {
+			map[string][]string{"turns/memories": {"list"}, "turns/records": {"list"}},
+			map[string]bool{"auditors": true, "helpdesk-leads": false, "helpdesk": false, "visitors": false},
+		},
+	} {
+		for group, want := range want.groups {
+			review, err := clients.AuthorizationV1().SubjectAccessReviews().Create(t.Context(),
+				&authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+					User: "ada", Groups: []string{group},
+					ResourceAttributes: &authorizationv1.ResourceAttributes{
+						Namespace: "helpdesk", Verb: "create",
+						Resource: "serviceaccounts", Subresource: "token", Name: account,
+					},
+				}}, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if review.Status.Allowed != want {
+				t.Errorf("group %s may create tokens of %s: %v, want %v", group, account, review.Status.Allowed, want)
+			}
 		}
-		if review.Status.Allowed != want {
-			t.Errorf("group %s may create tokens of capstan-turn-reader: %v, want %v", group, review.Status.Allowed, want)
+		if diff := cmp.Diff(want.permissions, permissionsOf(t, clients, "helpdesk", "system:serviceaccount:helpdesk:"+account,
+			"system:serviceaccounts")); diff != "" {
+			t.Errorf("permissions of the ServiceAccount %s (-want +got):\n%s", account, diff)
 		}
-	}
-	if diff := cmp.Diff(map[string][]string{"turns": get, "turns/log": get},
-		permissionsOf(t, clients, "helpdesk", "system:serviceaccount:helpdesk:capstan-turn-reader", "system:serviceaccounts")); diff != "" {
-		t.Errorf("permissions of the ServiceAccount capstan-turn-reader (-want +got):\n%s", diff)
+		if permissions := permissionsOf(t, clients, "default", "system:serviceaccount:helpdesk:"+account,
+			"system:serviceaccounts"); len(permissions) > 0 {
+			t.Errorf("the ServiceAccount %s has permissions in another namespace: %v, want none", account, permissions)
+		}
 	}
 	t.Run("Team", func(t *testing.T) { c.checkTeam(t) })
 	t.Run("Aggregation", func(t *testing.T) { checkAggregation(t, c, clients) })

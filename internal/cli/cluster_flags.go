@@ -21,15 +21,26 @@ func addAPIFlags(f *pflag.FlagSet, c *cluster.Flags) {
 
 // addClusterFlags adds the flags that specify how to reach the API server and the manager.
 func addClusterFlags(f *pflag.FlagSet, c *journals.ClusterFlags) {
+	addManagerFlags(f, c)
+	addServiceAccountFlag(f, c, journals.DefaultServiceAccount, "whose token is sent", "empty: use no ServiceAccount")
+}
+
+// addServiceAccountFlag adds --service-account. use completes "the ServiceAccount in the Turn's namespace", and empty
+// says what the empty value means.
+func addServiceAccountFlag(f *pflag.FlagSet, c *journals.ClusterFlags, byDefault, use, empty string) {
+	f.StringVar(&c.ServiceAccount, "service-account", byDefault,
+		"`NAME` of the ServiceAccount in the Turn's namespace "+use+" if the kubeconfig has no "+
+			"token, but a client certificate; you must have permission to create a token for it, "+
+			"which is valid for ten minutes; "+empty)
+}
+
+// addManagerFlags adds the flags of addClusterFlags without --service-account.
+func addManagerFlags(f *pflag.FlagSet, c *journals.ClusterFlags) {
 	addAPIFlags(f, &c.Flags)
 	f.StringVar(&c.Server, "server", "",
 		"`URL` of the manager's read API; default: a port that is forwarded to the Pod of the Turn's executor")
 	f.StringVar(&c.ServerCA, "server-ca-file", "",
 		"`PATH` of a PEM file with the certificate authorities of --server; default: those of the system")
-	f.StringVar(&c.ServiceAccount, "service-account", journals.DefaultServiceAccount,
-		"`NAME` of the ServiceAccount in the Turn's namespace that reads the journal if the kubeconfig has no "+
-			"token, but a client certificate; you must have permission to create a token for it, "+
-			"which is valid for ten minutes; empty: use no ServiceAccount")
 	f.StringVar(&c.ManagerNamespace, "manager-namespace", "capstan-system", "namespace of the manager")
 }
 

@@ -19,6 +19,9 @@ capstan.dev/role=turn-author grants. Unless you set --server, it also requires t
 (see capstan logs), which this ClusterRole does not include. With --data-dir, the feedback is stored with the Turns that
 capstan run keeps in that directory, under the name of your user on this machine.
 
+The feedback is stored under the name of the token's user. If your kubeconfig has a client certificate instead of a
+token, set --token or --service-account. All users of a ServiceAccount have one feedback for each Turn together.
+
 Exit codes:
   0    the feedback is stored
   1    the feedback could not be stored
@@ -47,7 +50,9 @@ func newFeedback(env terminal.Environment) *cobra.Command {
 	f.StringVar(&o.DataDir, "data-dir", "", "score a Turn that capstan run keeps in this directory, instead of one in a cluster")
 	f.StringVar(&o.Comment, "comment", "", "comment of at most 2048 bytes")
 	addDoneOutput(cmd, &o.Options)
-	addClusterFlags(f, &o.Cluster)
+	addManagerFlags(f, &o.Cluster)
+	// By default, all users of client certificates would share the feedback of one ServiceAccount.
+	addServiceAccountFlag(f, &o.Cluster, "", "under whose name the feedback is stored", "default: none")
 	cobra.CheckErr(cmd.MarkFlagRequired("score"))
 	cobra.CheckErr(cmd.MarkFlagDirname("data-dir"))
 	for _, flag := range clusterFlagNames {

@@ -1,8 +1,15 @@
 package cli_test
 
 import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/capstan-dev/capstan/internal/cli/exit"
@@ -85,5 +92,87 @@ func TestInvalidFlagsOfRecords(t *testing.T) {
 			t.Parallel()
 			mustSay(t, capstan(t, tc.args...).mustEnd(t, exit.Usage).err, tc.want)
 		})
+	}
+}
+
+// TestFeedbackIsOfOneUser checks that feedback without a token of the user's own does not use the ServiceAccount that
+// all users of client certificates share, unless a flag names it.
+func TestFeedbackIsOfOneUser(t *testing.T) {
+	t.Parallel()
+	const shared = "capstan-turn-reader"
+	for name, tc := range map[string]struct {
+		flags []string
+		code  int
+		says  string
+		// scored is the credential with which the manager received feedback, or empty if it received none.
+		scored string
+	}{
+		"no token": {
+			nil, exit.Failed, "feedback is stored under the name of the token's user: pass a token of your own with --token, " +
+				"or set --service-account", "",
+		},
+		"empty account":      {[]string{"--service-account", ""}, exit.Failed, "pass a token of your own with --token", ""},
+		"a named account":    {[]string{"--service-account", "bot"}, exit.OK, "is stored", "Bearer of-bot"},
+		"the shared account": {[]string{"--service-account", shared}, exit.OK, "is stored", "Bearer of-" + shared},
+		"a token":            {[]string{"--token", "mine"}, exit.OK, "is stored", "Bearer mine"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			kubeconfig, scored := certificateCluster(t)
+			args := []string{"feedback", "first", "--score", "1", "--kubeconfig", kubeconfig.path, "--server", kubeconfig.server}
+			got := capstan(t, append(args, tc.flags...)...).mustEnd(t, tc.code)
+			mustSay(t, got.out+got.err, tc.says)
+			if credential := scored(); credential != tc.scored {
+				t.Errorf("the manager received feedback from %q, want %q", credential, tc.scored)
+			}
+		})
+	}
+}
+
+// clusterAccess is a kubeconfig of namespace helpdesk, and the URL of its cluster.
+type clusterAccess struct{ path, server string }
+
+// certificateCluster serves the part of an API server that creates tokens, and the part of the read API that stores
+// feedback. The kubeconfig has no token, as with a client certificate. scored returns the credential of the last
+// feedback.
+func certificateCluster(t *testing.T) (access clusterAccess, scored func() string) {
+	t.Helper()
+	var mu sync.Mutex
+	var credential string
+	mux := http.NewServeMux()
+	answer := func(pattern, format string) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			text := format
+			if account := r.PathValue("account"); account != "" {
+				text = fmt.Sprintf(format, account)
+			}
+			_, _ = io.WriteString(w, text)
+		})
+	}
+	answer("GET /api", `{"kind":"APIVersions","versions":["v1"]}`)
+	answer("GET /apis", `{"kind":"APIGroupList","groups":[]}`)
+	answer("GET /api/v1", `{"kind":"APIResourceList","groupVersion":"v1","resources":[`+
+		`{"name":"serviceaccounts","namespaced":true,"kind":"ServiceAccount","verbs":["create"]}]}`)
+	answer("POST /api/v1/namespaces/helpdesk/serviceaccounts/{account}/token",
+		`{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","status":{"token":"of-%s"}}`)
+	mux.HandleFunc("POST /v1/namespaces/{namespace}/turns/first/feedback", func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		credential = r.Header.Get("Authorization")
+		_, _ = io.WriteString(w, "{}")
+	})
+	web := httptest.NewServer(mux)
+	t.Cleanup(web.Close)
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	config := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: x, users: [{name: u, user: {}}],
+contexts: [{name: x, context: {cluster: c, user: u, namespace: helpdesk}}], clusters: [{name: c, cluster: {server: %q}}]}`, web.URL)
+	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return clusterAccess{path, web.URL}, func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return credential
 	}
 }

@@ -29,7 +29,7 @@ type ClusterFlags struct {
 	// file with the certificate authorities to trust for Server. If it is empty, those of the system are trusted.
 	Server, ServerCA string
 	// ServiceAccount is the name of a ServiceAccount in the Turn's namespace. Its token is sent if neither Token nor
-	// the kubeconfig has a token.
+	// the kubeconfig has a token. If it is empty, such a request fails.
 	ServiceAccount string
 	// ManagerNamespace is the namespace of the manager's Leases and Pods.
 	ManagerNamespace string
@@ -133,8 +133,14 @@ func (c *ClusterFlags) withToken(
 
 // errNoToken is the error for a user who authenticates without a token.
 var errNoToken = errors.New(`the kubeconfig has no bearer token (it may have a client certificate), and the manager accepts only tokens: ` +
-	`set --service-account to a ServiceAccount of the Turn's namespace that may get turns/log, or pass a token ` +
+	`set --service-account to a ServiceAccount of the Turn's namespace that has the permission for this command, or pass a token ` +
 	`with --token "$(kubectl create token NAME)"`)
+
+// errNoOwnToken is errNoToken for feedback. A record has one feedback of each user, so all users of a shared
+// ServiceAccount would replace the feedback of each other. For this reason it has no default.
+var errNoOwnToken = errors.New(`the kubeconfig has no bearer token (it may have a client certificate), and feedback is stored under the ` +
+	`name of the token's user: pass a token of your own with --token, or set --service-account to store the feedback under ` +
+	`the name of a ServiceAccount; all its users together have one feedback for each Turn`)
 
 // tokenOnly is a transport that sends only requests with a bearer token. Other requests fail with errNoToken.
 type tokenOnly struct{ http.RoundTripper }

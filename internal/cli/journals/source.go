@@ -125,6 +125,14 @@ func ExplainRecords(err error) error {
 	return fmt.Errorf("failed to access the records of Turns: %w", err)
 }
 
+// ExplainFeedback is like Explain, for requests that store feedback.
+func ExplainFeedback(err error) error {
+	if errors.Is(err, errNoToken) {
+		return errNoOwnToken
+	}
+	return ExplainRecords(err)
+}
+
 // ExplainMemories is like Explain, for requests about memories.
 func ExplainMemories(err error) error {
 	if errors.Is(err, errNoToken) {

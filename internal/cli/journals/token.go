@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// DefaultServiceAccount is the ServiceAccount that reads journals by default if the kubeconfig has no token.
+	// DefaultServiceAccount is the ServiceAccount whose token is sent by default if the kubeconfig has no token.
 	DefaultServiceAccount = "capstan-turn-reader"
 	// tokenSeconds is the lifetime of a token in seconds: the minimum that the API server allows.
 	tokenSeconds = 600
@@ -32,7 +32,7 @@ func (r tokenSource) token(ctx context.Context, name string) (string, error) {
 	if err := r.api.SubResource("token").Create(ctx, account, request); err != nil {
 		return "", fmt.Errorf("the kubeconfig has no bearer token (it may have a client certificate), and no "+
 			"token could be created for ServiceAccount %s/%s, "+
-			"which reads the journal in this case: %w; set this up as in docs/access.md, or pass a token with --token",
+			"whose token is sent to the manager in this case: %w; set this up as in docs/access.md, or pass a token with --token",
 			r.namespace, name, err)
 	}
 	return request.Status.Token, nil

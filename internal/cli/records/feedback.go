@@ -37,7 +37,7 @@ func (f *Feedback) Run(ctx context.Context, turn string) error {
 	return f.Cluster.WithServer(ctx, f.Env, namespace, func(client *readapi.Client, namespace string) error {
 		out, err := client.AddFeedback(ctx, namespace, name, f.Score, f.Comment)
 		if err != nil {
-			return failed(err)
+			return exit.WithCode(exit.Failed, journals.ExplainFeedback(err))
 		}
 		return f.stored(namespace, name, out.TurnDeleted)
 	})
