@@ -44,8 +44,8 @@ func command(o *manager.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "manager",
 		Short: "Run Capstan's controllers and executor",
-		Long: `manager watches the objects of Capstan, which kubectl get capstan lists, and runs the Turns. One process
-does both, unless --roles selects one of these roles.
+		Long: `manager has two roles. The role controller watches the objects of Capstan, which kubectl get capstan
+lists, and the role executor runs the Turns. A process has both roles, unless --roles selects one.
 
 Each flag can also be set by an environment variable: CAPSTAN_ and the flag's name in capitals, with
 underscores (--data-dir: CAPSTAN_DATA_DIR).
@@ -65,7 +65,7 @@ and the remaining Turns are handed back.`,
 			if err := manager.FromEnvironment(cmd.Flags(), os.LookupEnv); err != nil {
 				return err
 			}
-			o.NameGiven = cmd.Flags().Changed("executor-name")
+			o.SetDefaultName(cmd.Flags())
 			if err := o.Validate(); err != nil {
 				return err
 			}

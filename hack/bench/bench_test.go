@@ -303,7 +303,7 @@ func TestTableShowsManagerFloorAndRatio(t *testing.T) {
 	if err := exampleReport().write(&out, outputTable); err != nil {
 		t.Fatal(err)
 	}
-	want := `300 Turns at the same time, model latency 2s, answers of 400 characters, no facts, 2 CPUs
+	want := `300 Turns at the same time, model latency 2s, answers of 400 characters, no facts in the Turns' context, 2 CPUs
 
                                                manager     floor   ratio   minimal   ratio
 Turns per second                                  80.0       100    0.80       120    0.67

@@ -67,14 +67,14 @@ func TestRealManagersAreMeasuredInAllRoles(t *testing.T) {
 }
 
 func TestExecutorsPhaseIsSkippedWithoutPostgreSQL(t *testing.T) {
-	t.Setenv(namedServer, "")
-	t.Setenv(postgresPrograms, "")
+	t.Setenv(serverVariable, "")
+	t.Setenv(programsVariable, "")
 	var log bytes.Buffer
 	b := &bench{progress: &log}
 	if r, err := b.compareExecutors(t.Context()); r != nil || err != nil {
 		t.Errorf("report %v, error %v; want neither", r, err)
 	}
-	for _, variable := range []string{namedServer, postgresPrograms} {
+	for _, variable := range []string{serverVariable, programsVariable} {
 		if !strings.Contains(log.String(), variable) {
 			t.Errorf("%q does not name %s", log.String(), variable)
 		}
@@ -113,7 +113,8 @@ func exampleExecutors() *ExecutorsReport {
 }
 
 func TestExecutorsTableShowsEachProcess(t *testing.T) {
-	want := `Two executors on PostgreSQL: 300 Turns at the same time, model latency 2s, answers of 400 characters, no facts, 2 CPUs
+	want := "Two executors on PostgreSQL: 300 Turns at the same time, model latency 2s, answers of 400 characters, " +
+		`no facts in the Turns' context, 2 CPUs
 
                                             1 x 50    2 x 25   ratio    2 x 50   ratio
 Turns per second                              20.0      19.0    0.95      38.0    1.90
@@ -174,7 +175,7 @@ func TestReportContainsThePhasesThatRan(t *testing.T) {
 		t.Errorf("error %v, want none", err)
 	}
 	r.Executors.HalfCapacity.FailedTurns = map[string]int{v1alpha1.TurnReasonModelFailed: 3}
-	if err := r.failure(); err == nil || !strings.Contains(err.Error(), "two executors of half its capacity map[ModelFailed:3]") {
+	if err := r.failure(); err == nil || !strings.Contains(err.Error(), "two executors with half of the slots each: map[ModelFailed:3]") {
 		t.Errorf("error %v, want one that names the contender, the reason and the number", err)
 	}
 }

@@ -144,7 +144,7 @@ func TestFinishedTableMarksExceededLimits(t *testing.T) {
 	r := exampleFinished()
 	r.Many.Idle.HeapMiB = 12
 	want := "A manager with finished Turns: 5 bursts of 300 Turns at the same time, model latency 2s, answers of 400 characters, " +
-		`no facts, 2 CPUs
+		`no facts in the Turns' context, 2 CPUs
 
 finished Turns                           100     20000   ratio     limit
 memory when idle, MiB                   70.0      77.0    1.10      1.30

@@ -16,30 +16,30 @@ import (
 )
 
 const (
-	// namedServer is the environment variable with the URL of a PostgreSQL server. postgresPrograms is the environment
-	// variable with the directory of PostgreSQL's programs. The tests use the same variables.
-	namedServer      = "CAPSTAN_TEST_POSTGRES"
-	postgresPrograms = "CAPSTAN_POSTGRES_BIN"
+	// serverVariable is the environment variable with the URL of a PostgreSQL server. programsVariable is the
+	// environment variable with the directory of PostgreSQL's programs. The tests use the same variables.
+	serverVariable   = "CAPSTAN_TEST_POSTGRES"
+	programsVariable = "CAPSTAN_POSTGRES_BIN"
 )
 
 // errNoPostgres is the error if no PostgreSQL server is available. It explains how to provide one.
 var errNoPostgres = fmt.Errorf("no PostgreSQL is available: run through make, or set %s to the directory that "+
-	"hack/postgres/get.sh prints, or %s to the URL of a server whose user may create databases", postgresPrograms, namedServer)
+	"hack/postgres/get.sh prints, or %s to the URL of a server whose user may create databases", programsVariable, serverVariable)
 
 // havePostgres reports whether a PostgreSQL server is available.
-func havePostgres() bool { return os.Getenv(namedServer) != "" || os.Getenv(postgresPrograms) != "" }
+func havePostgres() bool { return os.Getenv(serverVariable) != "" || os.Getenv(programsVariable) != "" }
 
-// startPostgres returns the URL in namedServer. If the variable is not set, it starts a server that runs until the
+// startPostgres returns the URL in serverVariable. If the variable is not set, it starts a server that runs until the
 // harness stops. The server waits for the disk (fsync), as in production.
 func (b *bench) startPostgres(ctx context.Context) (string, error) {
-	if named := os.Getenv(namedServer); named != "" {
+	if named := os.Getenv(serverVariable); named != "" {
 		return named, nil
 	}
 	if !havePostgres() {
 		return "", errNoPostgres
 	}
 	b.logf("starting PostgreSQL")
-	server, err := postgrestest.Start(ctx, os.Getenv(postgresPrograms))
+	server, err := postgrestest.Start(ctx, os.Getenv(programsVariable))
 	if err != nil {
 		return "", fmt.Errorf("failed to start PostgreSQL: %w", err)
 	}
@@ -53,7 +53,7 @@ func (b *bench) newDatabase(ctx context.Context, server string) (string, error) 
 	location, err := url.Parse(server)
 	if err != nil {
 		// Leave out the error, because it contains the URL, which may contain a password.
-		return "", fmt.Errorf("%s is not a URL", namedServer)
+		return "", fmt.Errorf("%s is not a URL", serverVariable)
 	}
 	name := "capstan_bench_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	if err := execute(ctx, server, "CREATE DATABASE "+name); err != nil {

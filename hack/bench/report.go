@@ -176,8 +176,8 @@ func (r *Report) failure() error {
 	check("minimal", r.Minimal)
 	if e := r.Executors; e != nil {
 		check("one process", e.One)
-		check("two executors of half its capacity", e.HalfCapacity)
-		check("two executors of its capacity", e.FullCapacity)
+		check("two executors with half of the slots each:", e.HalfCapacity)
+		check("two executors with all slots each:", e.FullCapacity)
 	}
 	if r.Tools != nil {
 		errs = append(errs, r.Tools.failure())
@@ -237,7 +237,7 @@ func (s Setup) head() string {
 
 func (s Setup) facts() string {
 	if s.PayloadChars == 0 {
-		return "no facts"
+		return "no facts in the Turns' context"
 	}
 	return fmt.Sprintf("facts of %d characters in total", s.PayloadChars)
 }

@@ -110,7 +110,7 @@ func TestMemoriesThatCannotBeEmbedded(t *testing.T) {
 		noted    bool
 	}{{"first", 1 + 2, true}, {"second", 1 + 2 + 1, false}} {
 		got := capstan(t, "run", "-f", dir, "--turn", tc.turn, "--data-dir", data).mustEnd(t, exit.OK)
-		mustSay(t, got.err, "Learned ")
+		mustSay(t, got.err, "learned memories: ")
 		if noted := strings.Contains(got.err, "found only by their words: the model refused 1 of 2 texts: "); noted != tc.noted {
 			t.Errorf("the Turn %s prints %q", tc.turn, got.err)
 		}

@@ -26,7 +26,7 @@ func TestRunLearnsAndMemoryShowsIt(t *testing.T) {
 	run := func(turn string) output {
 		return capstan(t, "run", "-f", dir, "--turn", turn, "--data-dir", data).mustEnd(t, exit.OK)
 	}
-	if first := run("first"); !strings.Contains(first.out, "I do not know you.") || !strings.Contains(first.err, "Learned 1 memories") {
+	if first := run("first"); !strings.Contains(first.out, "I do not know you.") || !strings.Contains(first.err, "learned memories: 1;") {
 		t.Errorf("the first Turn prints %q and %q, want its answer and that a memory was learned", first.out, first.err)
 	}
 	if second := run("second"); !strings.Contains(second.out, "You have an HP 4000.") ||
@@ -82,5 +82,5 @@ func TestLearningSendsNoStopSequences(t *testing.T) {
 	f = f.with(t, "provider.yaml", "  type: OpenAI", "  type: OpenAI\n  dialect: OpenAI") // o3 refuses stop sequences
 	f = f.with(t, "turn.yaml", "What is up?", "My printer is an HP.")
 	got := capstan(t, "run", "-f", f.written(t, url), "--turn", "first", "--data-dir", t.TempDir()).mustEnd(t, exit.OK)
-	mustSay(t, got.err, "Learned 1 memories")
+	mustSay(t, got.err, "learned memories: 1;")
 }

@@ -228,7 +228,7 @@ func TestAnnounce(t *testing.T) {
 			"Warning FallbackUsed b/y answered in place of a/x (RateLimited)", "Normal Succeeded Completed" + numbers,
 		}},
 		"without tools": {result(turn.StopCompleted, toolless, fallback, warned), []string{
-			"Warning ToolsMissing the turn ran without the tools of ToolServer tickets, wiki, which had never " +
+			"Warning ToolsMissing the turn ran without the tools of ToolServers tickets, wiki, which had never " +
 				"been reached when the turn began",
 			"Warning FallbackUsed b/y answered in place of a/x (RateLimited)",
 			"Normal Succeeded Completed" + numbers,

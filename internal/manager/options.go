@@ -108,7 +108,7 @@ type Options struct {
 	// the journal is not kept.
 	JournalRetention time.Duration
 	// RecordRetention is how long the record of a Turn is kept after the Turn ended, whether the Turn exists or not. If
-	// it is 0, the record is not kept.
+	// it is 0, the record is deleted within an hour.
 	RecordRetention time.Duration
 	// MaxRecordsPerNamespace is the number of records that are kept for each namespace; at least 1.
 	MaxRecordsPerNamespace int
@@ -152,7 +152,6 @@ type Options struct {
 
 // AddFlags adds a flag for each option, with its default and its description.
 func (o *Options) AddFlags(f *pflag.FlagSet) {
-	host, _ := os.Hostname()
 	f.StringSliceVar(&o.Roles, "roles", []string{RoleController, RoleExecutor},
 		"roles of this process, separated by commas: controller binds Turns to executors, executor runs the "+
 			"Turns that are bound to it. With PostgreSQL, each role can have its own processes, "+
@@ -163,7 +162,7 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.Store, "store", "", "URL of the store of the journal: sqlite:///PATH, or "+
 		"postgres://USER@HOST:PORT/DATABASE with the password in $PGPASSWORD; default: journal.db in --data-dir")
 	f.StringVar(&o.Namespace, "namespace", "capstan-system", "namespace of this manager's own Leases; it must exist")
-	f.StringVar(&o.ExecutorName, "executor-name", strings.ToLower(host),
+	f.StringVar(&o.ExecutorName, executorNameFlag, "",
 		"name to which Turns are bound; no two running processes may have the same name; default: the host name, which is the Pod's "+
 			"name. A process that restarts with the same name continues its Turns immediately; otherwise they are bound again "+
 			"after its Lease has expired")
@@ -223,7 +222,7 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 			"(h is the largest unit); 0 means that it is not kept")
 	f.DurationVar(&o.RecordRetention, "record-retention", 90*24*time.Hour,
 		"how long the record of a Turn is kept after the Turn ended, such as 2160h (h is the largest unit), whether the Turn "+
-			"still exists or not; 0 means that it is not kept")
+			"still exists or not; 0 means that it is deleted within an hour")
 	f.IntVar(&o.MaxRecordsPerNamespace, "max-records-per-namespace", 100_000,
 		"number of records of Turns that are kept for each namespace; if there are more, the oldest are deleted")
 	f.StringSliceVar(&o.RecordLabels, "record-labels", nil,
@@ -349,6 +348,18 @@ func FromEnvironment(f *pflag.FlagSet, lookup func(string) (string, bool)) error
 		}
 	})
 	return errors.Join(errs...)
+}
+
+// executorNameFlag is the flag for ExecutorName.
+const executorNameFlag = "executor-name"
+
+// SetDefaultName sets ExecutorName to the host name in lower case, unless the flag or its environment variable was
+// given. It must be called after FromEnvironment.
+func (o *Options) SetDefaultName(f *pflag.FlagSet) {
+	if o.NameGiven = f.Changed(executorNameFlag); !o.NameGiven {
+		host, _ := os.Hostname()
+		o.ExecutorName = strings.ToLower(host)
+	}
 }
 
 // Validate returns all errors in the options, each with its flag.

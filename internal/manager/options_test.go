@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -29,7 +30,7 @@ func TestDefaultsAreValid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.ExecutorName = "manager-0" // replaces the host name
+	o.ExecutorName = "manager-0" // the host name may be invalid
 	if err := o.Validate(); err != nil {
 		t.Errorf("the defaults must be valid: %v", err)
 	}
@@ -45,6 +46,35 @@ func TestDefaultsAreValid(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, o); diff != "" {
 		t.Errorf("the defaults (-want +got):\n%s", diff)
+	}
+}
+
+func TestDefaultName(t *testing.T) {
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		args  []string
+		want  string
+		given bool
+	}{
+		"no name":         {nil, strings.ToLower(host), false},
+		"a name":          {[]string{"--executor-name=e"}, "e", true},
+		"an invalid name": {[]string{"--executor-name="}, "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var o Options
+			f := pflag.NewFlagSet("manager", pflag.ContinueOnError)
+			o.AddFlags(f)
+			if err := f.Parse(tc.args); err != nil {
+				t.Fatal(err)
+			}
+			o.SetDefaultName(f)
+			if o.ExecutorName != tc.want || o.NameGiven != tc.given {
+				t.Errorf("got name %q, given %t; want %q, %t", o.ExecutorName, o.NameGiven, tc.want, tc.given)
+			}
+		})
 	}
 }
 

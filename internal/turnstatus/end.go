@@ -55,7 +55,11 @@ func Finish(t *v1alpha1.Turn, r *turn.Result, now time.Time) {
 // WithoutTools returns the part of a message that says that a Turn ran without the tools of these ToolServers,
 // because none of their tools were known.
 func WithoutTools(servers []string) string {
-	return "without the tools of ToolServer " + strings.Join(servers, ", ") + ", which had never been reached when the turn began"
+	kind := "ToolServer "
+	if len(servers) > 1 {
+		kind = "ToolServers "
+	}
+	return "without the tools of " + kind + strings.Join(servers, ", ") + ", which had never been reached when the turn began"
 }
 
 // FinishRefused ends a Turn whose result the API server rejects, with the facts that the status has. It sets no stop
@@ -64,9 +68,9 @@ func FinishRefused(t *v1alpha1.Turn, message string, now time.Time) {
 	end(t, metav1.ConditionFalse, v1alpha1.TurnReasonModelFailed, message, now)
 }
 
-// End ends a Turn without a run: the Turn never ran, or its journal cannot be read because no executor is running. The
-// facts in the status are kept. A run that handed the Turn back has reported all its calls; any other run may have made
-// calls that the status does not list. reason must be the reason of a failure in the table outcomes.
+// End ends a Turn that no executor runs now. Either it never ran, or earlier runs handed it back or were lost. Only a
+// run that handed it back is known to have reported all its calls; another one may have made calls that the status does
+// not list. The facts in the status are kept. reason must be the reason of a failure in the table outcomes.
 func End(t *v1alpha1.Turn, reason, message string, now time.Time) {
 	if b := t.Status.Executor; b != nil {
 		b.Name = ""
@@ -186,7 +190,8 @@ func endPendingCalls(s *v1alpha1.TurnStatus, sideEffects, unlisted bool) {
 type Loss struct {
 	// Reason is the reason of the condition JournalLost.
 	Reason string
-	// Facts names the store that had the journal and the store that is in use now.
+	// Facts says how the loss was noticed: which store had the journal, which one is used now, and how many entries are
+	// left.
 	Facts string
 	// Entries is the number of entries of the journal that are left.
 	Entries int64

@@ -46,7 +46,7 @@ func command() *cobra.Command {
 			if err := manager.FromEnvironment(cmd.Flags(), os.LookupEnv); err != nil {
 				return err
 			}
-			o.NameGiven = cmd.Flags().Changed("executor-name")
+			o.SetDefaultName(cmd.Flags())
 			if err := o.Validate(); err != nil {
 				return err
 			}

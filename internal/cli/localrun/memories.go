@@ -69,7 +69,7 @@ func (j *localRun) learn(ctx context.Context, w *localTurn) {
 	case err != nil:
 		j.Env.Logf("note: nothing was learned from the Turn: %s", err)
 	case n > 0 && !j.Quiet:
-		j.Env.Logf("Learned %d memories: capstan memory list --data-dir %s", n, j.DataDir)
+		j.Env.Logf("learned memories: %d; to list them: capstan memory list --data-dir %s", n, j.DataDir)
 	}
 }
 

@@ -10,11 +10,12 @@ import (
 )
 
 const (
-	// maxPatternSizes is the maximum size of all patterns of a schema together.
+	// maxPatternSizes is the maximum number of characters of all patterns of a schema together, after their repetitions
+	// are expanded.
 	maxPatternSizes = 20_000
 	// maxPatterns is the maximum number of different patterns in a schema.
 	maxPatterns = 256
-	// patternSteps is the number of search steps that take as long as the validation of one schema.
+	// patternSteps is the number of search steps that cost as much as one step of the validation.
 	patternSteps = 32
 )
 
@@ -38,7 +39,7 @@ func (p *patterns) compile(text string) (jsonschema.Regexp, error) {
 	case err != nil:
 		return nil, err
 	case !p.closed && (len(p.known) == maxPatterns || p.size+made.Size > maxPatternSizes):
-		return nil, errors.New("the schema has too many patterns")
+		return nil, errors.New("the patterns of the schema are too many or too long")
 	}
 	if !p.closed {
 		p.known[text] = made

@@ -152,10 +152,10 @@ func TestCompile(t *testing.T) {
 			`{"pattern":"^[a-z]{1,1000}$","items":{"pattern":"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"}}`, "",
 		},
 		"many patterns": {
-			"the number of patterns is limited", `{"allOf":[` + manyPatterns(257, 1) + `]}`, "too many patterns",
+			"the number of patterns is limited", `{"allOf":[` + manyPatterns(257, 1) + `]}`, "patterns of the schema are too many",
 		},
 		"large patterns": {
-			"the total size of patterns is limited", `{"allOf":[` + manyPatterns(30, 900) + `]}`, "too many patterns",
+			"the total size of patterns is limited", `{"allOf":[` + manyPatterns(30, 900) + `]}`, "or too long",
 		},
 		"same pattern": {
 			"equal patterns count once", `{"allOf":[` + strings.Repeat(`{"pattern":"a{900}"},`, 300) + `{}]}`, "",

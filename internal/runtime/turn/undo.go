@@ -53,7 +53,7 @@ func (r *run) planUndo(ctx context.Context) error {
 		}
 		exposure.Tools = compensationTools(plan, offers, r.in.Tools)
 	}
-	fixed := plan.fixCalls(exposure.Tools)
+	fixed := plan.fixedCalls(exposure.Tools)
 	return r.record(journal.Record{Kind: journal.UndoPlanned, Payload: undoPlanned{loop.FixedCalls{Calls: fixed}, *plan, exposure}})
 }
 
@@ -149,9 +149,9 @@ func compensationTools(plan *UndoPlan, offers []tool.Offer, own []tool.Tool) []t
 	return tools
 }
 
-// fixCalls returns the calls that the loop makes for the possible compensations. If a compensation has no usable tool,
-// fixCalls marks it as impossible.
-func (p *UndoPlan) fixCalls(tools []tool.Tool) []model.ToolCall {
+// fixedCalls returns the calls that the loop makes for the possible compensations. If a compensation has no usable
+// tool, fixedCalls marks it as impossible.
+func (p *UndoPlan) fixedCalls(tools []tool.Tool) []model.ToolCall {
 	var fixed []model.ToolCall
 	for i := range p.Calls {
 		c := &p.Calls[i]
@@ -183,8 +183,8 @@ type undoPlanned struct {
 	Exposure tool.Exposure `json:"exposure"`
 }
 
-// UndoMark is the payload of an entry by which a Turn marks a call of another Turn: it undoes this call. The entry is
-// in the journal of the other Turn.
+// UndoMark is the payload of an entry in the journal of the Turn to undo. With it, another Turn says that it undoes a
+// call, or how that ended.
 type UndoMark struct {
 	Step   int    `json:"step"`
 	CallID string `json:"callID"`
@@ -224,14 +224,14 @@ func (c *undoCaller) Call(ctx context.Context, call tool.Call) (tool.Result, err
 		return tool.Result{}, err
 	}
 	result, err := c.inner.Call(ctx, call)
-	if err == nil || hadNoEffect(ctx, call, err) {
+	if err == nil || mayBeTriedAgain(ctx, call, err) {
 		c.run.recordOutcome(target, err == nil) //nolint:contextcheck // because the mark is written even if the call's time is over
 	}
 	return result, err
 }
 
-// hadNoEffect reports whether a failed call certainly had no effect, or may be repeated.
-func hadNoEffect(ctx context.Context, c tool.Call, err error) bool {
+// mayBeTriedAgain reports whether a failed call certainly had no effect, or may be repeated.
+func mayBeTriedAgain(ctx context.Context, c tool.Call, err error) bool {
 	failure := tool.AsError(err)
 	return c.Repeatable || ctx.Err() == nil && !tool.IsUncertain(err) && failure.Class != tool.Timeout &&
 		failure.Class != tool.OutcomeUnknown
@@ -240,8 +240,8 @@ func hadNoEffect(ctx context.Context, c tool.Call, err error) bool {
 // maxMarks is the maximum number of attempts to write a mark while other Turns write to the same journal.
 const maxMarks = 32
 
-// mark writes into the journal of the other Turn that this Turn is about to undo a call. It returns a *tool.Error if
-// another Turn has undone the call, or may have.
+// mark writes into the journal of the other Turn that this Turn is about to undo a call. Every error is a *tool.Error:
+// another Turn has undone the call or may have, or the journal cannot be read or written.
 func (r *run) mark(ctx context.Context, target *UndoCall) error {
 	var err error
 	for range maxMarks {
@@ -430,7 +430,7 @@ func (r *run) outcomeOfUndo(callID string) (undone bool, reason string) {
 	results := r.replayed.loop.CallResults
 	i := slices.IndexFunc(results, func(f loop.CallResult) bool { return f.Step == 1 && f.CallID == callID })
 	if i < 0 {
-		return false, "the turn ended before it was undone"
+		return false, "the turn ended before this call was undone"
 	}
 	f := &results[i]
 	if f.Outcome == loop.Succeeded || f.Outcome == loop.Reused {
