@@ -32,12 +32,13 @@ const (
 	// ReasonHeaderRefused is set on ModelProvider and ToolServer. It means that the object sets a header that it must
 	// not set, and was stored before the schema rejected that header. Nothing was sent.
 	ReasonHeaderRefused = "HeaderRefused"
-	// ReasonCredentialsRejected means that the endpoint refused the credentials (HTTP 401 or 403).
+	// ReasonCredentialsRejected means that the endpoint refused the credentials or, for a ModelProvider, that the quota
+	// of the account is used up; the message says which.
 	ReasonCredentialsRejected = "CredentialsRejected"
-	// ReasonEndpointUnreachable means that the endpoint could not be reached, or answered with a server error. While
-	// the object is new, an Agent is not Ready, and its Turns wait, if no other model of its chain answers, or if no
-	// tools of the ToolServer are known. After that, Agents stay Ready, and each Turn sends its requests anyway, with
-	// its retries and its chain of models.
+	// ReasonEndpointUnreachable means that the endpoint could not be reached, or answered with an error that has no
+	// reason of its own. While a ModelProvider is new, its Agents are not Ready unless another model of the chain
+	// answers. While a ToolServer is new, its Agents are not Ready until its tools are known. After that, Agents stay
+	// Ready, and each Turn sends its requests anyway, with its retries and its chain of models.
 	ReasonEndpointUnreachable = "EndpointUnreachable"
 	// ReasonAddressRefused is set on ModelProvider and ToolServer. It means that the manager must not connect to the
 	// address. Agents stay Ready, even while the object is new, and each Turn tries the address itself.
@@ -82,14 +83,14 @@ const (
 	ReasonCircuitClosed = "CircuitClosed"
 )
 
-// Reasons of a ToolServer's Ready condition, in addition to those of a ModelProvider's. With SecretNotFound,
+// Reasons of a ToolServer's Ready condition, in addition to those of a ModelProvider. With SecretNotFound,
 // HostNotAllowed and HeaderRefused, its Agents are not Ready if none of the server's tools are known. With
 // TooManyObjects, its Agents are never Ready, because the cache has dropped the known tools. With all other reasons,
 // including InvalidCompensation, Agents stay Ready, unless the server is new: see ToolServerNotReady. Each Turn then
 // asks the server itself, and calls that do not reach it fail as unavailable.
 const (
 	// ReasonInvalidCompensation means that an expression of spec.tools[].compensation cannot be used; the message names
-	// its line and column. The check did not ask the server, but Turns use its tools.
+	// its line and column. Capstan does not connect to the server to check it. Turns use its tools as usual.
 	ReasonInvalidCompensation = "InvalidCompensation"
 	// ReasonProtocolError means that the server answered, but not as an MCP server.
 	ReasonProtocolError = "ProtocolError"
@@ -184,7 +185,8 @@ const (
 	// ReasonProviderNotReady means that no model of the chain can be used: each ModelProvider lacks usable credentials,
 	// was not checked yet, is new and could not be reached, or does not fit into the manager's memory (TooManyObjects).
 	ReasonProviderNotReady = "ProviderNotReady"
-	// ReasonUnsupportedParameter means that a model cannot fulfill a parameter of the Agent.
+	// ReasonUnsupportedParameter means on ModelsResolved that no model of the chain can fulfill its parameters, and on
+	// JudgesResolved and LearningResolved that a model cannot.
 	ReasonUnsupportedParameter = "UnsupportedParameter"
 )
 
@@ -219,8 +221,8 @@ const (
 	ConditionPrepared = "Prepared"
 	// ConditionExecuted says whether the model gave a usable answer.
 	ConditionExecuted = "Executed"
-	// ConditionFinalized says whether usage, cost, citations and decision record of the Turn are complete, and whether
-	// no evaluation of the answer and no learning from the Turn has failed since its end.
+	// ConditionFinalized says whether usage, cost, citations and decision record of the Turn are complete. It becomes
+	// False if an evaluation or the learning fails after the end.
 	ConditionFinalized = "Finalized"
 	// ConditionJournalLost is True after a run found that the journal of earlier runs was lost, even if the Turn
 	// started over. Without such a loss it is absent.
@@ -264,21 +266,24 @@ const (
 	TurnReasonCompleted = "Completed"
 	// TurnReasonPrepared means that the prompt of a PrepareOnly Turn was made.
 	TurnReasonPrepared = "Prepared"
-	// TurnReasonUndone means that a Turn with undo has undone all calls that it had to undo.
+	// TurnReasonUndone is set on a Turn with undo. It means that no call of the other Turn is left that may have
+	// changed something.
 	TurnReasonUndone = "Undone"
 )
 
 // Reasons of Succeeded=False.
 const (
-	// TurnReasonUndoIncomplete means that a Turn with undo has not undone all calls that it had to undo. status.result
-	// lists the remaining calls, each with the reason.
+	// TurnReasonUndoIncomplete is set on a Turn with undo. It means that at least one call of the other Turn is left
+	// that may have changed something, possibly because it was not selected. status.result lists each call with the
+	// reason.
 	TurnReasonUndoIncomplete = "UndoIncomplete"
 	// TurnReasonInvalidSpec means that the spec passed the schema but cannot be used.
 	TurnReasonInvalidSpec = "InvalidSpec"
 	// TurnReasonPreparationFailed means that the prompt could not be made, for example because a required parameter
 	// is missing.
 	TurnReasonPreparationFailed = "PreparationFailed"
-	// TurnReasonModelFailed means that no model of the chain gave a usable answer.
+	// TurnReasonModelFailed means that no model of the chain gave a usable answer, or that the API server refused the
+	// result; the message says which.
 	TurnReasonModelFailed = "ModelFailed"
 	// TurnReasonStepLimitExceeded means that the Turn used all its steps; the result is the best answer so far.
 	TurnReasonStepLimitExceeded = "StepLimitExceeded"
@@ -343,7 +348,7 @@ const (
 	TurnReasonJournalMissing = "JournalMissing"
 )
 
-// Reasons of Events about Turns.
+// Reasons of Events about Turns, their Sessions and the store.
 const (
 	// EventSucceeded is emitted when a Turn has succeeded.
 	EventSucceeded = "Succeeded"
@@ -368,8 +373,8 @@ const (
 	EventHistoryLost = "HistoryLost"
 	// EventContextWarning is emitted when the conversation of a Turn approaches the size of the model's context window.
 	EventContextWarning = "ContextWarning"
-	// EventJournalLost is emitted when a run found that the journal of earlier runs was lost. The Turn then starts
-	// over, or ends.
+	// EventJournalLost is emitted when a run found that the journal of earlier runs was lost. The Turn then continues
+	// from the entries that are left, starts over, or ends.
 	EventJournalLost = "JournalLost"
 	// EventStoreLostEntries is emitted on the Lease of an executor. It means that the store of the journals may
 	// have lost confirmed entries: an older copy of it was restored, or it failed over to a server that may lack

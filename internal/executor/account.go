@@ -25,7 +25,7 @@ func (r *run) endInterrupted(ctx context.Context, message string) error {
 
 // account completes the end of a Turn whose journal is lost or cannot be used: it adds the usage of the sub-agents'
 // Turns to cut, charges the Session, and returns cut. While a Turn of a sub-agent has not ended, it returns a
-// *loop.Parked instead, and if the attempt must be repeated, an *unreadError.
+// *loop.Parked instead, and if the attempt must be repeated, a *retryError.
 func (r *run) account(ctx context.Context, cut *cutOffError) error {
 	var err error
 	if cut.SubAgents, err = r.collectUsage(ctx); err != nil {
@@ -48,7 +48,7 @@ func (r *run) collectUsage(ctx context.Context) ([]*tool.Spent, error) {
 	var turns v1alpha1.TurnList
 	label := client.MatchingLabels{translate.ParentLabel: translate.ParentLabelOf(r.turn.Name)}
 	if err := r.executor.Reader.List(ctx, &turns, client.InNamespace(r.turn.Namespace), label); err != nil {
-		return nil, &unreadError{fmt.Errorf("failed to list the turns of sub-agents: %w", err)}
+		return nil, &retryError{fmt.Errorf("failed to list the turns of sub-agents: %w", err)}
 	}
 	var spent []*tool.Spent
 	waits := &loop.Parked{}
@@ -80,7 +80,7 @@ func (r *run) cancelChild(ctx context.Context, child *v1alpha1.Turn) error {
 	before := child.DeepCopy()
 	child.Spec.DesiredState = v1alpha1.DesiredStateCancelled
 	if err := r.executor.Client.Patch(ctx, child, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
-		return &unreadError{fmt.Errorf("failed to cancel turn %q of a sub-agent: %w", child.Name, err)}
+		return &retryError{fmt.Errorf("failed to cancel turn %q of a sub-agent: %w", child.Name, err)}
 	}
 	return nil
 }
@@ -97,7 +97,7 @@ func (r *run) chargeKnown(ctx context.Context, cut *cutOffError) (*turn.SessionP
 	turnstatus.CutOff(t, r.progress.last(), cut.Cut, e.Now())
 	place, err := chargeStatus(ctx, e.Engine, r.log(), s, t)
 	if err != nil {
-		return nil, &unreadError{err}
+		return nil, &retryError{err}
 	}
 	return place, nil
 }

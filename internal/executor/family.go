@@ -36,7 +36,7 @@ func (f family) usage(ctx context.Context, parent turn.DeletedTurn, call loop.In
 	key := client.ObjectKey{Namespace: parent.Namespace, Name: translate.ChildName(object, call.Step, call.CallID)}
 	err := f.reader.Get(ctx, key, &child)
 	if client.IgnoreNotFound(err) != nil {
-		return tool.Result{}, &unreadError{fmt.Errorf("failed to get turn %q of a sub-agent: %w", key.Name, err)}
+		return tool.Result{}, &retryError{fmt.Errorf("failed to get turn %q of a sub-agent: %w", key.Name, err)}
 	}
 	if apierrors.IsNotFound(err) || uid != "" && string(child.UID) != uid {
 		spent, err := f.usageOfDeleted(ctx, parent.Namespace, uid)

@@ -40,7 +40,7 @@ func (e *Executor) verifiedRequester(ctx context.Context, t *v1alpha1.Turn) (str
 	}
 	unchecked, err := approvals.Unchecked(ctx, e.Requesters, e.Reader, t)
 	if err != nil {
-		return "", &unreadError{fmt.Errorf("failed to find out whether the requester of the turn was checked: %w", err)}
+		return "", &retryError{fmt.Errorf("failed to find out whether the requester of the turn was checked: %w", err)}
 	}
 	if unchecked != "" {
 		return "", nil

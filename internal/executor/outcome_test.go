@@ -40,7 +40,7 @@ func TestOutcomeOf(t *testing.T) {
 		"journal of a newer version":             {err: journal.ErrNewer, want: handedBack},
 		"store is not available":                 {err: errors.New("no connection"), want: tryAgain},
 		"store is not available, suspended":      {err: errors.New("no connection"), suspends: true, full: true, want: tryAgain},
-		"ConfigMap cannot be read":               {err: &unreadError{errors.New("no connection")}, want: tryAgain},
+		"ConfigMap cannot be read":               {err: &retryError{errors.New("no connection")}, want: tryAgain},
 		"memory is short":                        {err: &memoryShortageError{}, want: tryAgain},
 		"abandoned":                              {err: context.Canceled, want: tryAgain},
 	} {

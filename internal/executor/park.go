@@ -98,7 +98,7 @@ func (r *run) decision(ctx context.Context, about []v1alpha1.ToolApproval, a loo
 	checks := approvals.Checks{Author: e.Approvals, Requester: e.Requesters}
 	counted, _, err := approvals.Counted(ctx, checks, e.Reader, r.agent, r.turn, about)
 	if err != nil {
-		return nil, &unreadError{err}
+		return nil, &retryError{err}
 	}
 	return translate.Decision(counted, r.turn, a), nil
 }
@@ -127,5 +127,5 @@ func (r *run) decideLive(ctx context.Context, a loop.Approval) (*loop.Decision, 
 
 // listDecisionsError returns the error of a failed list of decisions, after which the run tries again.
 func listDecisionsError(err error) error {
-	return &unreadError{fmt.Errorf("failed to list the decisions about calls: %w", err)}
+	return &retryError{fmt.Errorf("failed to list the decisions about calls: %w", err)}
 }

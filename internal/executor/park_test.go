@@ -307,7 +307,7 @@ func TestRunRetriesWhenDecisionsCannotBeChecked(t *testing.T) {
 		return nil, "", broken
 	}
 	d, err := newRun(t, e).decide(t.Context(), approvalOf("a", "x"))
-	if _, again := errors.AsType[*unreadError](err); !again || outcomeOf(nil, err, false, false) != tryAgain || d != nil {
+	if _, again := errors.AsType[*retryError](err); !again || outcomeOf(nil, err, false, false) != tryAgain || d != nil {
 		t.Errorf("decision %v, error %v; want no decision, and an error after which the run is tried again", d, err)
 	}
 }
@@ -320,7 +320,7 @@ func TestRunRetriesWhenDecisionsCannotBeRead(t *testing.T) {
 	r := newRun(t, e)
 	listing(r.turn)
 	_, err := r.decide(t.Context(), approvalOf("a", "x"))
-	if _, again := errors.AsType[*unreadError](err); !again || outcomeOf(nil, err, false, false) != tryAgain {
+	if _, again := errors.AsType[*retryError](err); !again || outcomeOf(nil, err, false, false) != tryAgain {
 		t.Errorf("error %v, want one after which the run is tried again", err)
 	}
 }

@@ -17,9 +17,9 @@ import (
 // steps returns a progress with n steps.
 func steps(n int) turn.Progress { return turn.Progress{Counts: turn.Counts{Steps: n}} }
 
-// writesOf begins a progress, and returns it with a function that lists its writes and the time of each since the
+// beginProgress begins a progress, and returns it with a function that lists its writes and the time of each since the
 // beginning. fail returns the error of the nth write, from 1; if fail is nil, all writes succeed.
-func writesOf(ctx context.Context, fail func(nth int) error) (p *progress, writes func() (steps []int, at []time.Duration)) {
+func beginProgress(ctx context.Context, fail func(nth int) error) (p *progress, writes func() (steps []int, at []time.Duration)) {
 	p = &progress{}
 	begin := time.Now()
 	var all []int
@@ -81,7 +81,7 @@ func TestProgressIsWrittenAtIntervals(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p, writes := writesOf(t.Context(), nil)
+				p, writes := beginProgress(t.Context(), nil)
 				passed := time.Duration(0)
 				for i, at := range tc.noted {
 					time.Sleep(at - passed)
@@ -116,7 +116,7 @@ func TestProgressAfterAFailedWrite(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p, writes := writesOf(t.Context(), func(nth int) error {
+				p, writes := beginProgress(t.Context(), func(nth int) error {
 					if nth == 1 {
 						return tc.err
 					}

@@ -282,7 +282,7 @@ func (r *run) awaitRetry(ctx context.Context, again *waits, err error) error {
 // beginAttempt first waits for a while.
 func (r *run) beginAttempt(ctx context.Context) (*turn.Input, error) {
 	in, err := r.input(ctx)
-	if _, again := errors.AsType[*unreadError](err); again {
+	if _, again := errors.AsType[*retryError](err); again {
 		return nil, err
 	}
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 func (e *Executor) session(ctx context.Context, t *v1alpha1.Turn) (*v1alpha1.Session, error) {
 	s, err := sessionOf(ctx, e.Reader, t)
 	if err != nil {
-		return nil, &unreadError{err}
+		return nil, &retryError{err}
 	}
 	return s, nil
 }
@@ -42,12 +42,12 @@ func sessionOf(ctx context.Context, reader client.Reader, t *v1alpha1.Turn) (*v1
 	return &s, nil
 }
 
-// unreadError means that something could not be read and that another attempt may succeed, for example while the
-// API server is unavailable.
-type unreadError struct{ error }
+// retryError means that something could not be read or written and that another attempt may succeed, for example while
+// the API server is unavailable.
+type retryError struct{ error }
 
 // Unwrap returns the cause.
-func (e *unreadError) Unwrap() error { return e.error }
+func (e *retryError) Unwrap() error { return e.error }
 
 // sessionGone returns the *notReadyError for a Turn that has no prompt yet, and whose Session was deleted after the
 // Turn was bound.
@@ -63,11 +63,11 @@ func (e *Executor) onLoss(t *v1alpha1.Turn) func(ctx context.Context, missing in
 	return func(ctx context.Context, missing int64) error {
 		var s v1alpha1.Session
 		if err := e.Reader.Get(ctx, key, &s); err != nil {
-			return &unreadError{fmt.Errorf("failed to get session %q: %w", key.Name, err)}
+			return &retryError{fmt.Errorf("failed to get session %q: %w", key.Name, err)}
 		}
 		if translate.LoseHistory(&s, missing, e.Now()) {
 			if err := e.Client.Status().Update(ctx, &s); err != nil {
-				return &unreadError{fmt.Errorf("failed to write the status of session %q: %w", key.Name, err)}
+				return &retryError{fmt.Errorf("failed to write the status of session %q: %w", key.Name, err)}
 			}
 			e.Log.Info("The history of a session was lost", "session", key, "missingTurns", s.Status.MissingTurns)
 			e.Events.Eventf(&s, nil, corev1.EventTypeWarning, v1alpha1.EventHistoryLost, "Recall",

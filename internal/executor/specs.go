@@ -8,9 +8,9 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// Specs are the specs of the Turns that an executor runs. A spec may have a size of one mebibyte, and each event of the
-// watch creates another copy. With Specs, the cache and the run of a Turn share one copy. Specs is safe for concurrent
-// use. The zero Specs is empty, and a nil *Specs stays empty.
+// Specs are the specs of the Turns that an executor runs. The spec of a Turn that runs has at most
+// v1alpha1.MaxSpecBytes, and each event of the watch creates another copy. With Specs, the cache and the run of a Turn
+// share one copy. Specs is safe for concurrent use. The zero Specs is empty, and a nil *Specs stays empty.
 type Specs struct {
 	mu    sync.Mutex
 	byUID map[types.UID]runningSpec

@@ -24,8 +24,9 @@ const (
 	maxToolName = 64
 )
 
-// shortened is the beginning of an ID that CallID made from another one. 32 hexadecimal digits follow.
-const shortened = "call_"
+// replacedPrefix is the beginning of a replacement that CallID makes for CallIDsAny and CallIDsPlain. 32 hexadecimal
+// digits follow.
+const replacedPrefix = "call_"
 
 // nine is the length of the IDs of CallIDsNine.
 const nine = 9
@@ -34,8 +35,9 @@ const nine = 9
 const alphanumeric = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 // CallID returns the ID of a call in the form that an API accepts. It replaces an ID that has another form. The same ID
-// always gives the same result, and different IDs give different results. So CallID also replaces an ID that looks like
-// its own results.
+// always gives the same result. With CallIDsAny and CallIDsPlain, CallID also replaces an ID that looks like its own
+// result, so different IDs stay different. With CallIDsNine it cannot: every nine letters or digits are a valid ID, so
+// an equal result is possible, but very unlikely.
 func CallID(id string, form CallIDForm) string {
 	sum := sha256.Sum256([]byte(id))
 	if form == CallIDsNine {
@@ -49,15 +51,15 @@ func CallID(id string, form CallIDForm) string {
 		return string(made)
 	}
 	hasOther := form == CallIDsPlain && strings.ContainsFunc(id, func(r rune) bool { return !isPlain(r) })
-	if len(id) <= maxCallID && !isShortened(id) && !hasOther {
+	if len(id) <= maxCallID && !isReplacement(id) && !hasOther {
 		return id
 	}
-	return shortened + hex.EncodeToString(sum[:16])
+	return replacedPrefix + hex.EncodeToString(sum[:16])
 }
 
-// isShortened reports whether an ID looks like a result of CallID.
-func isShortened(id string) bool {
-	digits, ok := strings.CutPrefix(id, shortened)
+// isReplacement reports whether an ID looks like a replacement that CallID makes for CallIDsAny and CallIDsPlain.
+func isReplacement(id string) bool {
+	digits, ok := strings.CutPrefix(id, replacedPrefix)
 	_, err := hex.DecodeString(digits)
 	return ok && err == nil && len(digits) == 32
 }

@@ -71,8 +71,11 @@ func RunProtections(t *testing.T, wire Wire) {
 			"pings are not a part of an answer", idle,
 			drip(wire.Start, "event: ping\ndata: {\"type\": \"ping\"}\n\n"), wantKind(model.Timeout),
 		},
-		"single bytes":   {"a byte is not an event", idle, drip(wire.Start, "x"), wantKind(model.Timeout)},
-		"flood of pings": {"reading them takes time", 0, repeat(wire.Start, "data: {\"type\":\"ping\"}\n\n"), wantKind(model.Malformed)},
+		"single bytes": {"a byte is not an event", idle, drip(wire.Start, "x"), wantKind(model.Timeout)},
+		"flood of pings": {
+			"pings between two events are bounded, because reading them takes time", 0,
+			repeat(wire.Start, "data: {\"type\":\"ping\"}\n\n"), wantKind(model.Malformed),
+		},
 		"flood of events": {
 			"the number of events is bounded", 0, repeat(wire.Start, wire.Text("")), wantKind(model.ReplyTooLong),
 		},

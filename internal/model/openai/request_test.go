@@ -123,16 +123,16 @@ func TestToolMessagesOnTheWire(t *testing.T) {
 			`{"role":"assistant","content":null,"tool_calls":[` + function("a", "ns_Gr__e_1-"+strings.Repeat("x", 53), "{}") + `]}`,
 		},
 		"long id": {
-			"a long ID is shortened",
+			"a long ID is replaced",
 			model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{{ID: longID, Name: "count", Arguments: "{}"}}},
 			`{"role":"assistant","content":null,"tool_calls":[` + function(shortID, "count", "{}") + `]}`,
 		},
 		"long id, again": {
-			"the result has the same shortened ID",
+			"the result has the same replaced ID",
 			model.Message{Role: model.RoleTool, Content: "7", ToolCallID: longID},
 			`{"role":"tool","content":"7","tool_call_id":"` + shortID + `"}`,
 		},
-		"like a shortened ID": {
+		"like a replaced ID": {
 			"different IDs stay different",
 			model.Message{Role: model.RoleTool, Content: "7", ToolCallID: shortID},
 			`{"role":"tool","content":"7","tool_call_id":"` + shortAgain + `"}`,

@@ -26,7 +26,8 @@ const (
 	ContentFiltered ErrorKind = "ContentFiltered"
 	// ReplyTooLong means that the endpoint sent more than the adapter may keep.
 	ReplyTooLong ErrorKind = "ReplyTooLong"
-	// Auth means that the endpoint refused the credentials (HTTP 401, 403), or that they are missing.
+	// Auth means that the endpoint or a proxy refused the credentials (HTTP 401, 403 or 407, or 400 with a message
+	// about the key), or that they are missing.
 	Auth ErrorKind = "Auth"
 	// QuotaExceeded means that the quota or the credit of the account is used up (HTTP 402, or an error
 	// code that says so).
@@ -34,7 +35,8 @@ const (
 	// InvalidRequest means that the endpoint refused the request (any other HTTP 4xx), for example because it does
 	// not know the model.
 	InvalidRequest ErrorKind = "InvalidRequest"
-	// OverBudget means that no request was sent, because the rest of the Turn's budget does not suffice for it.
+	// OverBudget means that no request was sent, because the limits of the Turn, its Session or a Budget do not allow
+	// it.
 	OverBudget ErrorKind = "BudgetExceeded"
 	// Unusable means that no request can be sent, for example because the ModelProvider does not exist.
 	Unusable ErrorKind = "Unusable"
