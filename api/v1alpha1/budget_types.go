@@ -154,7 +154,7 @@ type BudgetStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions are the conditions of the budget. Ready is True while the budget applies. Exceeded is True if a limit
-	// is reached. Warning is True from warnPercent of a limit.
+	// is reached. Warning is True if warnPercent of a limit is spent.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -371,14 +371,16 @@ type ProviderTimeouts struct {
 
 	// firstEventSeconds is the maximum time from a request to the first part of its answer, in seconds, from 1 to 3600.
 	// By default, a request may wait until the deadline of its Turn, or for half of the time that is left if the chain
-	// has another model. Comments, empty events and single bytes do not count as parts of an answer.
+	// has another model. In spite of the field's name, an event without a part of the answer does not end this time.
+	// Comments and single bytes do not count either.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=3600
 	FirstEventSeconds *int32 `json:"firstEventSeconds,omitempty"`
 
-	// idleSeconds is the maximum time between two parts of an answer, in seconds, from 1 to 600. Default 60. Comments
-	// and single bytes do not count as parts of an answer.
+	// idleSeconds is the maximum time between two parts of an answer, in seconds, from 1 to 600. Default 60. Each ping
+	// event restarts this time, so with pings, up to ten times idleSeconds may pass between two parts. Comments and
+	// single bytes do not count as parts of an answer.
 	// +optional
 	// +kubebuilder:default=60
 	// +kubebuilder:validation:Minimum=1
