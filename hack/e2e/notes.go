@@ -92,7 +92,8 @@ func (t *test) repositoryWithChart(ctx context.Context) (string, error) {
 func (t *test) applyAtOnce(ctx context.Context) error {
 	return t.answer(ctx, t.options.root, "kubectl create namespace at-once",
 		`sed 's|\.default:|.at-once:|' examples/cluster/*.yaml examples/cluster/servers/*.yaml | kubectl -n at-once apply -f -`,
-		`kubectl -n at-once wait turn/first-answer --for=jsonpath='{.status.completionTime}' --timeout=5m -o jsonpath='{.status.result.text}'`)
+		`kubectl -n at-once wait turn/first-answer --for=jsonpath='{.status.completionTime}' --timeout=5m `+
+			`-o jsonpath='{.status.result.text}'`)
 }
 
 // answer runs commands in a directory. The last command must show the answer of examples/cluster.

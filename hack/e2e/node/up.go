@@ -58,7 +58,10 @@ func (c *Cluster) Import(ctx context.Context, image Image) error {
 }
 
 func (c *Cluster) importImages(ctx context.Context) error {
-	images := append([]Image{{Reference: pauseImage, Archive: c.config.Pause}, {Reference: dnsImage, Archive: c.config.CoreDNS}}, c.config.Images...)
+	images := append([]Image{
+		{Reference: pauseImage, Archive: c.config.Pause},
+		{Reference: dnsImage, Archive: c.config.CoreDNS},
+	}, c.config.Images...)
 	for _, image := range images {
 		if err := c.Import(ctx, image); err != nil {
 			return err

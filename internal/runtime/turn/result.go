@@ -261,7 +261,8 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 		result.MissingTurns = f.sessionInfo().missingTurns
 	}
 	if p := r.replayed.prompt; p != nil {
-		result.Preparation, result.Provider, result.Model, result.MessageCount = r.replayed.preparation(), p.Provider, p.Model, r.messageCount()
+		result.Preparation, result.MessageCount = r.replayed.preparation(), r.messageCount()
+		result.Provider, result.Model = p.Provider, p.Model
 	}
 	if step := state.LastStep(); step != nil {
 		result.Text = state.AnswerText()
