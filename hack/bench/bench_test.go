@@ -151,8 +151,11 @@ func TestFlagsAreChecked(t *testing.T) {
 		"unknown part": {
 			[]string{"--scale-parts", "long,short"}, `--scale-parts: "short" must be one of namespaces, in-flight, long`,
 		},
-		"no namespaces":    {[]string{"--scale-namespaces", "0"}, "--scale-namespaces must be from 1 to 1000"},
-		"no CPU":           {[]string{"--scale-cpus", "0"}, "--scale-cpus must be from 0.1 to 64"},
+		"no namespaces": {[]string{"--scale-namespaces", "0"}, "--scale-namespaces must be from 1 to 1000"},
+		"no CPU":        {[]string{"--scale-cpus", "0"}, "--scale-cpus must be from 0.1 to 64"},
+		"little memory for Turns in flight": {
+			[]string{"--scale-in-flight-memory-mib", "1"}, "--scale-in-flight-memory-mib must be from 64",
+		},
 		"odd calls":        {[]string{"--scale-calls", "99"}, "--scale-calls must be an even number from 4 to 198"},
 		"unknown argument": {[]string{"now"}, `unknown argument "now"`},
 	} {

@@ -23,10 +23,6 @@ const (
 
 var scaleParts = []string{partNamespaces, partInFlight, partLong}
 
-// heldMemoryMiB is the memory limit of the manager with many Turns in flight. It is the smallest limit with which a
-// manager runs 10,000 Turns by default.
-const heldMemoryMiB = 2048
-
 // volumeReserveMiB is the size of the small manager's volume beyond the size of the program, for the file system.
 const volumeReserveMiB = 32
 
@@ -41,6 +37,7 @@ type scaleOptions struct {
 	turns      int // in each namespace
 	latency    time.Duration
 	inFlight   int
+	heldMiB    int // the memory limit of the manager with these Turns in flight
 	calls      int
 	memoryMiB  int
 	cpus       float64
@@ -59,6 +56,8 @@ func (o *scaleOptions) addFlags(f *flag.FlagSet) {
 	f.IntVar(&o.memoryMiB, "scale-memory-mib", 128, "scale: memory limit of the small manager, in MiB, from 64 to 65536")
 	f.Float64Var(&o.cpus, "scale-cpus", 0.5, "scale: CPU limit of the small manager, from 0.1 to 64")
 	f.IntVar(&o.inFlight, "scale-in-flight", 10_000, "scale: number of Turns in flight at the same time, from 1 to 100000")
+	f.IntVar(&o.heldMiB, "scale-in-flight-memory-mib", 2048, "scale: memory limit of the manager with these Turns in flight, in "+
+		"MiB, from 64 to 65536; by default the smallest limit with which a manager runs 10,000 Turns unless a flag says so")
 	f.IntVar(&o.calls, "scale-calls", 100,
 		fmt.Sprintf("scale: number of tool calls of the long Turn, an even number from 4 to %d", maxLongCalls))
 }
@@ -82,6 +81,8 @@ func (o *scaleOptions) check() error {
 		return errors.New("--scale-cpus must be from 0.1 to 64")
 	case o.inFlight < 1 || o.inFlight > 100_000:
 		return errors.New("--scale-in-flight must be from 1 to 100000")
+	case o.heldMiB < 64 || o.heldMiB > 65_536:
+		return errors.New("--scale-in-flight-memory-mib must be from 64 to 65536")
 	case o.calls < 4 || o.calls > maxLongCalls || o.calls%callsPerStep != 0:
 		return fmt.Errorf("--scale-calls must be an even number from 4 to %d", maxLongCalls)
 	}
@@ -152,11 +153,11 @@ func (b *bench) newGroup(memoryMiB int, cpus float64) (*controlGroup, error) {
 // holdInGroup measures a manager with many Turns in flight. If the manager needs more memory than its cgroup allows,
 // it is OOM-killed.
 func (b *bench) holdInGroup(ctx context.Context) (*HeldReport, error) {
-	group, err := b.newGroup(heldMemoryMiB, 0)
+	group, err := b.newGroup(b.scale.heldMiB, 0)
 	if err != nil {
 		return nil, err
 	}
-	r := &HeldReport{InFlight: b.scale.inFlight, BoundMiB: heldMemoryMiB}
+	r := &HeldReport{InFlight: b.scale.inFlight, BoundMiB: b.scale.heldMiB}
 	t, err := b.holdTurns(ctx, "scale-"+partInFlight, group, r)
 	if err != nil {
 		return nil, err
