@@ -137,6 +137,9 @@ type Executor struct {
 	// Endings limits how many Turns that only have to end are handled at the same time. These Turns were cancelled, or
 	// their time was over, before they were bound. If Endings is nil, there is no limit.
 	Endings *fairgate.Gate
+	// Unreserved limits how many Turns end at the same time although there is no memory for their conversations. If
+	// Unreserved is nil, there is no limit.
+	Unreserved *fairgate.Gate
 	// LiveReads limits how many objects are read from the API server at the same time because the cache has no memory
 	// for them. If LiveReads is nil, there is no limit.
 	LiveReads *fairgate.Gate

@@ -2,7 +2,11 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
 
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -38,6 +42,9 @@ type conversation struct {
 	// hasRoom is true from the end of a wait for memory until the run has read the journal again and begun its next
 	// step. In that time, held may be larger than the conversation, and hold must not make it smaller.
 	hasRoom bool
+	// unreserved is true if the Turn only has to end and may do so although there is no memory for its conversation:
+	// see enterUnreserved.
+	unreserved bool
 }
 
 // memoryShortageError means that the run cannot reserve the memory for its conversation now. The run must release all
@@ -75,6 +82,9 @@ func (r *run) hold(bytes int64) error {
 	}
 	m.peak = max(m.peak, want)
 	if err := m.held.Resize(want); err != nil {
+		if m.unreserved {
+			return nil
+		}
 		growth := min(bytes, maxStepGrowth) * perByte
 		return &memoryShortageError{
 			min(max(want+growth, m.peak), most),
@@ -144,7 +154,11 @@ func (r *run) memoryAccount() bytebudget.Account {
 	return r.executor.Memory.Account(r.namespace, bytebudget.Conversations)
 }
 
-// awaitMemory releases the memory of the run, and waits until it can reserve the memory that the run needs. It returns
+// errMustEnd is the cause of a wait that ended because the Turn was cancelled or its time is over.
+var errMustEnd = errors.New("the turn must end")
+
+// awaitMemory releases the memory of the run, and waits until it can reserve the memory that the run needs. If the Turn
+// is cancelled, or its time is over, the Turn need not wait for memory any longer to end. awaitMemory returns
 // loop.ErrInterrupted if the run must stop during the wait.
 //
 // awaitMemory does not write the status itself. It only sets the state that the next periodic write shows, because a
@@ -155,10 +169,59 @@ func (r *run) awaitMemory(ctx context.Context, short *memoryShortageError) error
 	defer stop()
 	r.progress.setWait(turnstatus.RunWait{Memory: true})
 	defer r.progress.setWait(turnstatus.RunWait{})
-	held, err := r.memoryAccount().Reserve(waiting, short.want)
+	held, err := r.reserveUntilEnd(waiting, short.want)
+	if errors.Is(err, errMustEnd) {
+		return r.enterUnreserved(waiting)
+	}
 	if err != nil {
 		return err
 	}
 	r.memory.held, r.memory.hasRoom = held, true
 	return nil
+}
+
+// reserveUntilEnd waits until it has reserved the bytes. If the Turn must end before that, it returns errMustEnd. While
+// too many Turns of the namespace wait in the queue for memory, it waits for a place in the queue.
+func (r *run) reserveUntilEnd(ctx context.Context, bytes int64) (*bytebudget.Reservation, error) {
+	ctx, stop := context.WithDeadlineCause(ctx, r.timeOver, errMustEnd)
+	defer stop()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	defer context.AfterFunc(r.cancelled, func() { end(errMustEnd) })()
+	var full *backoff.ExponentialBackOff
+	for {
+		held, err := r.memoryAccount().Reserve(ctx, bytes)
+		if !errors.Is(err, bytebudget.ErrQueueFull) {
+			return held, err
+		}
+		if full == nil {
+			full = newRetryBackOff()
+		}
+		timer := time.NewTimer(full.NextBackOff())
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// enterUnreserved waits until the Turn may end without memory for its conversation. The gate Unreserved bounds the
+// memory that is used in this way.
+func (r *run) enterUnreserved(ctx context.Context) error {
+	gate := r.executor.Unreserved
+	if err := gate.Enter(ctx, r.namespace); err != nil {
+		return err
+	}
+	r.memory.held, r.memory.unreserved = nil, true
+	return nil
+}
+
+// leaveUnreserved leaves the gate Unreserved, if the run has entered it.
+func (r *run) leaveUnreserved() {
+	if r.memory.unreserved {
+		r.memory.unreserved = false
+		r.executor.Unreserved.Leave(r.namespace)
+	}
 }

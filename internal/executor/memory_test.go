@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -193,7 +195,9 @@ func TestWaitsForMemoryAreWrittenAtIntervals(t *testing.T) {
 func TestReservationFollowsTheConversation(t *testing.T) {
 	const kib = 1 << 10
 	e := &Executor{Memory: bytebudget.New(64<<20, 64<<20)}
-	r := &run{executor: e, namespace: "helpdesk"}
+	r := &run{
+		executor: e, namespace: "helpdesk", timeOver: time.Now().Add(time.Hour), cancellation: newCancellation(t.Context()),
+	}
 	account := r.memoryAccount()
 	held := func(bytes int64) int64 {
 		t.Helper()
@@ -256,6 +260,93 @@ func TestWaitForMemoryCanBeStopped(t *testing.T) {
 	e.all.Wait()
 	if got := stored(t, e); got.BoundTo() != "" || got.StateReason() != v1alpha1.TurnReasonPending {
 		t.Errorf("the Turn is %s and bound to %q, want it handed back", got.StateReason(), got.BoundTo())
+	}
+}
+
+// TestTurnEndsWithoutMemory checks that a Turn that waits for memory ends when it is cancelled or when its time is over,
+// although there is no memory all the time.
+func TestTurnEndsWithoutMemory(t *testing.T) {
+	for name, tc := range map[string]struct {
+		seconds int32
+		cancel  bool
+		want    string
+	}{
+		"cancelled":    {600, true, v1alpha1.TurnReasonCancelled},
+		"time is over": {1, false, v1alpha1.TurnReasonDeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := longWinded(t, &longReplies{steps: 5, bytes: 100 << 10}, 16<<20)
+			e.Unreserved, e.Now = fairgate.New(1, 1), time.Now
+			account := e.Memory.Account("helpdesk", bytebudget.Conversations)
+			others, err := account.TryReserve(account.MaxReservation())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer others.Release()
+			begun := stored(t, e)
+			begun.Spec.Limits.TimeoutSeconds = &tc.seconds
+			begun.Status.StartTime = new(metav1.NewMicroTime(e.Now()))
+			e.observe(t.Context(), begun)
+			if tc.cancel {
+				awaitWaiting(t, e)
+				cancelled := begun.DeepCopy()
+				cancelled.Spec.DesiredState = v1alpha1.DesiredStateCancelled
+				e.observe(t.Context(), cancelled)
+			}
+			e.all.Wait()
+			if got := stored(t, e); got.StateReason() != tc.want || got.Status.Usage == nil || got.Status.Usage.OutputTokens == 0 {
+				t.Errorf("the Turn is %s: %s, with the usage %+v; want %s, and the usage of the reply that it has received",
+					got.StateReason(), got.Status.Conditions[0].Message, got.Status.Usage, tc.want)
+			}
+			if err := e.Unreserved.Enter(t.Context(), "another"); err != nil {
+				t.Errorf("the Turn has not left the gate: %v", err)
+			}
+			if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != account.MaxReservation() || use.Waiting != 0 {
+				t.Errorf("after the end of the Turn, the use is %+v, want only the memory of others", use)
+			}
+		})
+	}
+}
+
+// TestTurnWaitsForPlaceInQueue checks that a Turn waits for memory, and says so, although the queue for memory is full.
+func TestTurnWaitsForPlaceInQueue(t *testing.T) {
+	e := longWinded(t, &longReplies{steps: 5, bytes: 100 << 10}, 16<<20)
+	var failures atomic.Int32
+	e.Log = funcr.New(func(_, args string) { failures.Add(1); t.Log(args) }, funcr.Options{})
+	account := e.Memory.Account("helpdesk", bytebudget.Conversations)
+	others, err := account.TryReserve(account.MaxReservation())
+	if err != nil {
+		t.Fatal(err)
+	}
+	queued, leave := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	const queue = 4096 // the maximum of bytebudget
+	for range queue {
+		all.Go(func() {
+			if held, err := account.Reserve(queued, 1); err == nil {
+				held.Release()
+			}
+		})
+	}
+	for e.Memory.Use(bytebudget.Conversations).Waiting < queue {
+		runtime.Gosched()
+	}
+	e.observe(t.Context(), stored(t, e))
+	for until := time.Now().Add(time.Minute); !strings.Contains(stored(t, e).Status.Conditions[0].Message,
+		"waiting for memory"); runtime.Gosched() {
+		if time.Now().After(until) {
+			t.Fatalf("the status does not say that the Turn waits for memory: %s", stored(t, e).Status.Conditions[0].Message)
+		}
+	}
+	leave()
+	all.Wait()
+	others.Release()
+	e.all.Wait()
+	if got := stored(t, e); got.StateReason() != v1alpha1.TurnReasonCompleted {
+		t.Errorf("the Turn is %s: %s, want Completed", got.StateReason(), got.Status.Conditions[0].Message)
+	}
+	if n := failures.Load(); n > 0 {
+		t.Errorf("the log has %d lines about a Turn that only waits, want none", n)
 	}
 }
 

@@ -30,6 +30,9 @@ type run struct {
 	agent *v1alpha1.Agent
 	// namespace is the Turn's namespace. All goroutines may read it.
 	namespace string
+	// timeOver is the time at which the Turn's time limit ends, as the current attempt has determined it. Only the run's
+	// goroutine uses it.
+	timeOver time.Time
 	// epoch is the epoch of the run, and begun is the time at which the run began.
 	epoch int64
 	begun time.Time
@@ -150,6 +153,7 @@ func (r *run) run(ctx context.Context) {
 	r.keepReply(nil)
 	r.memory.held.Release()
 	r.leaveEndings()
+	r.leaveUnreserved()
 }
 
 // writeOutcome writes the outcome of the run, if the Turn still belongs to this run. It is a separate function so that
@@ -232,6 +236,13 @@ func (r *run) execute(ctx context.Context) (*turn.Result, error) {
 	}
 }
 
+// newRetryBackOff returns the lengths of the waits between attempts.
+func newRetryBackOff() *backoff.ExponentialBackOff {
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = retryFirst, retryMost
+	return wait
+}
+
 // waits is the state of the waits between attempts.
 type waits struct {
 	// wait computes the length of each wait. It is nil before the first wait.
@@ -245,6 +256,7 @@ type waits struct {
 func (r *run) awaitRetry(ctx context.Context, again *waits, err error) error {
 	r.keepReply(nil) // the next attempt reads the reply from the journal
 	r.leaveEndings()
+	r.leaveUnreserved()
 	if short, isShort := errors.AsType[*memoryShortageError](err); isShort {
 		if err = r.awaitMemory(ctx, short); err == nil {
 			return nil
@@ -258,8 +270,7 @@ func (r *run) awaitRetry(ctx context.Context, again *waits, err error) error {
 	}
 	r.log().Error(err, "Failed to run a turn, trying again")
 	if again.wait == nil {
-		again.wait = backoff.NewExponentialBackOff()
-		again.wait.InitialInterval, again.wait.MaxInterval = retryFirst, retryMost
+		again.wait = newRetryBackOff()
 	}
 	cancelled := r.cancelled.Done()
 	if again.cancelSeen {
@@ -296,6 +307,7 @@ func (r *run) beginAttempt(ctx context.Context) (*turn.Input, error) {
 	if err := mayBegin(ctx); err != nil {
 		return nil, err
 	}
+	r.timeOver = time.Now().Add(in.Timeout) //nolint:forbidigo // because a duration is measured, not a time of day
 	r.whole = r.first && !r.tried
 	r.tried, r.memory.read = true, false
 	r.executor.Forecast.Begin(in.UID, r.namespace)

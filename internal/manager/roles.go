@@ -270,6 +270,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		Fetch: o.fetch(p.policy), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast,
 		Traces: p.traces, Processors: p.processors, Writes: fairgate.NewPreWriteGate(),
 		Endings:      fairgate.New(maxEndings, endingsOfNamespace),
+		Unreserved:   fairgate.New(1, 1), // one conversation may take a tenth of the memory
 		LiveReads:    fairgate.New(maxLiveReads, liveReadsOfNamespace),
 		RecordLabels: o.RecordLabels, Stopping: p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,
 	}
