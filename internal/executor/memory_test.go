@@ -263,8 +263,8 @@ func TestWaitForMemoryCanBeStopped(t *testing.T) {
 	}
 }
 
-// TestTurnEndsWithoutMemory checks that a Turn that waits for memory ends when it is cancelled or when its time is over,
-// although there is no memory all the time.
+// TestTurnEndsWithoutMemory checks that a Turn that waits for memory ends when it is cancelled or when its time is
+// over, although there is no memory all the time.
 func TestTurnEndsWithoutMemory(t *testing.T) {
 	for name, tc := range map[string]struct {
 		seconds int32

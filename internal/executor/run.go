@@ -30,8 +30,8 @@ type run struct {
 	agent *v1alpha1.Agent
 	// namespace is the Turn's namespace. All goroutines may read it.
 	namespace string
-	// timeOver is the time at which the Turn's time limit ends, as the current attempt has determined it. Only the run's
-	// goroutine uses it.
+	// timeOver is the time at which the Turn's time limit ends, as the current attempt has determined it. Only the
+	// run's goroutine uses it.
 	timeOver time.Time
 	// epoch is the epoch of the run, and begun is the time at which the run began.
 	epoch int64
