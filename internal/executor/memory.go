@@ -187,7 +187,7 @@ func (r *run) reserveUntilEnd(ctx context.Context, bytes int64) (*bytebudget.Res
 	defer stop()
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	defer context.AfterFunc(r.cancelled, func() { end(errMustEnd) })()
+	defer context.AfterFunc(r.cancelled, func() { end(errMustEnd) })() //nolint:contextcheck // because it is a signal
 	var full *backoff.ExponentialBackOff
 	for {
 		held, err := r.memoryAccount().Reserve(ctx, bytes)
