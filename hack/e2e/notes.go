@@ -56,7 +56,6 @@ func (t *test) firstAnswer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(repository) //nolint:errcheck // because the files are copies
 	if err := t.kubectl(ctx, "label", "namespace", "default", "pod-security.kubernetes.io/enforce=restricted"); err != nil {
 		return err
 	}
@@ -70,15 +69,12 @@ func (t *test) firstAnswer(ctx context.Context) error {
 	return t.answer(ctx, repository, commands[1:]...)
 }
 
-// repositoryWithChart returns a new directory in which the commands of the installation page work: it has the packaged
-// chart in the place of the chart's sources, and the examples.
+// repositoryWithChart returns a new directory beside the logs in which the commands of the installation page work: it has
+// the packaged chart in the place of the chart's sources, and the examples.
 func (t *test) repositoryWithChart(ctx context.Context) (string, error) {
-	dir, err := os.MkdirTemp("", "capstan-e2e-")
-	if err != nil {
-		return "", err
-	}
+	dir := filepath.Join(t.options.logs, "repository")
 	charts := filepath.Join(dir, "charts")
-	if err := os.Mkdir(charts, 0o700); err != nil {
+	if err := os.MkdirAll(charts, 0o700); err != nil {
 		return "", err
 	}
 	if _, err := t.output(ctx, "", "tar", "-xzf", t.chart, "-C", charts); err != nil {

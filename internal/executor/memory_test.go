@@ -308,6 +308,42 @@ func TestTurnEndsWithoutMemory(t *testing.T) {
 	}
 }
 
+// TestTurnWithTimeLeftNeedsMemory checks that a Turn whose time seems to be over still waits for memory if its clock
+// was set back, and so gives it time again. Otherwise it would run without a reservation, and would keep others from
+// ending.
+func TestTurnWithTimeLeftNeedsMemory(t *testing.T) {
+	m := &longReplies{steps: 5, bytes: 100 << 10}
+	e := longWinded(t, m, 16<<20)
+	e.Unreserved = fairgate.New(1, 1)
+	var reads atomic.Int32
+	start := e.Now()
+	e.Now = func() time.Time { reads.Add(1); return start } // this clock is always set back
+	account := e.Memory.Account("helpdesk", bytebudget.Conversations)
+	others, err := account.TryReserve(account.MaxReservation())
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun := stored(t, e)
+	begun.Spec.Limits.TimeoutSeconds, begun.Status.StartTime = new(int32(1)), new(metav1.NewMicroTime(start))
+	e.observe(t.Context(), begun)
+	awaitWaiting(t, e)
+	asked, before := m.asked.Load(), reads.Load()
+	for until := time.Now().Add(time.Minute); reads.Load() == before; runtime.Gosched() {
+		if time.Now().After(until) {
+			t.Fatal("the Turn makes no further attempt when its time is over")
+		}
+	}
+	awaitWaiting(t, e)
+	if n := m.asked.Load(); n != asked {
+		t.Errorf("without memory, the Turn has sent %d further requests, want none", n-asked)
+	}
+	others.Release()
+	e.all.Wait()
+	if got := stored(t, e); got.StateReason() != v1alpha1.TurnReasonCompleted {
+		t.Errorf("the Turn is %s: %s, want Completed", got.StateReason(), got.Status.Conditions[0].Message)
+	}
+}
+
 // TestTurnWaitsForPlaceInQueue checks that a Turn waits for memory, and says so, although the queue for memory is full.
 func TestTurnWaitsForPlaceInQueue(t *testing.T) {
 	e := longWinded(t, &longReplies{steps: 5, bytes: 100 << 10}, 16<<20)

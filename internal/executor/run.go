@@ -303,6 +303,8 @@ func (r *run) beginAttempt(ctx context.Context) (*turn.Input, error) {
 	mayBegin := r.awaitSpace
 	if in.Timeout <= 0 || r.cancelled.Err() != nil {
 		mayBegin = r.enterEndings // a Turn that must end may begin, because its end needs little space
+	} else {
+		r.leaveUnreserved() // a clock was set back, so the Turn has time again
 	}
 	if err := mayBegin(ctx); err != nil {
 		return nil, err
