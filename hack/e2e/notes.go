@@ -69,8 +69,8 @@ func (t *test) firstAnswer(ctx context.Context) error {
 	return t.answer(ctx, repository, commands[1:]...)
 }
 
-// repositoryWithChart returns a new directory beside the logs in which the commands of the installation page work: it has
-// the packaged chart in the place of the chart's sources, and the examples.
+// repositoryWithChart returns a new directory beside the logs in which the commands of the installation page work: it
+// has the packaged chart in the place of the chart's sources, and the examples.
 func (t *test) repositoryWithChart(ctx context.Context) (string, error) {
 	dir := filepath.Join(t.options.logs, "repository")
 	charts := filepath.Join(dir, "charts")
