@@ -36,6 +36,8 @@ type Policy struct {
 	// cluster is nil if the process works for no cluster.
 	cluster   Cluster
 	namespace string
+	// buffers bounds the receive buffers of connections. It is nil if the process works for no cluster.
+	buffers *buffers
 }
 
 // Cluster knows the addresses of the cluster of this process. It must be safe for concurrent use.
@@ -68,7 +70,7 @@ type Range struct {
 
 // ForCluster returns the policy of a process that works for a cluster.
 func (p *Policy) ForCluster(cluster Cluster) *Policy {
-	return &Policy{entries: p.rules(), cluster: cluster}
+	return &Policy{entries: p.rules(), cluster: cluster, buffers: &buffers{}}
 }
 
 // ForNamespace returns the policy for connections for objects of a namespace.
@@ -76,7 +78,7 @@ func (p *Policy) ForNamespace(namespace string) *Policy {
 	if p == nil || p.cluster == nil {
 		return p
 	}
-	return &Policy{entries: p.entries, cluster: p.cluster, namespace: namespace}
+	return &Policy{entries: p.entries, cluster: p.cluster, namespace: namespace, buffers: p.buffers}
 }
 
 func (p *Policy) rules() []entry {

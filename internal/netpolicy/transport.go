@@ -49,22 +49,34 @@ func (p *Policy) dialWatched(timeout time.Duration, w watch) func(ctx context.Co
 		if err != nil || !strings.HasPrefix(network, "tcp") {
 			return nil, fmt.Errorf("connections to %q over %q are not supported", address, network)
 		}
+		receive, leave := p.enter()
 		dialer := net.Dialer{
 			Timeout: timeout, KeepAliveConfig: keepAlive,
-			ControlContext: func(ctx context.Context, _, address string, _ syscall.RawConn) error {
+			ControlContext: func(ctx context.Context, _, address string, socket syscall.RawConn) error {
 				target, err := netip.ParseAddrPort(address)
 				if err != nil {
 					return fmt.Errorf("failed to parse the address %q: %w", address, err)
 				}
+				setReceiveBuffer(socket, receive) // before the connection exists, because its first packet offers space
 				return p.Check(ctx, host, target.Addr())
 			},
 		}
 		conn, err := dialer.DialContext(ctx, network, address)
 		if err != nil {
+			leave()
 			return nil, err
 		}
-		return newWatchedConn(conn, w), nil
+		return newWatchedConn(conn, w, leave), nil
 	}
+}
+
+// enter counts a new connection, and returns the size of its receive buffer in bytes, or 0 if the kernel decides. The
+// caller must call leave when the connection is closed.
+func (p *Policy) enter() (size int, leave func()) {
+	if p == nil || p.buffers == nil {
+		return 0, func() {}
+	}
+	return p.buffers.enter(p.namespace), func() { p.buffers.leave(p.namespace) }
 }
 
 // connectionBuffer is the size of each buffer of an HTTP/1 connection, in bytes: half of the default. Thousands of

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -19,6 +20,9 @@ type watchedConn struct {
 	watch watch
 	// isSilent reports whether the peer has acknowledged nothing for watch.silent, although it must acknowledge data.
 	isSilent func() bool
+	// closed is called when the connection is closed for the first time.
+	closed func()
+	once   sync.Once
 }
 
 // watch is the interval of the checks of a connection while it is read, and the time after which its peer counts as
@@ -29,17 +33,23 @@ type watch struct{ every, silent time.Duration }
 // usualWatch detects within a minute that a peer is gone.
 var usualWatch = watch{every: 10 * time.Second, silent: 40 * time.Second}
 
-// newWatchedConn returns a connection that is watched, or conn itself if the system does not report acknowledgements.
-func newWatchedConn(conn net.Conn, w watch) net.Conn {
-	tcp, ok := conn.(syscall.Conn)
-	if !ok {
-		return conn
+// newWatchedConn returns a connection that is watched, and that calls closed when it is closed. It returns conn itself,
+// and calls closed at once, if the system does not report acknowledgements: that system has no receive buffers to share
+// either.
+func newWatchedConn(conn net.Conn, w watch, closed func()) net.Conn {
+	if tcp, ok := conn.(syscall.Conn); ok && canWatch {
+		if raw, err := tcp.SyscallConn(); err == nil {
+			return &watchedConn{Conn: conn, watch: w, isSilent: func() bool { return isSilent(raw, w.silent) }, closed: closed}
+		}
 	}
-	raw, err := tcp.SyscallConn()
-	if err != nil || !canWatch {
-		return conn
-	}
-	return &watchedConn{Conn: conn, watch: w, isSilent: func() bool { return isSilent(raw, w.silent) }}
+	closed()
+	return conn
+}
+
+// Close closes the connection.
+func (c *watchedConn) Close() error {
+	c.once.Do(c.closed)
+	return c.Conn.Close()
 }
 
 // NetConn returns the connection that is watched.

@@ -26,7 +26,7 @@ func TestWatchedConn(t *testing.T) {
 				defer client.Close() //nolint:errcheck // because the test is over
 				defer server.Close() //nolint:errcheck // likewise
 				checks, answers := 0, make(chan struct{})
-				c := &watchedConn{Conn: client, watch: usualWatch, isSilent: func() bool {
+				c := &watchedConn{Conn: client, watch: usualWatch, closed: func() {}, isSilent: func() bool {
 					checks++
 					if checks == len(tc.silent) {
 						close(answers)
