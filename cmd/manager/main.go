@@ -17,7 +17,6 @@ import (
 	"github.com/capstan-dev/capstan/internal/drain"
 	"github.com/capstan-dev/capstan/internal/installation"
 	"github.com/capstan-dev/capstan/internal/manager"
-	"github.com/capstan-dev/capstan/internal/memory"
 )
 
 // version is set by the build.
@@ -83,7 +82,7 @@ and the remaining Turns are handed back.`,
 			}
 			cfg.UserAgent = "capstan-manager/" + version
 			ctx := ctrl.SetupSignalHandler()
-			go memory.LimitGarbage(ctx)
+			go limit.LimitGarbage(ctx)
 			return manager.Run(ctx, *o, cfg, log)
 		},
 	}

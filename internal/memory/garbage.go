@@ -10,28 +10,34 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// The garbage collector starts when the garbage has reached a percentage of the live heap and stacks. Go's default of
-// 100 % doubles the memory of thousands of Turns that wait for models.
+// The garbage collector starts when the garbage has reached a percentage of the live heap and stacks. Each collection
+// marks the whole live heap, however little garbage there is. Go's default of 100 % doubles the memory of thousands of
+// Turns that wait for models, and collects often while there is little live memory.
 const (
-	// maxGCPercent costs little CPU time, because a manager mostly waits for models, too.
-	maxGCPercent = 50
-	// minGCPercent limits the CPU time: a collection marks the whole live heap, however little garbage there is.
+	// minGCPercent limits the CPU time of the collector, with much live memory.
 	minGCPercent = 20
-	// usualGarbage is the garbage, in bytes, that a process may have between these two percentages.
-	usualGarbage = 64 * mebibyte
+	// maxGCPercent limits the garbage until the next check if the live memory grows quickly.
+	maxGCPercent = 300
+	// minGarbage and maxGarbage bound the garbage between these two percentages, in bytes.
+	minGarbage, maxGarbage = 16 * mebibyte, 64 * mebibyte
+	// garbageShare is the part of the soft limit that may be garbage: an eighth.
+	garbageShare = 8
+	// gcPercentStep is the step in which the percentage changes, so that a small change of the live memory has no effect.
+	gcPercentStep = 10
 	// gcPercentInterval is the time between two checks.
-	gcPercentInterval = 2 * time.Second
+	gcPercentInterval = time.Second
 )
 
-// LimitGarbage limits the garbage of this process until ctx ends: to half of the live memory, and with more than
-// 128 MiB of live memory to 64 MiB or a fifth of it, whichever is more. It does nothing if the environment sets GOGC.
-func LimitGarbage(ctx context.Context) {
+// LimitGarbage limits the garbage of this process until ctx ends: to an eighth of the soft limit of Go's runtime, from
+// 16 to 64 MiB, but to at least a fifth and at most three times of the live memory. It does nothing if the environment
+// sets GOGC.
+func (l Limit) LimitGarbage(ctx context.Context) {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
 	percent := 0
 	wait.UntilWithContext(ctx, func(context.Context) {
-		if next := gcPercent(liveBytes()); next != percent { // a change stops all goroutines for a moment
+		if next := l.gcPercent(liveBytes()); next != percent { // a change stops all goroutines for a moment
 			percent = next
 			debug.SetGCPercent(percent)
 		}
@@ -39,8 +45,10 @@ func LimitGarbage(ctx context.Context) {
 }
 
 // gcPercent returns the value of GOGC for a process with this amount of live memory, in bytes.
-func gcPercent(live uint64) int {
-	return int(min(max(usualGarbage*100/max(live, 1), minGCPercent), maxGCPercent))
+func (l Limit) gcPercent(live uint64) int {
+	garbage := uint64(min(max(l.Go/garbageShare, minGarbage), maxGarbage)) //nolint:gosec // because it is positive
+	percent := int(min(max(garbage*100/max(live, 1), minGCPercent), maxGCPercent))
+	return percent - percent%gcPercentStep
 }
 
 // liveBytes returns the bytes of the heap and of stacks that were live at the last collection. The collector computes

@@ -11,11 +11,19 @@ import (
 )
 
 func TestGCPercent(t *testing.T) {
-	for live, want := range map[uint64]int{
-		0: 50, 10 * mebibyte: 50, 128 * mebibyte: 50, 129 * mebibyte: 49, 256 * mebibyte: 25, 320 * mebibyte: 20, 8192 * mebibyte: 20,
+	for _, tc := range []struct {
+		limit int64
+		live  uint64
+		want  int
+	}{
+		{512, 0, 300}, {512, 10, 300}, {512, 64, 100}, {512, 128, 50}, {512, 256, 20}, {512, 8192, 20},
+		{128, 5, 300}, {128, 10, 160}, {128, 32, 50}, {128, 80, 20},
+		{8192, 21, 300}, {8192, 64, 100}, {8192, 300, 20},
+		{256, 20, 160}, {256, 64, 50},
 	} {
-		if got := gcPercent(live); got != want {
-			t.Errorf("with %d MiB of live memory, GOGC is %d, want %d", live/mebibyte, got, want)
+		l := Limit{Go: tc.limit * mebibyte}
+		if got := l.gcPercent(tc.live * mebibyte); got != tc.want {
+			t.Errorf("with a limit of %d MiB and %d MiB of live memory, GOGC is %d, want %d", tc.limit, tc.live, got, tc.want)
 		}
 	}
 }
@@ -30,7 +38,7 @@ func TestLimitGarbage(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			LimitGarbage(ctx)
+			Limit{Go: 512 * mebibyte}.LimitGarbage(ctx)
 		}()
 		check := func(want uint64, when string) {
 			t.Helper()
@@ -42,11 +50,11 @@ func TestLimitGarbage(t *testing.T) {
 				t.Errorf("%s, GOGC is %d, want %d", when, gogc[0].Value.Uint64(), want)
 			}
 		}
-		check(50, "at the start")
+		check(300, "at the start")
 		held := make([]byte, 400*mebibyte)
 		check(20, "with 400 MiB of live memory")
 		runtime.KeepAlive(held)
-		check(50, "after that memory was freed")
+		check(300, "after that memory was freed")
 		cancel()
 		<-done
 	})
@@ -57,7 +65,7 @@ func TestGarbageIsLeftToTheUser(t *testing.T) {
 	t.Setenv("GOGC", "80")
 	before := debug.SetGCPercent(80)
 	defer debug.SetGCPercent(before)
-	LimitGarbage(t.Context()) // it returns
+	Limit{}.LimitGarbage(t.Context()) // it returns
 	if got := debug.SetGCPercent(80); got != 80 {
 		t.Errorf("GOGC is %d, want the 80 of the environment", got)
 	}
