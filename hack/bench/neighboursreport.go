@@ -172,8 +172,9 @@ func (r *NeighboursReport) table(s Setup) string {
 	text.WriteString("\n")
 	for i := range r.Attacks {
 		a := &r.Attacks[i]
-		fmt.Fprintf(&text, "%-10s%s (%d requests, %s MiB sent; %d reconciles; a scrape of %d KiB)\n",
-			a.Name, a.What, a.Requests, number(a.SentMiB), a.Scrape.Reconciles, a.Scrape.Bytes>>10)
+		fmt.Fprintf(&text, "%-10s%s (%d requests, %s MiB sent; %d reconciles; a scrape of %d KiB)\n%-10sCPU: %s\n",
+			a.Name, a.What, a.Requests, number(a.SentMiB), a.Scrape.Reconciles, a.Scrape.Bytes>>10,
+			"", cpuLine(a.Without.CPUPercent, a.With.CPUPercent))
 	}
 	fmt.Fprintf(&text, "\nEach cell has the victim's value without the attacker, then the value with it, measured for at "+
 		"least %s each. The ratio is the\n"+
@@ -183,7 +184,7 @@ func (r *NeighboursReport) table(s Setup) string {
 		"allowed. Stolen\n"+
 		"is the steal time: the CPU time that the host gave to other virtual machines. Above %d %%, the ratio is not reliable, "+
 		"and the attack\n"+
-		"is repeated, up to %d tries in total.\n",
+		"is repeated, up to %d tries in total. CPU is the CPU time of each program, in percent of one CPU.\n",
 		time.Duration(r.WindowSeconds*float64(time.Second)), neighbourBound, r.MemoryMiB, scrapeBound>>10, maxStolen, maxTries)
 	return text.String()
 }

@@ -66,8 +66,10 @@ type VictimLoad struct {
 	// TurnsPerSecond is the rate of Turns that succeeded.
 	TurnsPerSecond float64 `json:"turnsPerSecond"`
 	// StolenPercent is the steal time during these Turns, in percent of the CPU time.
-	StolenPercent float64        `json:"stolenPercent"`
-	Failed        map[string]int `json:"failed,omitempty"`
+	StolenPercent float64 `json:"stolenPercent"`
+	// CPUPercent is the CPU time of each program during these Turns, in percent of one CPU.
+	CPUPercent map[string]float64 `json:"cpuPercent,omitempty"`
+	Failed     map[string]int     `json:"failed,omitempty"`
 }
 
 // victimOutcome is the result of one Turn of the victim.
@@ -127,7 +129,7 @@ func (v *victim) load(ctx context.Context, prefix string, minimum time.Duration,
 			outcomes = append(outcomes, o)
 		})
 	}
-	start, cpuBefore := time.Now(), readCPUTime()
+	start, cpuBefore, programsBefore := time.Now(), readCPUTime(), readProgramTimes()
 	steady, newcomers, enough := time.NewTicker(v.interval), time.NewTicker(newcomerInterval), time.NewTimer(minimum)
 	defer steady.Stop()
 	defer newcomers.Stop()
@@ -153,6 +155,7 @@ func (v *victim) load(ctx context.Context, prefix string, minimum time.Duration,
 	group.Wait()
 	drain.Stop()
 	l := newVictimLoad(outcomes, time.Since(start))
+	l.CPUPercent = readProgramTimes().since(programsBefore, time.Since(start))
 	l.StolenPercent = readCPUTime().stolenSince(cpuBefore)
 	return l, nil
 }

@@ -13,7 +13,10 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Server serves all endpoints of this package on free ports of 127.0.0.1. It is safe for concurrent use.
@@ -33,10 +36,24 @@ type Server struct {
 	connected []net.Conn // connections of the tarpit
 }
 
+// sendBuffer is the size of the send buffer of a connection, in bytes.
+const sendBuffer = 256 << 10
+
+// limitSendBuffer limits the send buffers of the connections of a listener. By default, the kernel would hold several
+// megabytes for each connection before the manager reads them. A real attacker's server uses the memory and the
+// processors of another machine for that; here, it would delay the victim's connections.
+func limitSendBuffer(_, _ string, socket syscall.RawConn) error {
+	var failed error
+	err := socket.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, sendBuffer)
+	})
+	return errors.Join(err, failed)
+}
+
 // New starts a server. The caller must call Close.
 func New(ctx context.Context) (*Server, error) {
 	s := &Server{random: sync.OnceValue(randomText), listing: sync.OnceValue(listing), bomb: sync.OnceValue(bomb)}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	listener, err := (&net.ListenConfig{Control: limitSendBuffer}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("failed to start the hostile server: %w", err)
 	}
