@@ -151,11 +151,11 @@ func (r *ExecutorReconciler) deleteExpiredLease(ctx context.Context, name string
 		return ctrl.Result{RequeueAfter: left}, nil
 	}
 	if position, ok := executor.PublishedBy(lease); ok {
-		executors, _, err := r.listLeases(ctx)
+		all, err := r.listLeases(ctx)
 		if err != nil {
 			return ctrl.Result{}, fmt.Errorf("failed to list the leases of executors: %w", err)
 		}
-		if !r.leases.IsCovered(lease, executors, r.Now()) {
+		if !r.leases.IsCovered(lease, executor.ExecutorLeases(all), r.Now()) {
 			if err := r.keepStorePosition(ctx, position); err != nil {
 				return ctrl.Result{}, err
 			}
@@ -180,9 +180,9 @@ func (r *ExecutorReconciler) recordLeases(ctx context.Context) error {
 	if r.leases.Started() {
 		return nil
 	}
-	executors, _, err := r.listLeases(ctx)
+	all, err := r.listLeases(ctx)
 	if err == nil {
-		r.leases.Start(executors, r.Now())
+		r.leases.Start(executor.ExecutorLeases(all), r.Now())
 	}
 	return err
 }
@@ -307,10 +307,11 @@ func (r *ExecutorReconciler) aliveExecutors(ctx context.Context) ([]scheduler.Ex
 	if err := r.startLeading(ctx); err != nil {
 		return nil, err
 	}
-	leases, _, err := r.listLeases(ctx)
+	leases, err := r.listLeases(ctx)
 	if err != nil {
 		return nil, err
 	}
+	leases = executor.ExecutorLeases(leases)
 	var all []scheduler.Executor
 	now := r.Now()
 	for i := range leases {
@@ -329,14 +330,11 @@ func (r *ExecutorReconciler) aliveExecutors(ctx context.Context) ([]scheduler.Ex
 }
 
 // listLeases returns the Leases of executors and the Leases of stores.
-func (r *ExecutorReconciler) listLeases(ctx context.Context) (executors, stores []coordinationv1.Lease, err error) {
+func (r *ExecutorReconciler) listLeases(ctx context.Context) ([]coordinationv1.Lease, error) {
 	var leases coordinationv1.LeaseList
-	if err := r.Client.List(ctx, &leases, client.InNamespace(r.Namespace),
-		client.MatchingLabels{executor.LeaseLabel: executor.LeaseLabelValue}); err != nil {
-		return nil, nil, err
-	}
-	executors, stores = executor.SplitLeases(leases.Items)
-	return executors, stores, nil
+	err := r.Client.List(ctx, &leases, client.InNamespace(r.Namespace),
+		client.MatchingLabels{executor.LeaseLabel: executor.LeaseLabelValue})
+	return leases.Items, err
 }
 
 // isAlive reports whether an executor may still be running.

@@ -61,12 +61,12 @@ func (r *ExecutorReconciler) reconcileStoreLease(ctx context.Context, key client
 	if err := r.Client.Get(ctx, key, &lease); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	executors, stores, err := r.listLeases(ctx)
+	all, err := r.listLeases(ctx)
 	if err != nil {
-		return ctrl.Result{}, fmt.Errorf("failed to list the leases of stores: %w", err)
+		return ctrl.Result{}, fmt.Errorf("failed to list the leases of executors and stores: %w", err)
 	}
 	now := r.ServerNow()
-	if r.leases.IsCovered(&lease, executors, r.Now()) {
+	if r.leases.IsCovered(&lease, executor.ExecutorLeases(all), r.Now()) {
 		return ctrl.Result{}, r.deleteLease(ctx, &lease)
 	}
 	if !scheduler.HasValidTime(&lease, now) {
@@ -77,7 +77,7 @@ func (r *ExecutorReconciler) reconcileStoreLease(ctx context.Context, key client
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err) // the watch will show this write
 	}
-	if left := scheduler.KeepStoreFor(&lease, stores, now); left > 0 {
+	if left := scheduler.KeepStoreFor(&lease, all, now); left > 0 {
 		return ctrl.Result{RequeueAfter: left}, nil
 	}
 	return ctrl.Result{}, r.deleteLease(ctx, &lease)

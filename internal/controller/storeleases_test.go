@@ -68,11 +68,13 @@ func (b *testEnv) hasLease(t *testing.T, name string) bool {
 // storeLeases returns the positions in the Leases of stores, by the name of the Lease.
 func (b *testEnv) storeLeases(t *testing.T) map[string]int64 {
 	t.Helper()
-	_, stores := executor.SplitLeases(b.leases(t))
 	positions := map[string]int64{}
-	for i := range stores {
-		published, _ := executor.PublishedBy(&stores[i])
-		positions[stores[i].Name] = published.Position
+	all := b.leases(t)
+	for i := range all {
+		if executor.IsStoreLease(all[i].Name) {
+			published, _ := executor.PublishedBy(&all[i])
+			positions[all[i].Name] = published.Position
+		}
 	}
 	return positions
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
@@ -17,7 +18,7 @@ import (
 
 const (
 	// LeaseLabel marks the Leases of executors, and the Leases that keep the positions of their stores: see
-	// SplitLeases. Its value is LeaseLabelValue.
+	// IsStoreLease. Its value is LeaseLabelValue.
 	LeaseLabel = "capstan.dev/component"
 	// LeaseLabelValue is the value of LeaseLabel.
 	LeaseLabelValue = "executor"
@@ -89,7 +90,7 @@ func (e *Executor) holdLease(ctx context.Context) *heldLease {
 	h.release = func() {
 		cancel()
 		<-done
-		heartbeat.Stop()
+		h.writeRelease(context.WithoutCancel(ctx))
 	}
 	return h
 }
@@ -131,8 +132,12 @@ func (h *heldLease) describe(l *coordinationv1.Lease) {
 	}
 }
 
-// withdrawTimeout limits the write that announces that an executor stops.
-const withdrawTimeout = time.Second
+const (
+	// withdrawTimeout limits the write that announces that an executor stops.
+	withdrawTimeout = time.Second
+	// releaseTimeout limits the writes that mark the store and release the Lease of an executor that has stopped.
+	releaseTimeout = 3 * time.Second
+)
 
 // withdraw asks the controller to bind no more Turns to this executor, which is still alive. Otherwise the controller
 // would bind the Turns that the executor hands back next to the same executor again. If the write fails, the next
@@ -141,18 +146,38 @@ func (h *heldLease) withdraw(ctx context.Context) {
 	h.acceptsTurns.Store(false)
 	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
 	defer cancel()
+	if err := h.write(ctx, func(*coordinationv1.Lease) {}); err != nil {
+		h.executor.Log.Info("Failed to announce that this executor takes no more turns; the next renewal of the lease announces it",
+			"executor", h.executor.Name, "cause", err.Error())
+	}
+}
+
+// writeRelease removes the time of the last renewal from the Lease, so that the controller counts this executor as
+// lost at once. The Lease is not deleted, because it has the position of the store: if an older copy of the store is
+// restored while no manager runs, only the position shows that. The controller deletes the Lease later. If the write
+// fails, the Lease expires.
+func (h *heldLease) writeRelease(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+	// If the store cannot be marked, the Lease has the last position that was confirmed.
+	_ = h.executor.Store.Mark(ctx)
+	err := h.write(ctx, func(l *coordinationv1.Lease) { l.Spec.RenewTime = nil })
+	if err != nil && !apierrors.IsNotFound(err) { // a Lease that does not exist was never held
+		h.executor.Log.Info("Failed to release the lease; it expires", "executor", h.executor.Name, "cause", err.Error())
+	}
+}
+
+// write describes the executor in its Lease, and makes another change to the Lease.
+func (h *heldLease) write(ctx context.Context, change func(*coordinationv1.Lease)) error {
 	leases := h.executor.Leases.CoordinationV1().Leases(h.executor.Namespace)
-	err := retry.RetryOnConflict(retry.DefaultRetry, func() error { // the heartbeat also writes the Lease
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error { // the heartbeat also writes the Lease
 		l, err := leases.Get(ctx, LeasePrefix+h.executor.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		h.describe(l)
+		change(l)
 		_, err = leases.Update(ctx, l, metav1.UpdateOptions{})
 		return err
 	})
-	if err != nil {
-		h.executor.Log.Info("Failed to announce that this executor takes no more turns; the next renewal of the lease announces it",
-			"executor", h.executor.Name, "cause", err.Error())
-	}
 }

@@ -1,15 +1,19 @@
 package executor
 
 import (
+	"context"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/store"
 )
@@ -47,6 +51,56 @@ func TestStoppingExecutorOffersNoCapacity(t *testing.T) {
 	h.describe(lease)
 	if lease.Annotations[CapacityAnnotation] != "0" {
 		t.Errorf("the next renewal says %v, want a capacity of 0", lease.Annotations)
+	}
+}
+
+// TestReleasedLeaseKeepsPosition checks that an executor that stops releases its Lease, but does not delete it: the
+// Lease has the last position of the store, although no health check has marked the store since the last append.
+func TestReleasedLeaseKeepsPosition(t *testing.T) {
+	clientset := fake.NewClientset()
+	leases := clientset.CoordinationV1().Leases("capstan-system")
+	journals := &journaltest.Store{}
+	e := &Executor{
+		Name: me, Namespace: "capstan-system", Capacity: 10, Leases: clientset, Log: logr.Discard(),
+		Store: store.NewTracker(journals, store.TrackerOptions{}),
+	}
+	for _, want := range []string{"1", "2"} { // the second process takes the released Lease
+		h := e.holdLease(t.Context())
+		if err := wait.PollUntilContextCancel(t.Context(), time.Millisecond, true, func(ctx context.Context) (bool, error) {
+			l, err := leases.Get(ctx, LeasePrefix+me, metav1.GetOptions{})
+			return err == nil && l.Spec.RenewTime != nil, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := journals.Append(t.Context(), "turn-"+want, journal.Entry{Seq: 1, Epoch: 1, Kind: journal.RunStarted}); err != nil {
+			t.Fatal(err)
+		}
+		h.release()
+		l, err := leases.Get(t.Context(), LeasePrefix+me, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.Spec.RenewTime != nil || l.Annotations[PositionAnnotation] != want {
+			t.Errorf("the released Lease was renewed at %v and says %v, want no time and position %s",
+				l.Spec.RenewTime, l.Annotations, want)
+		}
+	}
+}
+
+// TestReleaseWithoutLease checks that an executor that never got its Lease creates none when it stops.
+func TestReleaseWithoutLease(t *testing.T) {
+	clientset := fake.NewClientset()
+	clientset.PrependReactor("create", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, conflict
+	})
+	e := &Executor{
+		Name: me, Namespace: "capstan-system", Leases: clientset, Log: logr.Discard(),
+		Store: store.NewTracker(&journaltest.Store{}, store.TrackerOptions{}),
+	}
+	e.holdLease(t.Context()).release()
+	all, err := clientset.CoordinationV1().Leases("capstan-system").List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(all.Items) != 0 {
+		t.Errorf("there are %d Leases, %v; want none", len(all.Items), err)
 	}
 }
 

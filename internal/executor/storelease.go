@@ -35,17 +35,16 @@ func StoreLeaseName(id string) string {
 // executor, although it has the same label.
 func IsStoreLease(name string) bool { return strings.HasPrefix(name, storeLeasePrefix) }
 
-// SplitLeases splits the Leases that have LeaseLabel into the Leases of executors and the Leases of stores.
-func SplitLeases(all []coordinationv1.Lease) (executors, stores []coordinationv1.Lease) {
+// ExecutorLeases returns the Leases of executors, in the same order. all may also have Leases of stores, which have the
+// same label, and other Leases.
+func ExecutorLeases(all []coordinationv1.Lease) []coordinationv1.Lease {
+	var executors []coordinationv1.Lease
 	for i := range all {
-		switch name := all[i].Name; {
-		case strings.HasPrefix(name, LeasePrefix):
+		if strings.HasPrefix(all[i].Name, LeasePrefix) {
 			executors = append(executors, all[i])
-		case IsStoreLease(name):
-			stores = append(stores, all[i])
 		}
 	}
-	return executors, stores
+	return executors
 }
 
 // StorePosition is a position that a store has reached.

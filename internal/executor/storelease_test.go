@@ -42,23 +42,17 @@ func TestStoreLeaseName(t *testing.T) {
 	}
 }
 
-func TestSplitLeases(t *testing.T) {
+func TestExecutorLeases(t *testing.T) {
 	var all []coordinationv1.Lease
 	for _, name := range []string{LeasePrefix + "one", StoreLeaseName("a"), "capstan-manager", LeasePrefix + "capstan-store-a"} {
 		all = append(all, coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
-	names := func(leases []coordinationv1.Lease) (names []string) {
-		for i := range leases {
-			names = append(names, leases[i].Name)
-		}
-		return names
+	var got []string
+	for _, l := range ExecutorLeases(all) {
+		got = append(got, l.Name)
 	}
-	executors, stores := SplitLeases(all)
-	if diff := cmp.Diff([]string{LeasePrefix + "one", LeasePrefix + "capstan-store-a"}, names(executors)); diff != "" {
+	if diff := cmp.Diff([]string{LeasePrefix + "one", LeasePrefix + "capstan-store-a"}, got); diff != "" {
 		t.Errorf("Leases of executors (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{StoreLeaseName("a")}, names(stores)); diff != "" {
-		t.Errorf("Leases of stores (-want +got):\n%s", diff)
 	}
 }
 

@@ -178,7 +178,7 @@ func (r renewals) checkExecutors(ctx context.Context, clients kubernetes.Interfa
 	if err != nil {
 		return "", err
 	}
-	executors, _ := executor.SplitLeases(all.Items)
+	executors := executor.ExecutorLeases(all.Items)
 	var alive []string
 	slots := 0
 	for i := range executors {

@@ -21,17 +21,19 @@ const (
 )
 
 // KeepStoreFor returns how long the Lease of a store must be kept before KeepStoreFor is called again, or 0 if the
-// Lease may be deleted now. stores are the Leases of all stores.
+// Lease may be deleted now. all has the Leases of all stores, and may have other Leases.
 //
 // Unlike the Lease of an executor, the age of the Lease counts from the time in it, so that a new leader does not start
 // the retention again. now must be by the clock of the API server, by which the time was written.
-func KeepStoreFor(lease *coordinationv1.Lease, stores []coordinationv1.Lease, now time.Time) time.Duration {
+func KeepStoreFor(lease *coordinationv1.Lease, all []coordinationv1.Lease, now time.Time) time.Duration {
 	if _, ok := executor.PublishedBy(lease); !ok {
 		return 0
 	}
 	newer := 0
-	for i := range stores {
-		if cmp.Or(writtenAt(&stores[i]).Compare(writtenAt(lease)), cmp.Compare(stores[i].Name, lease.Name)) > 0 {
+	for i := range all {
+		other := &all[i]
+		if executor.IsStoreLease(other.Name) &&
+			cmp.Or(writtenAt(other).Compare(writtenAt(lease)), cmp.Compare(other.Name, lease.Name)) > 0 {
 			newer++
 		}
 	}
