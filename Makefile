@@ -153,6 +153,11 @@ e2e: ## Install the chart on a real kubelet on this machine, and cause failures 
 	@cni=$$(bash hack/e2e/needs.sh) && assets=$$(bash hack/controlplane/get.sh --all) && postgres=$$(bash hack/postgres/get.sh) && \
 	  $(MAKE) -s e2e-programs e2e-images && exec $(E2E)/e2e --kubernetes "$$assets" --postgres "$$postgres" --programs $(E2E) --image '$(or $(IMAGE),$(E2E)/images/capstan_$(VERSION)_image.tar)' --cni "$$cni" $(ARGS)
 
+.PHONY: e2e-packages
+e2e-packages: ## Install the packages of Debian or Ubuntu that make e2e needs, with sudo.
+	@sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; $$sudo apt-get update -q && $$sudo apt-get install -qy --no-install-recommends \
+	  containerd runc containernetworking-plugins nftables iproute2
+
 .PHONY: e2e-programs
 e2e-programs:
 	@echo "Building the programs of make e2e" >&2

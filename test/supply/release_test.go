@@ -174,7 +174,7 @@ func TestWorkflowsRunTargets(t *testing.T) {
 	}
 	uses := regexp.MustCompile(`uses: (\S+)(.*)`)
 	pinned := regexp.MustCompile(`^[\w.-]+/[\w.-]+@[0-9a-f]{40}$`)
-	run := regexp.MustCompile(`(?m)^\s*-? *run: (\S+)(?: (\S+))?`)
+	run := regexp.MustCompile(`(?m)^\s*-? *run: (?:sudo env "PATH=\$PATH" )?(\S+)(?: (\S+))?`)
 	for _, path := range workflows {
 		data, err := os.ReadFile(path)
 		if err != nil {
