@@ -312,7 +312,7 @@ func (r *run) beginAttempt(ctx context.Context) (*turn.Input, error) {
 	r.timeOver = time.Now().Add(in.Timeout) //nolint:forbidigo // because a duration is measured, not a time of day
 	r.whole = r.first && !r.tried
 	r.tried, r.memory.read = true, false
-	r.executor.Forecast.Begin(in.UID, r.namespace)
+	r.executor.Forecast.Begin(in.UID, r.namespace, r.whole)
 	return in, nil
 }
 

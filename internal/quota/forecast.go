@@ -1,6 +1,9 @@
 package quota
 
-import "sync"
+import (
+	"cmp"
+	"sync"
+)
 
 const (
 	// weight is how slowly the usual journal size of a namespace follows the journals of its Turns: when a Turn ends,
@@ -8,6 +11,10 @@ const (
 	weight = 8
 	// maxUsual limits the namespaces whose usual journal size a Forecast knows.
 	maxUsual = 4096
+	// firstGuess is the usual journal size of a namespace, in bytes, until the first of its Turns has ended, but at most
+	// a firstPart-th of a quota. It is much more than Turns usually write. Otherwise a namespace could begin thousands of
+	// Turns before the first one ends, and fill the volume with long answers. At least a hundred Turns may begin.
+	firstGuess, firstPart = 1 << 20, 128
 )
 
 // Forecast estimates how much the running Turns of this process will still write to their journals, from the sizes of
@@ -18,6 +25,7 @@ type Forecast struct {
 	mu      sync.Mutex
 	running map[string]*growing // by the UIDs of the Turns
 	usual   map[string]int64    // the usual bytes of a journal, by namespace
+	guess   int64            // the usual bytes of other namespaces; 0 means firstGuess
 	// grown receives the increases of the expected bytes. A Meter sets it; it may be nil.
 	grown func(bytes int64)
 }
@@ -26,10 +34,14 @@ type Forecast struct {
 type growing struct {
 	namespace string
 	written   int64
+	// whole is true if the Turn writes its whole journal in this run.
+	whole bool
 }
 
-// Begin records that a Turn runs.
-func (f *Forecast) Begin(uid, namespace string) {
+// Begin records that a Turn runs. whole must be true if the run begins the journal of the Turn. Nothing is expected from
+// a run that continues a journal until the usual size of the namespace's journals is known, because it may have written
+// everything already.
+func (f *Forecast) Begin(uid, namespace string, whole bool) {
 	if f == nil {
 		return
 	}
@@ -39,8 +51,9 @@ func (f *Forecast) Begin(uid, namespace string) {
 		f.running, f.usual = map[string]*growing{}, map[string]int64{}
 	}
 	if f.running[uid] == nil {
-		f.running[uid] = &growing{namespace: namespace}
-		f.grow(f.usual[namespace])
+		g := &growing{namespace: namespace, whole: whole}
+		f.running[uid] = g
+		f.grow(f.expectedFrom(g))
 	}
 }
 
@@ -78,18 +91,38 @@ func (f *Forecast) End(uid string, whole bool) {
 		}
 		delete(f.usual, other) // which namespace does not matter: its next Turn sets the size again
 	}
+	before := f.left(g.namespace)
 	f.usual[g.namespace] = g.written
-	f.grow(f.left(g.namespace))
+	f.grow(f.left(g.namespace) - before)
 }
 
 // left returns how many bytes the running Turns of a namespace will still write. The caller must hold the lock.
 func (f *Forecast) left(namespace string) (bytes int64) {
 	for _, g := range f.running {
 		if g.namespace == namespace {
-			bytes += max(f.usual[namespace]-g.written, 0)
+			bytes += f.expectedFrom(g)
 		}
 	}
 	return bytes
+}
+
+// expectedFrom returns how many bytes a running Turn will still write. The caller must hold the lock.
+func (f *Forecast) expectedFrom(g *growing) int64 {
+	usual, known := f.usual[g.namespace]
+	if !known && g.whole {
+		usual = cmp.Or(f.guess, firstGuess)
+	}
+	return max(usual-g.written, 0)
+}
+
+// setQuota limits the guess for namespaces whose usual size is not known. 0 means no quota.
+func (f *Forecast) setQuota(bytes int64) {
+	if f == nil || bytes <= 0 {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.guess = max(min(bytes/firstPart, firstGuess), 1)
 }
 
 // wrote records that a Turn has written to its journal.
@@ -113,7 +146,7 @@ func (f *Forecast) expected() map[string]int64 {
 	defer f.mu.Unlock()
 	all := map[string]int64{}
 	for _, g := range f.running {
-		if left := f.usual[g.namespace] - g.written; left > 0 {
+		if left := f.expectedFrom(g); left > 0 {
 			all[g.namespace] += left
 		}
 	}

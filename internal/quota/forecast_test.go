@@ -53,12 +53,12 @@ func TestExpectedBytesCount(t *testing.T) {
 	f := newForecast(t)
 	begin := func(first, end int) {
 		for i := first; i < end; i++ {
-			f.Forecast.Begin(fmt.Sprint("turn-", i), "a")
+			f.Forecast.Begin(fmt.Sprint("turn-", i), "a", true)
 		}
 	}
 	begin(0, 30)
 	if v := f.verdict(); v.New {
-		t.Errorf("%+v before a Turn has ended, want no wait: it is unknown how much Turns write", v)
+		t.Errorf("%+v before a Turn has ended, want no wait: at most 30 MiB are expected", v)
 	}
 	f.write("turn-0", 4)
 	f.Forecast.End("turn-0", true)
@@ -85,35 +85,59 @@ func TestExpectedBytesCount(t *testing.T) {
 	}
 }
 
+// TestFirstTurnsOfANamespace checks that a namespace cannot begin any number of Turns before the first one has ended, and
+// that runs that continue do not count: after a restart, thousands of them may begin, and have written all before.
+func TestFirstTurnsOfANamespace(t *testing.T) {
+	f := newForecast(t)
+	for i := range 1000 {
+		f.Forecast.Begin(fmt.Sprint("resumed-", i), "a", false)
+	}
+	f.verdict() // the guess depends on the quota: 800 KiB for each Turn of a namespace with 100 MiB
+	for i := range 102 {
+		f.Forecast.Begin(fmt.Sprint("turn-", i), "a", true)
+	}
+	if v := f.verdict(); v.New {
+		t.Errorf("%+v with 102 Turns, want no wait", v)
+	}
+	f.Forecast.Begin("turn-102", "a", true)
+	if v := f.verdict(); !v.New || v.Running {
+		t.Errorf("%+v with 103 Turns, want new Turns to wait, and running Turns to continue", v)
+	}
+	f.Forecast.End("turn-0", true)
+	if v := f.verdict(); v.New {
+		t.Errorf("%+v, want no wait: the first Turn has ended and wrote nothing", v)
+	}
+}
+
 func TestForecastFollowsTheTurns(t *testing.T) {
 	f := newForecast(t)
 	for i := range 40 {
 		uid := fmt.Sprint("turn-", i)
-		f.Forecast.Begin(uid, "a")
+		f.Forecast.Begin(uid, "a", true)
 		if i == 0 {
 			f.write(uid, 64)
 		}
 		f.Forecast.End(uid, true)
 	}
-	f.Forecast.Begin("next", "a")
+	f.Forecast.Begin("next", "a", true)
 	if v := f.verdict(); v.New {
 		t.Errorf("%+v, want no wait: only one journal was long, and that was long ago", v)
 	}
-	f.Forecast.Begin("resumed", "a")
+	f.Forecast.Begin("resumed", "a", false)
 	f.write("resumed", 90)
 	f.Forecast.End("resumed", false)
 	if v := f.verdict(); v.New {
 		t.Errorf("%+v, want no wait: only a part of that journal is known", v)
 	}
 	// A second Begin or End has no effect, nor has an End without a Begin.
-	f.Forecast.Begin("next", "a")
+	f.Forecast.Begin("next", "a", true)
 	f.Forecast.End("never", true)
 }
 
 func TestForecastForgetsANamespaceForANewOne(t *testing.T) {
 	f := newForecast(t)
 	ended := func(namespace string, mebibytes int) {
-		f.Forecast.Begin(namespace, namespace)
+		f.Forecast.Begin(namespace, namespace, true)
 		f.write(namespace, mebibytes)
 		f.Forecast.End(namespace, true)
 	}
@@ -121,7 +145,7 @@ func TestForecastForgetsANamespaceForANewOne(t *testing.T) {
 		ended(fmt.Sprint("namespace-", i), 0)
 	}
 	ended("a", 90)
-	f.Forecast.Begin("next", "a")
+	f.Forecast.Begin("next", "a", true)
 	if v := f.verdict(); !v.New {
 		t.Errorf("%+v, want new Turns to wait: the newest namespace must be known", v)
 	}
@@ -129,7 +153,7 @@ func TestForecastForgetsANamespaceForANewOne(t *testing.T) {
 
 func TestNilForecastExpectsNothing(t *testing.T) {
 	var f *quota.Forecast
-	f.Begin("turn", "a")
+	f.Begin("turn", "a", true)
 	f.End("turn", true)
 	m := newForecast(t)
 	m.Forecast = nil

@@ -81,10 +81,7 @@ func (m *Meter) note(bytes int64) {
 	if last == nil {
 		return // the first measurement is not complete yet
 	}
-	smallest := last.Total.Limit
-	if own := m.Limits.PerNamespace; own > 0 && (smallest == 0 || own < smallest) {
-		smallest = own
-	}
+	smallest := m.smallestQuota(last)
 	if smallest == 0 || m.appended.Add(bytes) < smallest/step {
 		return
 	}
@@ -92,6 +89,15 @@ func (m *Meter) note(bytes int64) {
 	case m.early <- struct{}{}:
 	default: // a measurement is already requested
 	}
+}
+
+// smallestQuota returns the smaller one of the total quota and the quota of a namespace, or 0 if there is none.
+func (m *Meter) smallestQuota(r *Report) int64 {
+	total, own := r.Total.Limit, m.Limits.PerNamespace
+	if total == 0 || own == 0 {
+		return max(total, own)
+	}
+	return min(total, own)
 }
 
 // NeedLeaderElection returns false: each process with an executor publishes its own Report.
@@ -154,6 +160,7 @@ func (m *Meter) Measure(ctx context.Context) error {
 		return err
 	}
 	r := m.Limits.Evaluate(u, expected)
+	m.Forecast.setQuota(m.smallestQuota(&r))
 	m.last.Store(&r)
 	metrics.SetJournalUsage(metricsOf(m.Limits, u, r))
 	if m.Changed != nil {

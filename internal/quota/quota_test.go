@@ -374,10 +374,10 @@ func checkEarlyMeasurements(t *testing.T, limits quota.Limits) {
 		after(time.Second, 4, "the interval is over")
 		begin := func(first, end int) {
 			for i := first; i < end; i++ {
-				m.Forecast.Begin(fmt.Sprint("turn-", i), "a")
+				m.Forecast.Begin(fmt.Sprint("turn-", i), "a", false)
 			}
 		}
-		m.Forecast.Begin("turn", "a")
+		m.Forecast.Begin("turn", "a", false)
 		begin(0, 4)
 		write(300 << 10)
 		after(250*time.Millisecond, 4, "it is unknown how much the Turns will write")
@@ -387,6 +387,10 @@ func checkEarlyMeasurements(t *testing.T, limits quota.Limits) {
 		after(250*time.Millisecond, 5, "three more will write less than a step")
 		begin(7, 8)
 		after(0, 6, "four more will write a step")
+		m.Forecast.Begin("first", "b", true)
+		after(250*time.Millisecond, 6, "the first Turn of a namespace may write half of a step")
+		m.Forecast.Begin("second", "b", true)
+		after(0, 7, "the first two may write a step")
 		if err := j.Append(ctx, "turn", journal.Entry{
 			Seq: 1, Epoch: 1, Kind: journal.ModelReplied, Version: 1,
 			Payload: json.RawMessage("1"),

@@ -21,8 +21,7 @@ func (s *Store) Read(ctx context.Context, uid string, after int64) iter.Seq2[jou
 }
 
 func (s *Store) page(ctx context.Context, uid string, after int64) (entries []journal.Entry, more bool, err error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT seq, epoch, kind, version, time, payload, artifact FROM journal
-		WHERE uid = ? AND seq > ? ORDER BY seq LIMIT ?`, uid, after, store.PageEntries)
+	rows, err := s.queryPage(ctx, uid, after, store.PageEntries)
 	if err != nil {
 		return nil, false, err
 	}
@@ -47,6 +46,14 @@ func (s *Store) page(ctx context.Context, uid string, after int64) (entries []jo
 		}
 	}
 	return entries, len(entries) == store.PageEntries, rows.Err()
+}
+
+// queryPage executes selectPage, which a store that was opened for reading has not prepared.
+func (s *Store) queryPage(ctx context.Context, args ...any) (*sql.Rows, error) {
+	if prepared := s.frequent[selectPage]; prepared != nil {
+		return prepared.QueryContext(ctx, args...)
+	}
+	return s.db.QueryContext(ctx, frequent[selectPage], args...)
 }
 
 // Last returns the sequence number of the last entry of a UID, or 0 for an unknown UID.
