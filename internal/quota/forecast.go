@@ -14,7 +14,7 @@ const (
 	// firstGuess is the usual journal size of a namespace, in bytes, until the first of its Turns has ended, but at most
 	// a firstPart-th of a quota. It is much more than Turns usually write. Otherwise a namespace could begin thousands of
 	// Turns before the first one ends, and fill the volume with long answers. At least a hundred Turns may begin.
-	firstGuess, firstPart = 1 << 20, 128
+	firstGuess, firstPart = 2 << 20, 128
 )
 
 // Forecast estimates how much the running Turns of this process will still write to their journals, from the sizes of
