@@ -153,6 +153,7 @@ func TestFlagsAreChecked(t *testing.T) {
 		},
 		"no namespaces": {[]string{"--scale-namespaces", "0"}, "--scale-namespaces must be from 1 to 1000"},
 		"no CPU":        {[]string{"--scale-cpus", "0"}, "--scale-cpus must be from 0.1 to 64"},
+		"slots":         {[]string{"--scale-slots", "-1"}, "--scale-slots must be from 0 to 100000"},
 		"little memory for Turns in flight": {
 			[]string{"--scale-in-flight-memory-mib", "1"}, "--scale-in-flight-memory-mib must be from 64",
 		},

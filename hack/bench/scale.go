@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -41,6 +42,7 @@ type scaleOptions struct {
 	calls      int
 	memoryMiB  int
 	cpus       float64
+	slots      int // of the small manager; 0 means its default
 }
 
 func (o *scaleOptions) addFlags(f *flag.FlagSet) {
@@ -54,6 +56,7 @@ func (o *scaleOptions) addFlags(f *flag.FlagSet) {
 	f.IntVar(&o.turns, "scale-turns", 100, "scale: number of Turns in each of these namespaces, from 1 to 10000")
 	f.DurationVar(&o.latency, "scale-latency", 20*time.Second, "scale: time until the model of these Turns begins its answer")
 	f.IntVar(&o.memoryMiB, "scale-memory-mib", 128, "scale: memory limit of the small manager, in MiB, from 64 to 65536")
+	f.IntVar(&o.slots, "scale-slots", 0, "scale: slots of the small manager, at most 100000; by default the memory limit decides")
 	f.Float64Var(&o.cpus, "scale-cpus", 0.5, "scale: CPU limit of the small manager, from 0.1 to 64")
 	f.IntVar(&o.inFlight, "scale-in-flight", 10_000, "scale: number of Turns in flight at the same time, from 1 to 100000")
 	f.IntVar(&o.heldMiB, "scale-in-flight-memory-mib", 2048, "scale: memory limit of the manager with these Turns in flight, in "+
@@ -71,6 +74,8 @@ func (o *scaleOptions) check() error {
 	switch {
 	case o.namespaces < 1 || o.namespaces > 1000:
 		return errors.New("--scale-namespaces must be from 1 to 1000")
+	case o.slots < 0 || o.slots > 100_000:
+		return errors.New("--scale-slots must be from 0 to 100000")
 	case o.turns < 1 || o.turns > 10_000:
 		return errors.New("--scale-turns must be from 1 to 10000")
 	case o.latency < 0 || o.latency > time.Hour:
@@ -137,7 +142,11 @@ func (b *bench) smallManager(ctx context.Context) (member, error) {
 	if err := runQuietly(ctx, append([]string{path}, args...)...); err != nil {
 		return member{}, err
 	}
-	return managerMember(copied, "manager", "bench").withLimits(group), nil
+	var flags []string
+	if b.scale.slots > 0 {
+		flags = []string{"--max-concurrent-turns", strconv.Itoa(b.scale.slots)}
+	}
+	return managerMember(copied, "manager", "bench", flags...).withLimits(group), nil
 }
 
 // newGroup creates a cgroup that is removed when the harness has stopped.
