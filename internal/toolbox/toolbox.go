@@ -126,8 +126,8 @@ func DeclaredEffect(s *v1alpha1.ToolServer, name string) tool.Effect {
 // Caller returns the caller of a tool that was offered to this run or an earlier one. The caller implements
 // tool.Checker.
 func (b *Box) Caller(t tool.Tool) tool.Caller {
-	r := &route{box: b, source: t.Source, approved: t.RequiresApproval}
-	if r.approved {
+	r := &toolCaller{box: b, source: t.Source, needsApproval: t.RequiresApproval}
+	if r.needsApproval {
 		r.schemaHash = t.SchemaHash()
 	}
 	return r

@@ -11,19 +11,20 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// route calls a tool of a Turn. It looks up the ToolServer or Agent by its name at each call. A person approves a call
-// of one object's tool with one schema, so the call of such a tool fails if the object or the schema has changed.
-type route struct {
+// toolCaller calls one tool of a Turn. It looks up the ToolServer or Agent by its name at each call. A person approves
+// a call of one object's tool with one schema, so the call of such a tool fails if the object or the schema has
+// changed.
+type toolCaller struct {
 	box    *Box
 	source tool.Source
-	// approved is true for a tool that requires approval. schemaHash is then the hash of its schema.
-	approved   bool
-	schemaHash string
+	// needsApproval is true for a tool that requires approval. schemaHash is then the hash of its schema.
+	needsApproval bool
+	schemaHash    string
 }
 
 // Call calls the tool. If the tool requires approval, Call checks it once more, because much time may pass while the
 // intent is written to the journal. The call goes to the same object that was checked.
-func (r *route) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
+func (r *toolCaller) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	if r.source.Agent != "" {
 		// A repeated call looks for the Turn that the first attempt created. So it causes nothing new, and needs no
 		// check.
@@ -35,7 +36,7 @@ func (r *route) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 		return r.box.Call(r.source.Agent).Call(ctx, c)
 	}
 	server, err := r.server(ctx)
-	if err == nil && r.approved {
+	if err == nil && r.needsApproval {
 		err = r.checkServer(ctx, server)
 	}
 	if err != nil {
@@ -45,7 +46,7 @@ func (r *route) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 }
 
 // Check implements tool.Checker. It asks the server for its current tools.
-func (r *route) Check(ctx context.Context) error {
+func (r *toolCaller) Check(ctx context.Context) error {
 	if r.source.Agent != "" {
 		return r.checkAgent(ctx)
 	}
@@ -58,9 +59,9 @@ func (r *route) Check(ctx context.Context) error {
 
 // checkNewCall checks a call that creates the Turn of a sub-agent. An Agent of another namespace must still allow the
 // call. An Agent of the same namespace may be missing: the new Turn then waits for it.
-func (r *route) checkNewCall(ctx context.Context) error {
+func (r *toolCaller) checkNewCall(ctx context.Context) error {
 	switch {
-	case r.approved:
+	case r.needsApproval:
 		return r.checkAgent(ctx)
 	case strings.Contains(r.source.Agent, "/"):
 		_, err := r.agent(ctx)
@@ -69,7 +70,7 @@ func (r *route) checkNewCall(ctx context.Context) error {
 	return nil
 }
 
-func (r *route) checkAgent(ctx context.Context) error {
+func (r *toolCaller) checkAgent(ctx context.Context) error {
 	agent, err := r.agent(ctx)
 	if err != nil {
 		return err
@@ -77,7 +78,7 @@ func (r *route) checkAgent(ctx context.Context) error {
 	return r.checkUID(kindAgent, r.source.Agent, agent.UID)
 }
 
-func (r *route) agent(ctx context.Context) (*v1alpha1.Agent, error) {
+func (r *toolCaller) agent(ctx context.Context) (*v1alpha1.Agent, error) {
 	agent, err := r.box.SubAgent(ctx, r.source.Agent)
 	if err != nil {
 		return nil, &tool.Error{
@@ -87,7 +88,7 @@ func (r *route) agent(ctx context.Context) (*v1alpha1.Agent, error) {
 	return agent, nil
 }
 
-func (r *route) checkServer(ctx context.Context, server *v1alpha1.ToolServer) error {
+func (r *toolCaller) checkServer(ctx context.Context, server *v1alpha1.ToolServer) error {
 	if err := r.checkUID(kindToolServer, r.source.Server, server.UID); err != nil {
 		return err
 	}
@@ -114,7 +115,7 @@ func (r *route) checkServer(ctx context.Context, server *v1alpha1.ToolServer) er
 		r.source.Server)
 }
 
-func (r *route) server(ctx context.Context) (*v1alpha1.ToolServer, error) {
+func (r *toolCaller) server(ctx context.Context) (*v1alpha1.ToolServer, error) {
 	server, err := r.box.Server(ctx, r.source.Server)
 	if err != nil {
 		return nil, &tool.Error{
@@ -133,7 +134,7 @@ const (
 
 // checkUID returns an error if an object is not the one that the Turn knows. Turns of older versions recorded no UID,
 // and pass the check.
-func (r *route) checkUID(kind, name string, uid types.UID) error {
+func (r *toolCaller) checkUID(kind, name string, uid types.UID) error {
 	if r.source.UID == "" || r.source.UID == string(uid) {
 		return nil
 	}
