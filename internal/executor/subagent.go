@@ -28,6 +28,8 @@ type subAgent struct {
 	caller *v1alpha1.Agent
 	// agent is the name of the called Agent; NAMESPACE/NAME if it is in another namespace.
 	agent string
+	// mayCreate returns an error if the child must not be created.
+	mayCreate func(context.Context) error
 }
 
 // Call creates the child, or finds it if it exists. It returns the child's answer, or a *tool.Pending if there is no
@@ -71,6 +73,9 @@ func (s *subAgent) attempt(ctx context.Context, wanted *v1alpha1.Turn, c tool.Ca
 		if c.TurnUID != "" || slices.Contains(s.parent.Status.AwaitedTurns, wanted.Name) {
 			return s.endDeleted(ctx, wanted, c.TurnUID)
 		}
+	}
+	if err := s.mayCreate(ctx); err != nil {
+		return s.endRefused(ctx, wanted, err, unseen)
 	}
 	child := wanted.DeepCopy()
 	err := s.executor.Client.Create(ctx, child)
@@ -178,9 +183,9 @@ func isUnavailable(err error) bool {
 	return !failed && !pending
 }
 
-// endRefused ends a call whose Turn the API server refuses. An earlier request may have created the Turn after all,
-// because an API server may refuse a Turn, for example for a quota, before it checks whether the name exists. Other
-// errors are returned unchanged.
+// endRefused ends a call whose Turn must not be created, or is refused by the API server. An earlier request may have
+// created the Turn after all, because an API server may refuse a Turn, for example for a quota, before it checks
+// whether the name exists. Other errors are returned unchanged.
 func (s *subAgent) endRefused(ctx context.Context, wanted *v1alpha1.Turn, err error, unseen bool) (tool.Result, error) {
 	refusal := refusalOf(err)
 	if isUnavailable(refusal) {

@@ -36,7 +36,10 @@ func callHelper(ctx context.Context, e *Executor, parent *v1alpha1.Turn, change 
 	for _, f := range change {
 		f(&c)
 	}
-	return (&subAgent{executor: e, parent: parent, caller: &v1alpha1.Agent{}, agent: "helper"}).Call(ctx, c)
+	return (&subAgent{
+		executor: e, parent: parent, caller: &v1alpha1.Agent{}, agent: "helper",
+		mayCreate: func(context.Context) error { return nil },
+	}).Call(ctx, c)
 }
 
 // children returns all Turns except the calling one.
@@ -345,6 +348,67 @@ func TestRepeatedCall(t *testing.T) {
 			if creates != tc.creates {
 				t.Errorf("%d Turns were created, want %d: %s", creates, tc.creates, tc.reason)
 			}
+		})
+	}
+}
+
+// TestCallOfAnAgentThatWasReplaced checks that a call creates its Turn only if the Agent is the one that was approved,
+// even if the call is repeated. A Turn that exists is found all the same.
+func TestCallOfAnAgentThatWasReplaced(t *testing.T) {
+	helper := client.ObjectKey{Namespace: "helpdesk", Name: "helper"}
+	for name, tc := range map[string]struct {
+		reason  string
+		attempt int
+		// made is true if an earlier run has created the Turn. lost is true if this call creates it and sees no
+		// response; the Agent is replaced only then.
+		made, lost  bool
+		refused     bool
+		descendants *int
+	}{
+		"a new call":                             {"it would call another Agent", 1, false, false, true, new(0)},
+		"a repeated call without a Turn":         {"it would call another Agent now", 2, false, false, true, nil},
+		"a repeated call with a Turn":            {"the Turn is the approved one", 2, true, false, false, nil},
+		"a new call whose response did not come": {"its Turn exists", 1, false, true, false, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				agent := &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Namespace: helper.Namespace, Name: helper.Name, UID: "second"}}
+				if tc.lost {
+					agent.UID = "first"
+				}
+				e, _ := newExecutor(t, interceptor.Funcs{
+					Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+						err := c.Create(ctx, o, opts...)
+						if err == nil && tc.lost {
+							err = errors.Join(errors.New("connection lost"), c.Delete(ctx, agent))
+						}
+						return err
+					},
+				}, turnWith(), agent)
+				r := newRun(t, e)
+				if tc.made {
+					if _, err := callHelper(t.Context(), e, r.turn); !isPending(err) {
+						t.Fatal(err)
+					}
+				}
+				caller := r.toolbox(&v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Namespace: helper.Namespace}}).Caller(tool.Tool{
+					RequiresApproval: true, Source: tool.Source{Agent: helper.Name, UID: "first"},
+				})
+				got, err := caller.Call(t.Context(), tool.Call{
+					Step: 1, CallID: "call-1", Attempt: tc.attempt, Left: tool.Left{Time: time.Minute},
+					Arguments: json.RawMessage(`{"task": "Look it up.", "context": "It is blue."}`),
+				})
+				failure, failed := errors.AsType[*tool.Error](err)
+				if failed != tc.refused || failed && failure.Class != tool.Unavailable || !failed && !isPending(err) {
+					t.Errorf("error %v, want the call refused: %t: %s", err, tc.refused, tc.reason)
+				}
+				if made := children(t, e); (len(made) == 0) != tc.refused {
+					t.Errorf("%d Turns, want none only if the call is refused (%t): %s", len(made), tc.refused, tc.reason)
+				}
+				if diff := cmp.Diff(tc.descendants, got.Descendants); diff != "" {
+					t.Errorf("the number of Turns that the call may have created: -want +got:\n%s", diff)
+				}
+			})
 		})
 	}
 }

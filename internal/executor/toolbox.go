@@ -36,8 +36,8 @@ func (r *run) toolbox(agent *v1alpha1.Agent) *toolbox.Box {
 			}
 			return a, unusable(t, "Agent", name, err)
 		},
-		Call: func(name string) tool.Caller {
-			return &subAgent{executor: e, parent: t, caller: agent, agent: name}
+		Call: func(name string, mayCreate func(context.Context) error) tool.Caller {
+			return &subAgent{executor: e, parent: t, caller: agent, agent: name, mayCreate: mayCreate}
 		},
 	}
 	if t.Spec.Depth != nil {

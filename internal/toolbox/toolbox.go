@@ -46,8 +46,9 @@ type Box struct {
 	SubAgent func(ctx context.Context, name string) (*v1alpha1.Agent, error)
 	// Servers holds the connections to ToolServers.
 	Servers Servers
-	// Call returns the caller of a sub-agent.
-	Call func(agent string) tool.Caller
+	// Call returns the caller of a sub-agent. The caller must call mayCreate before it creates the Turn of a call. If
+	// mayCreate returns an error, the caller must not create the Turn, and the call fails with this error.
+	Call func(agent string, mayCreate func(context.Context) error) tool.Caller
 }
 
 // Offers returns what the Agent's tool entries offer now, in the order of the entries. If the tools of a server are

@@ -22,18 +22,15 @@ type toolCaller struct {
 	schemaHash    string
 }
 
-// Call calls the tool. If the tool requires approval, Call checks it once more, because much time may pass while the
-// intent is written to the journal. The call goes to the same object that was checked.
+// Call calls the tool. A tool that requires approval is checked once more, because much time may pass while the intent
+// is written to the journal. A sub-agent is checked only before its Turn is created. A sub-agent of another namespace
+// is then checked even if it requires no approval. The call of a ToolServer goes to the object that was checked. A
+// sub-agent is called by its name.
 func (r *toolCaller) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	if r.source.Agent != "" {
-		// A repeated call looks for the Turn that the first attempt created. So it causes nothing new, and needs no
-		// check.
-		if c.Attempt <= 1 {
-			if err := r.checkNewCall(ctx); err != nil {
-				return tool.Result{}, err
-			}
-		}
-		return r.box.Call(r.source.Agent).Call(ctx, c)
+		// A repeated call needs no check if it finds the Turn that an earlier attempt created, because it causes
+		// nothing new then. So the check is made by the code that creates the Turn.
+		return r.box.Call(r.source.Agent, r.checkNewCall).Call(ctx, c)
 	}
 	server, err := r.server(ctx)
 	if err == nil && r.needsApproval {
@@ -57,8 +54,8 @@ func (r *toolCaller) Check(ctx context.Context) error {
 	return r.checkServer(ctx, server)
 }
 
-// checkNewCall checks a call that creates the Turn of a sub-agent. An Agent of another namespace must still allow the
-// call. An Agent of the same namespace may be missing: the new Turn then waits for it.
+// checkNewCall is called just before a call creates the Turn of a sub-agent. An Agent of another namespace must still
+// allow the call. An Agent of the same namespace may be missing: the new Turn then waits for it.
 func (r *toolCaller) checkNewCall(ctx context.Context) error {
 	switch {
 	case r.needsApproval:

@@ -51,7 +51,15 @@ func (f *fakeCluster) box() *toolbox.Box {
 	}
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name, UID: f.uid} }
 	return &toolbox.Box{
-		Agent: agent, MaxDepth: 1, MaxDescendants: 1, Servers: f, Call: func(string) tool.Caller { return f },
+		Agent: agent, MaxDepth: 1, MaxDescendants: 1, Servers: f,
+		Call: func(_ string, mayCreate func(context.Context) error) tool.Caller {
+			return tool.CallerFunc(func(ctx context.Context, c tool.Call) (tool.Result, error) {
+				if err := mayCreate(ctx); err != nil {
+					return tool.Result{}, err
+				}
+				return f.Call(ctx, c)
+			})
+		},
 		Server: func(_ context.Context, name string) (*v1alpha1.ToolServer, error) {
 			return &v1alpha1.ToolServer{ObjectMeta: meta(name)}, nil
 		},
@@ -194,24 +202,31 @@ func TestEffectIsTheCurrentDeclaration(t *testing.T) {
 	}
 }
 
-// TestCallsOfAgentsOfOtherNamespaces checks that a new call needs the consent of the Agent's owner, and that a repeated
-// call does not: it finds the Turn that exists.
+// TestCallsOfAgentsOfOtherNamespaces checks that a call that creates a Turn needs the consent of the Agent's owner,
+// even if the call is repeated. A call that finds its Turn needs no consent.
 func TestCallsOfAgentsOfOtherNamespaces(t *testing.T) {
 	for name, tc := range map[string]struct {
 		agent   string
 		attempt int
+		found   bool
 		made    bool
 	}{
-		"a new call":      {"owner/helper", 1, false},
-		"a repeated call": {"owner/helper", 2, true},
-		"an Agent of the same namespace, which may be missing": {"helper", 1, true},
+		"a new call":                                           {"owner/helper", 1, false, false},
+		"a repeated call that finds its Turn":                  {"owner/helper", 2, true, true},
+		"a repeated call that creates its Turn":                {"owner/helper", 2, false, false},
+		"an Agent of the same namespace, which may be missing": {"helper", 1, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			called := ""
 			box := &toolbox.Box{
 				SubAgent: func(context.Context, string) (*v1alpha1.Agent, error) { return nil, errors.New("refused") },
-				Call: func(agent string) tool.Caller {
-					return tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) {
+				Call: func(agent string, mayCreate func(context.Context) error) tool.Caller {
+					return tool.CallerFunc(func(ctx context.Context, _ tool.Call) (tool.Result, error) {
+						if !tc.found {
+							if err := mayCreate(ctx); err != nil {
+								return tool.Result{}, err
+							}
+						}
 						called = agent
 						return tool.Result{}, nil
 					})

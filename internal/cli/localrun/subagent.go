@@ -2,6 +2,7 @@ package localrun
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -15,7 +16,9 @@ import (
 // toolbox returns the tools of the Agent of a Turn.
 func (j *localRun) toolbox(w *localTurn) *toolbox.Box {
 	box := w.Box(w.turn, j.servers)
-	box.Call = func(agent string) tool.Caller { return &subAgent{localRun: j, parent: w, agent: agent} }
+	box.Call = func(agent string, mayCreate func(context.Context) error) tool.Caller {
+		return &subAgent{localRun: j, parent: w, agent: agent, mayCreate: mayCreate}
+	}
 	return box
 }
 
@@ -24,6 +27,8 @@ type subAgent struct {
 	localRun *localRun
 	parent   *localTurn
 	agent    string
+	// mayCreate returns an error if the child must not be created.
+	mayCreate func(context.Context) error
 }
 
 // Call creates or finds the child Turn. It returns the child's answer, or a *tool.Pending if the child has not ended.
@@ -34,7 +39,10 @@ func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	}
 	s.localRun.traces.Of(s.parent.turn).AnnotateChild(t, c.Step, c.CallID)
 	child, err := s.child(ctx, t)
+	refusal, refused := errors.AsType[*tool.Error](err)
 	switch {
+	case refused:
+		return tool.Result{}, refusal
 	case err != nil:
 		return tool.Result{}, &tool.Error{Class: tool.Unavailable, Message: "the sub-agent cannot run: " + err.Error(), Err: err}
 	case child.result == nil:
@@ -54,6 +62,11 @@ func (s *subAgent) child(ctx context.Context, t *v1alpha1.Turn) (*localTurn, err
 	before, err := s.localRun.store.earlierRuns(ctx, string(t.UID))
 	if err != nil {
 		return nil, err
+	}
+	if before.last.Seq == 0 { // no earlier run has created the child
+		if err := s.mayCreate(ctx); err != nil {
+			return nil, err
+		}
 	}
 	member := s.parent.Member(s.agent)
 	if member == nil {
