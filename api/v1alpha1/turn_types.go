@@ -114,7 +114,9 @@ const (
 // +  && !has(self.attachments) && !has(self.parameters) && !has(self.shaping) && !has(self.guardrails) && !has(self.promptMode)
 // +  && !has(self.model) && !has(self.output) && !has(self.topK) && !has(self.depth)
 // +  && (!has(self.execution) || self.execution == 'Run'))",
-// + message="undo must not be combined with fields for a model: a Turn with undo asks no model",fieldPath=".undo"
+// + message="undo must not be combined with sessionRef, history, context, attachments, parameters, shaping, guardrails, promptMode,
+// +  model, output, topK, depth or execution: PrepareOnly, because a Turn with undo asks no model: remove these fields",
+// + fieldPath=".undo"
 // +kubebuilder:validation:XValidation:rule="!has(self.undo) || !has(self.onJournalLoss) || self.onJournalLoss == 'Interrupt'",
 // + message="onJournalLoss must be Interrupt with undo: a compensation must not run twice",fieldPath=".onJournalLoss"
 // +kubebuilder:validation:XValidation:rule="has(self.requestedBy) == has(oldSelf.requestedBy)",

@@ -79,7 +79,8 @@ func (r *toolCaller) agent(ctx context.Context) (*v1alpha1.Agent, error) {
 	agent, err := r.box.SubAgent(ctx, r.source.Agent)
 	if err != nil {
 		return nil, &tool.Error{
-			Class: tool.Unavailable, Message: fmt.Sprintf("agent %q no longer exists, or may no longer be used", r.source.Agent), Err: err,
+			Class: tool.Unavailable, Err: err,
+			Message: fmt.Sprintf("agent %q could not be read, no longer exists, or may no longer be used", r.source.Agent),
 		}
 	}
 	return agent, nil
@@ -94,7 +95,7 @@ func (r *toolCaller) checkServer(ctx context.Context, server *v1alpha1.ToolServe
 		return &tool.Error{
 			Class: tool.Unavailable, Err: err,
 			Message: fmt.Sprintf("the call was not made, because tool server %q could not confirm that the tool has not "+
-				"changed since its approval", r.source.Server),
+				"changed since this turn began", r.source.Server),
 		}
 	}
 	for _, t := range tools {
@@ -116,8 +117,8 @@ func (r *toolCaller) server(ctx context.Context) (*v1alpha1.ToolServer, error) {
 	server, err := r.box.Server(ctx, r.source.Server)
 	if err != nil {
 		return nil, &tool.Error{
-			Class:   tool.Unavailable,
-			Message: fmt.Sprintf("tool server %q no longer exists, or may no longer be used", r.source.Server), Err: err,
+			Class: tool.Unavailable, Err: err,
+			Message: fmt.Sprintf("tool server %q could not be read, no longer exists, or may no longer be used", r.source.Server),
 		}
 	}
 	return server, nil

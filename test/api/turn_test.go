@@ -25,6 +25,10 @@ func foreignAgentPatch(fields string) string {
 // oneRequest is the error for a Turn without a request, or with several requests.
 const oneRequest = "exactly one of message, messageFrom and undo must be given"
 
+// undoAlone is the error for a Turn with undo and with a field for its request to a model.
+const undoAlone = "must not be combined with sessionRef, history, context, attachments, parameters, shaping, guardrails, promptMode, " +
+	"model, output, topK, depth or execution: PrepareOnly, because a Turn with undo asks no model: remove these fields"
+
 // numbered returns n items of a YAML list, each made from the format with its number.
 func numbered(n int, format string) string {
 	items := make([]string, n)
@@ -64,7 +68,7 @@ var _ = Describe("Turn", func() {
 		Entry("a Turn that is created as cancelled", `spec: {desiredState: Cancelled}`),
 	)
 
-	DescribeTable("accepts hostile Unicode in text, since the engine fences and escapes it",
+	DescribeTable("accepts hostile Unicode in a message, which is stored unchanged",
 		func(ctx SpecContext, message, want string) {
 			Expect(accepted(ctx, turnBase, messagePatch(message))).To(HaveKeyWithValue("message", want), "it must be stored unchanged")
 		},
@@ -92,8 +96,8 @@ var _ = Describe("Turn", func() {
 			"agentRef.namespace must be absent: only Capstan creates Turns of Agents of other namespaces, for calls of sub-agents"),
 		Entry("an agent of another namespace at depth 0", `spec: {agentRef: {namespace: other}, depth: 0}`, "spec.agentRef",
 			"agentRef.namespace must be absent"),
-		Entry("an agent of another namespace that is no label", `spec: {agentRef: {namespace: a.b}, depth: 1}`, "spec.agentRef.namespace",
-			"namespace must be a lower-case DNS label"),
+		Entry("an agent of a namespace whose name is not a DNS label", `spec: {agentRef: {namespace: a.b}, depth: 1}`,
+			"spec.agentRef.namespace", "namespace must be a lower-case DNS label"),
 		Entry("a Session for an agent of another namespace", foreignAgentPatch(`sessionRef: {name: a}`),
 			"spec.agentRef", "agentRef.namespace must be absent"),
 		Entry("a history for an agent of another namespace", foreignAgentPatch(`history: [{role: User, content: x}]`),
@@ -139,11 +143,11 @@ var _ = Describe("Turn", func() {
 		Entry("undo of too many calls", `spec: {message: null, undo: {turnUID: a, calls: [`+numbered(101, "c%d")+`]}}`,
 			"spec.undo.calls", "must have at most 100 items"),
 		Entry("undo in a Session", `spec: {message: null, undo: {turnUID: a}, sessionRef: {name: s}}`, "spec.undo",
-			"must not be combined with fields for a model"),
+			undoAlone),
 		Entry("undo that prepares only", `spec: {message: null, undo: {turnUID: a}, execution: PrepareOnly}`, "spec.undo",
-			"must not be combined with fields for a model"),
+			undoAlone),
 		Entry("undo with an output", `spec: {message: null, undo: {turnUID: a}, output: {schema: {}}}`, "spec.undo",
-			"must not be combined with fields for a model"),
+			undoAlone),
 		Entry("undo that starts over", `spec: {message: null, undo: {turnUID: a}, onJournalLoss: Rerun}`, "spec.onJournalLoss",
 			"must be Interrupt with undo"),
 		Entry("an empty message", messagePatch(``), "spec.message", "message must not be blank"),
@@ -199,7 +203,7 @@ var _ = Describe("Turn", func() {
 			"spec.ttlSecondsAfterFinished", "less than or equal to 31536000"),
 		Entry("empty limits", `spec: {limits: {}}`, "spec.limits", "at least 1 properties"),
 		Entry("an unknown field", `spec: {mesage: x}`, "spec.mesage", "unknown field"),
-		Entry("an unknown label field", `metadata: {lables: {a: b}}`, "metadata.lables", "unknown field"),
+		Entry("an unknown field of metadata", `metadata: {lables: {a: b}}`, "metadata.lables", "unknown field"),
 		Entry("an invalid label", `metadata: {labels: {"a b": c}}`, "metadata.labels", "name part must consist of"),
 	)
 })

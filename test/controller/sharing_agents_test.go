@@ -178,7 +178,8 @@ var _ = Describe("A sub-agent of another namespace", func() {
 		release()
 		t := l.team.awaitState(ctx, "parent", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"helper Failed"}))
-		Expect(l.team.lastMessage()).To(ContainSubstring(`agent "` + l.shared() + `" no longer exists, or may no longer be used`))
+		Expect(l.team.lastMessage()).To(ContainSubstring(
+			`agent "` + l.shared() + `" could not be read, no longer exists, or may no longer be used`))
 		var turns v1alpha1.TurnList
 		Expect(apiClient.List(ctx, &turns, client.InNamespace(l.team.namespace))).To(Succeed())
 		Expect(turns.Items).To(HaveLen(1), "the call created no Turn")

@@ -217,6 +217,7 @@ var _ = Describe("A ToolServer of another namespace", func() {
 		release()
 		t = team.awaitState(ctx, "call-2", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"look Failed"}))
-		Expect(team.lastMessage()).To(ContainSubstring(`tool server "` + shared + `" no longer exists, or may no longer be used`))
+		Expect(team.lastMessage()).To(ContainSubstring(
+			`tool server "` + shared + `" could not be read, no longer exists, or may no longer be used`))
 	}, SpecTimeout(2*patience))
 })
