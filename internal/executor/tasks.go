@@ -119,7 +119,8 @@ func (p *Tasks) start(ctx context.Context, e *Executor) (wait func()) {
 	return all.Wait
 }
 
-// dispatch claims tasks while slots are free. Namespaces take turns, and none has more than half of the slots.
+// dispatch claims tasks while slots are free. Namespaces take turns, and none has more than half of the slots, rounded
+// up.
 func (p *Tasks) dispatch(ctx context.Context, e *Executor, all *sync.WaitGroup) {
 	slots := make(chan struct{}, p.Slots)
 	for after := ""; ; {

@@ -17,8 +17,8 @@ type Learner interface {
 // MaxObservation is the maximum size of an observation, in bytes of JSON.
 const MaxObservation = 8 << 10
 
-// Observation describes how a Turn was answered. It has no text of the conversation. Stores keep observations until the
-// Turn or its Session is deleted.
+// Observation describes how a Turn was answered. It has no text of the conversation. Stores keep an observation until
+// the Turn or its Session is deleted, or until all memories of the Turn, its Session or its requester are deleted.
 type Observation struct {
 	TurnUID    string `json:"turnUID"`
 	Namespace  string `json:"namespace"`
