@@ -65,7 +65,7 @@ func newBacktest(env terminal.Environment) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.Run(cmd.Context()) },
 	}
 	addSourceOfTurns(cmd, &o.Source)
-	addStateFlags(cmd, &o.Flags)
+	addReplayFlags(cmd, &o.Flags)
 	f := cmd.Flags()
 	f.StringVar(&o.Agent, "agent", "", "Agent whose Turns are prepared again, as NAME, or as NAMESPACE/NAME for a shared "+
 		"Agent of another namespace; required")

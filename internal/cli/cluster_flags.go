@@ -58,7 +58,7 @@ func addJournalFlags(cmd *cobra.Command, j *journals.Source, artifact *string) {
 func addTurnFlags(cmd *cobra.Command, j *journals.Source) {
 	f := cmd.Flags()
 	f.StringVarP(&j.Namespace, "namespace", "n", "",
-		"namespace of the Turn; default: the namespace of the kubeconfig's context, or else default")
+		"namespace of the Turn; default: the namespace of the kubeconfig's context, or default if no kubeconfig is read")
 	f.StringVar(&j.DataDir, "data-dir", "", "read a journal that capstan run keeps in this directory, instead of one in a cluster")
 	f.StringVar(&j.UID, "uid", "", "with --data-dir: UID of the Turn if several have the same name; default: the newest")
 	addClusterFlags(f, &j.Cluster)

@@ -45,7 +45,7 @@ func newFeedback(env terminal.Environment) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.Namespace, "namespace", "n", "",
-		"namespace of the Turn; default: the namespace of the kubeconfig's context, or else default")
+		"namespace of the Turn; default: the namespace of the kubeconfig's context, or default if no kubeconfig is read")
 	f.StringVar(&o.Score, "score", "", "score from 0 (bad) to 1 (good), with at most four digits after the point")
 	f.StringVar(&o.DataDir, "data-dir", "", "score a Turn that capstan run keeps in this directory, instead of one in a cluster")
 	f.StringVar(&o.Comment, "comment", "", "comment of at most 2048 bytes")

@@ -129,7 +129,7 @@ func oneMemory(_ *cobra.Command, args []string) error {
 func addMemoryFlags(cmd *cobra.Command, m *records.Memories, prints bool) {
 	f := cmd.Flags()
 	f.StringVarP(&m.Namespace, "namespace", "n", "",
-		"namespace of the Turns; default: the namespace of the kubeconfig's context, or else default")
+		"namespace of the Turns; default: the namespace of the kubeconfig's context, or default if no kubeconfig is read")
 	f.StringVar(&m.DataDir, "data-dir", "", "use the memories that capstan run keeps in this directory, instead of those of a cluster")
 	addClusterFlags(f, &m.Cluster)
 	cobra.CheckErr(cmd.MarkFlagDirname("data-dir"))

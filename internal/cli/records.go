@@ -173,7 +173,7 @@ func newDeleteRecords(env terminal.Environment) *cobra.Command {
 func addSelectorFlags(cmd *cobra.Command, o *records.Options) {
 	f := cmd.Flags()
 	f.StringVarP(&o.Namespace, "namespace", "n", "",
-		"namespace of the Turns; default: the namespace of the kubeconfig's context, or else default")
+		"namespace of the Turns; default: the namespace of the kubeconfig's context, or default if no kubeconfig is read")
 	f.StringVar(&o.Session, "session", "", "name of the Session of the Turns; default: any")
 	f.StringVar(&o.Requester, "requester", "", "user who asked for the Turns; default: any")
 	for _, flag := range []string{"namespace", "session", "requester"} {

@@ -12,13 +12,14 @@ import (
 const replayHelp = `replay prepares a recorded Turn again with other manifests, asks the model, and shows what changes: the prompt,
 the answer, the tokens and the cost.
 
-replay never calls a tool. A call of the model is answered from the journal if the recorded Turn made the same
-call: the same tool with the same arguments. Any other call is not made: the model is told so, and replay lists it.
+replay never calls a tool. A tool call that the model requests is answered from the journal if the recorded Turn
+made the same call: the same tool with the same arguments. Any other call is not made: the model is told so, and
+replay lists it.
 
 The request, the time, the history, the facts and the tools stay as they were recorded. -f names the manifests with
 the change, for example one PromptProfile. --manifests names the other manifests. To ask a model, replay needs the
-Agent, its ModelProviders and their Secrets; with --prompt-only it needs none of them. An Agent that is not in the
-manifests stays as it was recorded.
+Agent, its ModelProviders and their Secrets. With --prompt-only it needs only a PromptProfile: if the Agent is not in
+the manifests, the recorded one is used.
 
 The journal is that of a Turn in a cluster or, with --data-dir, of capstan run. In a cluster, replay requires the
 permissions of capstan logs. replay writes nothing to the journal or to the cluster.
@@ -53,7 +54,7 @@ func newReplay(env terminal.Environment) *cobra.Command {
 	}
 	addSourceOfTurns(cmd, &o.Source)
 	cmd.ValidArgsFunction = completeTurns(o.Source.TurnNames)
-	addStateFlags(cmd, &o.Flags)
+	addReplayFlags(cmd, &o.Flags)
 	f := cmd.Flags()
 	f.StringVar(&o.Source.UID, "uid", "", "with --data-dir: UID of the Turn if several have the same name; default: the newest")
 	f.BoolVar(&o.PromptOnly, "prompt-only", false, "compare only the prompts, and ask no model")
@@ -68,7 +69,8 @@ func newReplay(env terminal.Environment) *cobra.Command {
 func addSourceOfTurns(cmd *cobra.Command, j *journals.Source) {
 	f := cmd.Flags()
 	f.StringVarP(&j.Namespace, "namespace", "n", "",
-		"namespace of the Turn, and of objects that do not name one; default: the namespace of the kubeconfig's context, or else default")
+		"namespace of the Turn, and of objects that do not name one; default: the namespace of the kubeconfig's context, "+
+			"or default if no kubeconfig is read")
 	f.StringVar(&j.DataDir, "data-dir", "", "read journals that capstan run keeps in this directory, instead of those in a cluster")
 	addClusterFlags(f, &j.Cluster)
 	cobra.CheckErr(cmd.MarkFlagDirname("data-dir"))
@@ -78,8 +80,9 @@ func addSourceOfTurns(cmd *cobra.Command, j *journals.Source) {
 	}
 }
 
-// addStateFlags adds the flags that specify the changed manifests, for commands that replay Turns.
-func addStateFlags(cmd *cobra.Command, s *replay.Flags) {
+// addReplayFlags adds the flags that say with which manifests, profile, model, Secrets and skills Turns are prepared
+// again.
+func addReplayFlags(cmd *cobra.Command, s *replay.Flags) {
 	f := cmd.Flags()
 	f.StringArrayVarP(&s.Files, "filename", "f", nil, "`PATH` of a file or directory of the changed manifests, or -; may be repeated")
 	f.StringArrayVarP(&s.Manifests, "manifests", "m", nil,

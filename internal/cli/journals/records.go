@@ -16,7 +16,7 @@ import (
 )
 
 // WithServer calls do with a client of a read API of the cluster, and with the namespace. If the given namespace is
-// empty, do receives the namespace of the kubeconfig's context.
+// empty, do receives the namespace of the kubeconfig's context, or default with a server and a token.
 func (c *ClusterFlags) WithServer(
 	ctx context.Context, env terminal.Environment, namespace string, do func(client *readapi.Client, namespace string) error,
 ) error {

@@ -23,7 +23,8 @@ import (
 // Source holds the flags that specify where the journal of a Turn is.
 type Source struct {
 	Env terminal.Environment
-	// Namespace is the namespace of the Turn. If it is empty, the default namespace is used.
+	// Namespace is the namespace of the Turn. If it is empty, it is the namespace of the kubeconfig's context, or
+	// default with DataDir, or with a server and a token.
 	Namespace string
 	// DataDir is a directory of capstan run, or empty to read from a cluster. UID selects one of several Turns of the
 	// same name in that directory.

@@ -39,8 +39,8 @@ const (
 // Options select records, and specify where they are.
 type Options struct {
 	Env terminal.Environment
-	// Namespace is the namespace of the Turns. If it is empty, the default namespace is used. AllNamespaces selects the
-	// Turns of all namespaces.
+	// Namespace is the namespace of the Turns. If it is empty, it is the namespace of the kubeconfig's context, or
+	// default with DataDir, or with a server and a token. AllNamespaces selects the Turns of all namespaces.
 	Namespace     string
 	AllNamespaces bool
 	// Agent, Session and Requester select Turns by their fields. An empty field selects any value.
@@ -112,7 +112,7 @@ func (o *Options) query(namespace string) (store.RecordQuery, error) {
 }
 
 // local calls do with the records of --data-dir.
-func (o *Options) local(ctx context.Context, do func(page pages, q store.RecordQuery) error) (err error) {
+func (o *Options) local(ctx context.Context, do func(read recordReader, q store.RecordQuery) error) (err error) {
 	q, err := o.query(cmp.Or(o.Namespace, "default"))
 	if err != nil {
 		return err
@@ -131,12 +131,12 @@ func (d *Decisions) Run(ctx context.Context) error {
 		return exit.WithCode(exit.Usage, fmt.Errorf("--limit is %d: it must be at least 0", d.Limit))
 	}
 	if d.DataDir != "" {
-		return d.local(ctx, func(page pages, q store.RecordQuery) error {
+		return d.local(ctx, func(read recordReader, q store.RecordQuery) error {
 			return d.print(q, func(q store.RecordQuery) (readapi.RecordPage, error) {
-				all, err := page(q)
+				all, err := read(q)
 				next := ""
 				if len(all) == q.Limit {
-					next = "more"
+					next = "more" // any text: print only checks that it is not empty
 				}
 				return readapi.RecordPage{Records: all, Next: next}, err
 			})
@@ -238,8 +238,8 @@ func (u *Usage) Run(ctx context.Context) error {
 		return exit.WithCode(exit.Usage, fmt.Errorf("--by: %w", err))
 	}
 	if u.DataDir != "" {
-		return u.local(ctx, func(page pages, q store.RecordQuery) error {
-			sum, err := readapi.UsageOf(ctx, page, q, by)
+		return u.local(ctx, func(read recordReader, q store.RecordQuery) error {
+			sum, err := readapi.UsageOf(ctx, read, q, by)
 			if err != nil {
 				return failed(err)
 			}
@@ -263,16 +263,16 @@ func (u *Usage) Run(ctx context.Context) error {
 	})
 }
 
-// pages adapts a function to the interface of a store.
-type pages func(store.RecordQuery) ([]turnrecord.Record, error)
+// recordReader implements readapi.UsageRecords with a function that reads one page.
+type recordReader func(store.RecordQuery) ([]turnrecord.Record, error)
 
 // Records returns a page of records.
-func (p pages) Records(_ context.Context, q store.RecordQuery) ([]turnrecord.Record, error) {
-	return p(q)
+func (r recordReader) Records(_ context.Context, q store.RecordQuery) ([]turnrecord.Record, error) {
+	return r(q)
 }
 
 // DeletedUntil returns the zero time, because a directory keeps all records.
-func (pages) DeletedUntil(context.Context, string) (time.Time, error) { return time.Time{}, nil }
+func (recordReader) DeletedUntil(context.Context, string) (time.Time, error) { return time.Time{}, nil }
 
 // print prints usage in the format of the options.
 func (u *Usage) print(page readapi.UsagePage) error {
@@ -301,7 +301,8 @@ func (u *Usage) print(page readapi.UsagePage) error {
 }
 
 // printCSV prints one line for each group and currency. If a group has several lines, the figures that do not depend on
-// the currency are only in its first line, so that the sum of a column is correct. A cost that is not known is empty.
+// the currency are in its first line, and 0 in its further lines, so that the sum of a column is correct. If no part of
+// the cost is known, the cost is empty.
 func (u *Usage) printCSV(by []usage.Dimension, groups []usage.Group) error {
 	var b strings.Builder
 	w := csv.NewWriter(&b)
@@ -357,7 +358,7 @@ func withDashes(values []string) []string {
 	return out
 }
 
-// Run deletes the records of a cluster that the options select, and prints their number.
+// Run deletes the records of a cluster that the namespace, Turn, Session and requester select, and prints their number.
 func (d *Delete) Run(ctx context.Context) error {
 	if d.Turn == "" && d.Session == "" && d.Requester == "" {
 		return exit.WithCode(exit.Usage, errors.New("specify a Turn, or set --session or --requester"))
@@ -396,7 +397,7 @@ func (o *Options) printDone(text string, object any) error {
 	return o.Env.Print(text)
 }
 
-// failed returns an error with exit.Failed about a request for records.
+// failed explains the error of a request for records, and gives it the code exit.Failed.
 func failed(err error) error {
 	return exit.WithCode(exit.Failed, journals.ExplainRecords(err))
 }

@@ -1,5 +1,5 @@
-// Package replay prepares recorded Turns again with other objects, and replays them: the calls of the model are
-// answered from the journal, and no tool is called.
+// Package replay prepares recorded Turns again with other objects, and replays them: the tool calls that the model
+// requests are answered from the journal, and no tool is called.
 package replay
 
 import (
