@@ -134,7 +134,7 @@ bench: assets postgres bench-prepare ## Measure how fast and with how much memor
 	@KUBEBUILDER_ASSETS="$(ASSETS)" CAPSTAN_POSTGRES_BIN="$(POSTGRES_BIN)" bin/bench --manager bin/manager $(ARGS)
 
 .PHONY: chaos
-chaos: assets ## Run the kill test: kill managers at any moment, stop servers, and check that nothing is done twice. ARGS='--seed 1' repeats a run with this random seed.
+chaos: assets ## Run the kill test: kill managers at any moment, stop servers, and check that nothing is done twice. ARGS='--seed 1' uses the kills and plans of the run with this seed again.
 	@CGO_ENABLED=0 go build -trimpath -o bin/chaos ./hack/chaos
 	@CGO_ENABLED=0 go build -trimpath -o bin/chaos-manager ./hack/chaos/manager
 	@KUBEBUILDER_ASSETS="$(ASSETS)" CAPSTAN_POSTGRES_BIN="$$(bash hack/postgres/get.sh)" exec bin/chaos $(ARGS)

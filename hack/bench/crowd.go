@@ -57,7 +57,8 @@ func (b *bench) measureCrowd(ctx context.Context, small member) (_ *CrowdReport,
 	return r, errors.Join(errs...)
 }
 
-// runCrowd creates the Turns of all namespaces and waits until they have ended. The Turns must use the model b.model.
+// runCrowd creates the Turns of all namespaces and waits until they have ended. The Agents of the namespaces must use
+// the model server b.model, because the report counts its requests.
 func (b *bench) runCrowd(ctx context.Context, tenants []string, group *controlGroup, k *keeper) (*CrowdReport, error) {
 	if err := b.waitForAgents(ctx, len(tenants)); err != nil {
 		return nil, err
@@ -105,7 +106,8 @@ func (b *bench) runCrowd(ctx context.Context, tenants []string, group *controlGr
 	return r, err
 }
 
-// waitForAgents waits until this number of Agents is ready. It ignores the Agents of the other phases.
+// waitForAgents waits until this number of Agents is ready. It counts the Agents of all namespaces but bench, which has
+// the Agents of most other phases.
 func (b *bench) waitForAgents(ctx context.Context, want int) error {
 	ready := 0
 	err := wait.PollUntilContextTimeout(ctx, b.settle, agentsTimeout, true, func(ctx context.Context) (bool, error) {

@@ -23,6 +23,8 @@ import (
 
 const (
 	victimNamespace = "victim"
+	// victimName is the name of the Agent, the PromptProfile, the ModelProvider and the ToolServer of the steady Turns.
+	victimName = "victim"
 	// newcomerInterval is the time between two Turns of the victim whose Agent, ModelProvider and ToolServer are new.
 	newcomerInterval = time.Second
 
@@ -57,11 +59,13 @@ type VictimLoad struct {
 	Turns int `json:"turns"`
 	// Seconds is the time from the first creation to the last end.
 	Seconds float64 `json:"seconds"`
-	// Latency is the time from a Turn's creation to its end, as a client sees them.
+	// Latency is the time from the creation of a steady Turn to its end, as a client sees it; for an unfinished Turn,
+	// the time so far.
 	Latency Percentiles `json:"latencyMilliseconds"`
 	// Newcomer is the latency of Turns whose Agent, ModelProvider and ToolServer were created together with them.
 	Newcomer Percentiles `json:"newcomerLatencyMilliseconds"`
-	// Bound is the time from a Turn's creation until it was bound, for all Turns. It shows where time is lost.
+	// Bound is the time from a Turn's creation until it was bound, for all Turns; for a Turn that was never bound, the
+	// time so far. It shows where time is lost.
 	Bound Percentiles `json:"boundMilliseconds"`
 	// TurnsPerSecond is the rate of Turns that succeeded.
 	TurnsPerSecond float64 `json:"turnsPerSecond"`
@@ -80,7 +84,7 @@ type victimOutcome struct {
 	failed   string        // the reason; empty for a Turn that succeeded
 }
 
-// watch records the ends of Turns until the context ends.
+// watch records the bindings, states and ends of Turns until the context ends.
 func (v *victim) watch(ctx context.Context) error {
 	list := cache.NewListWatchFromClient(v.turns, "turns", victimNamespace, fields.Everything())
 	_, err := watchtools.UntilWithSync(ctx, list, &v1alpha1.Turn{}, nil, func(event watch.Event) (bool, error) {
@@ -176,7 +180,7 @@ func (v *victim) runTurn(ctx context.Context, name string, newcomer bool) victim
 		}
 		return o
 	}
-	agent := victimNamespace
+	agent := victimName
 	var objects []client.Object
 	if newcomer {
 		agent = name
@@ -243,7 +247,7 @@ func victimObjects(name, modelURL, toolsURL string) []client.Object {
 			Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: toolsURL},
 		}},
 		&v1alpha1.Agent{ObjectMeta: own, Spec: v1alpha1.AgentSpec{
-			PromptProfileRef: v1alpha1.SharedReference{Name: victimNamespace},
+			PromptProfileRef: v1alpha1.SharedReference{Name: victimName},
 			Models:           []v1alpha1.ModelReference{{ProviderRef: reference, Model: modelName}},
 			Tools:            []v1alpha1.AgentTool{{ServerRef: &reference}},
 		}},
@@ -260,7 +264,7 @@ func newVictimTurn(name, agent string) *v1alpha1.Turn {
 // createVictim creates the victim's namespace and the objects of its steady Turns.
 func (v *victim) createVictim(ctx context.Context) error {
 	all := slices.Concat([]client.Object{newNamespace(victimNamespace), newProfile(victimNamespace)},
-		victimObjects(victimNamespace, v.modelURL, v.toolsURL))
+		victimObjects(victimName, v.modelURL, v.toolsURL))
 	for _, object := range all {
 		if err := v.api.Create(ctx, object); err != nil {
 			return fmt.Errorf("failed to create %T %q: %w", object, object.GetName(), err)
@@ -273,7 +277,7 @@ func (v *victim) createVictim(ctx context.Context) error {
 func (v *victim) clean(ctx context.Context) error {
 	var errs []error
 	all := client.InNamespace(victimNamespace)
-	others := client.MatchingFieldsSelector{Selector: fields.OneTermNotEqualSelector("metadata.name", victimNamespace)}
+	others := client.MatchingFieldsSelector{Selector: fields.OneTermNotEqualSelector("metadata.name", victimName)}
 	errs = append(errs, deleteMany(ctx, func(ctx context.Context) error { return v.api.DeleteAllOf(ctx, &v1alpha1.Turn{}, all) }))
 	for _, kind := range []client.Object{&v1alpha1.Agent{}, &v1alpha1.ToolServer{}, &v1alpha1.ModelProvider{}} {
 		errs = append(errs, v.api.DeleteAllOf(ctx, kind, all, others))

@@ -19,7 +19,7 @@ func (c *checker) checkUnknownOutcomesShown(t *v1alpha1.Turn, h *history) {
 			for _, id := range a.Unknown {
 				// If an identical call was refused, its result also mentions the unknown outcome, which is not the
 				// outcome of the refused call.
-				if !h.refusedForTwin(id) && (h.asks(id) || !c.unknownInSession(t, id)) {
+				if !h.refusedForTwin(id) && (h.anyReplyHas(id) || !c.unknownInSession(t, id)) {
 					shown[id] = true
 				}
 			}

@@ -183,7 +183,7 @@ func TestBrokenGuaranteesOfCallsAreReported(t *testing.T) {
 		},
 		"SummaryUsedTwice": {"a summary that replaces messages twice", add(32, 4, func(s *scribe) {
 			s.write(journal.Compacted, loop.Compaction{})
-		}), wholeJournals, "2 times, by 1 summaries"},
+		}), wholeJournals, "is replacement 2 of older messages, but there are only 1 summaries"},
 		"Miscounts": {
 			"a status without the compaction",
 			func(e *evidence) { e.Turns[0].Turn.Status.Steps.Compactions = 0 }, everyTurnFinished, "its status counts",

@@ -312,9 +312,9 @@ func TestEachBrokenGuaranteeIsReported(t *testing.T) {
 			func(e *evidence) { e.Called[uid+"/3/x"] = called{Tool: "count", Times: 1} }, calledOnce, "which no journal has",
 		},
 		"NotInReply": {
-			"a call that no reply contains",
+			"a call that the newest reply does not contain",
 			func(e *evidence) { rewrite(e, insert(14, 3, func(s *scribe) { s.intend(2, "x", "count", 1) })) }, calledOnce,
-			"no reply contains it",
+			"the newest reply does not contain it",
 		},
 		"IntendedTwice": {"a call that was intended once more", func(
 			e *evidence,
@@ -323,7 +323,7 @@ func TestEachBrokenGuaranteeIsReported(t *testing.T) {
 		}, calledOnce, "was intended again"},
 		"Harmless": {"a destructive call that is recorded as idempotent", func(e *evidence) {
 			e.Turns[0].Entries[12].Payload = []byte(strings.Replace(string(e.Turns[0].Entries[12].Payload), "Destructive", "Idempotent", 1))
-		}, calledOnce, "has the recorded effect Idempotent"},
+		}, calledOnce, "has the recorded effect Idempotent, which makes it repeatable: true, want false"},
 		"EndedTwice": {"a call with two outcomes", func(e *evidence) {
 			rewrite(e, insert(14, 3, func(s *scribe) { s.finish(2, "c", "count", loop.Unknown) }))
 		}, calledOnce, "has two outcomes"},
@@ -362,7 +362,9 @@ func TestEachBrokenGuaranteeIsReported(t *testing.T) {
 		},
 		"Overcautious": {
 			"an unknown outcome of a call that nothing interrupted",
-			func(e *evidence) { e.Turns[0].Entries[13].Payload = unknownC() }, knownOutcomes, "no kill has interrupted it",
+			func(e *evidence) { e.Turns[0].Entries[13].Payload = unknownC() }, knownOutcomes,
+			"is recorded as unknown, but the call was not intended, was not cut off, may be repeated, or has another class: " +
+				"outcome_unknown",
 		},
 		"NeverCalled": {
 			"a result of a call that never arrived", func(e *evidence) { delete(e.Called, uid+"/2/c") },

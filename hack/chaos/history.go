@@ -133,7 +133,7 @@ func (h *history) read(e journal.Entry) error {
 	case journal.Compacted:
 		h.compacted(e)
 	case journal.ApprovalRequested:
-		return decoded(e, h.asked)
+		return decoded(e, h.approvalRequested)
 	case journal.ApprovalDecided:
 		return decoded(e, h.decided)
 	case journal.ToolIntended:

@@ -10,11 +10,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// compacted checks that each paid summary replaces messages once.
+// compacted checks that messages are not replaced more often than summaries were paid for.
 func (h *history) compacted(e journal.Entry) {
 	h.checkIdle(e, "older messages are replaced")
 	if h.compactions++; h.compactions > len(h.asides) {
-		h.wrong(wholeJournals, "entry %d replaces older messages %d times, by %d summaries", e.Seq, h.compactions, len(h.asides))
+		h.wrong(wholeJournals, "entry %d is replacement %d of older messages, but there are only %d summaries", e.Seq, h.compactions,
+			len(h.asides))
 	}
 }
 
@@ -28,7 +29,7 @@ func (h *history) approvalOf(step int, callID string) *approval {
 	return nil
 }
 
-func (h *history) asked(e journal.Entry, a loop.Approval) {
+func (h *history) approvalRequested(e journal.Entry, a loop.Approval) {
 	what := fmt.Sprintf("the approval of call %q of %s in step %d", a.CallID, a.Name, a.Step)
 	h.checkIdle(e, what+" was requested")
 	if h.approvalOf(a.Step, a.CallID) != nil {
@@ -45,7 +46,7 @@ func (h *history) decided(_ journal.Entry, d loop.Decision) {
 		h.wrong(approvedOnly, "call %q of step %d was decided without a request for approval", d.CallID, d.Step)
 	case a.decision != nil:
 		h.wrong(approvedOnly, "call %q of step %d was decided twice", d.CallID, d.Step)
-	case d.Expired:
+	case d.Expired: // the approver decides long before an approval expires
 		h.wrong(approvedOnly, "the approval of call %q of step %d has expired", d.CallID, d.Step)
 		a.decision = &d
 	default:
@@ -69,7 +70,8 @@ func (h *history) intended(e journal.Entry, i loop.Intent) {
 		h.checkIdle(e, what)
 	}
 	if i.Effect.Repeatable() != made.repeatable() {
-		h.wrong(calledOnce, "%s has the recorded effect %s", what, i.Effect)
+		h.wrong(calledOnce, "%s has the recorded effect %s, which makes it repeatable: %t, want %t", what, i.Effect,
+			i.Effect.Repeatable(), made.repeatable())
 	}
 	if before := h.intentOf(i.Step, i.CallID); before != nil {
 		switch {
@@ -79,8 +81,8 @@ func (h *history) intended(e journal.Entry, i loop.Intent) {
 			h.wrong(calledOnce, "%s was intended again although it had ended", what)
 		}
 	}
-	if !h.askedFor(i) {
-		h.wrong(calledOnce, "%s was intended, but no reply contains it", what)
+	if !h.newestReplyHas(i) {
+		h.wrong(calledOnce, "%s was intended, but the newest reply does not contain it", what)
 	}
 	if h.twinIsUnknown(i.Step, i.CallID) {
 		h.wrong(calledOnce, "%s was intended, but the outcome of an identical call of the same reply is unknown", what)
@@ -103,7 +105,8 @@ func (h *history) mayJoin(made *intent) bool {
 	})
 }
 
-func (h *history) askedFor(i loop.Intent) bool {
+// newestReplyHas reports whether the newest reply contains a call.
+func (h *history) newestReplyHas(i loop.Intent) bool {
 	if i.Step != len(h.steps) {
 		return false
 	}
@@ -111,8 +114,8 @@ func (h *history) askedFor(i loop.Intent) bool {
 		func(c model.ToolCall) bool { return c.ID == i.CallID && c.Name == i.Name })
 }
 
-// asks reports whether a reply of the Turn contains a call with this ID.
-func (h *history) asks(callID string) bool {
+// anyReplyHas reports whether a reply of the Turn contains a call with this ID.
+func (h *history) anyReplyHas(callID string) bool {
 	return slices.ContainsFunc(h.steps, func(s loop.Step) bool {
 		return slices.ContainsFunc(s.Reply.ToolCalls, func(c model.ToolCall) bool { return c.ID == callID })
 	})
@@ -172,11 +175,13 @@ func (h *history) finished(e journal.Entry, f loop.CallResult) {
 	switch f.Outcome {
 	case loop.Unknown:
 		if i == nil || inFlight || i.repeatable() || f.Class != tool.OutcomeUnknown {
-			h.wrong(knownOutcomes, "the outcome of %s is unknown, but no kill has interrupted it", what)
+			h.wrong(knownOutcomes, "the outcome of %s is recorded as unknown, but the call was not intended, was not cut off, may be "+
+				"repeated, or has another class: %s", what, f.Class)
 		}
 	case loop.Refused, loop.Reused:
 		// In these plans, a call is refused for two reasons: this call or another call of the tool was denied, or
-		// the outcome of an identical call is unknown.
+		// the outcome of an identical call is unknown. The plans have no identical read-only calls, so Reused is wrong,
+		// too.
 		denial := f.Class == tool.Denied && h.wasDenied(f.Name)
 		if i != nil || !denial && !h.twinIsUnknown(f.Step, f.CallID) {
 			h.wrong(wholeJournals, "%s was %s: %s", what, f.Outcome, f.Content)

@@ -35,8 +35,8 @@ type rig struct {
 	started  time.Time
 	// source provides the random numbers of the test. Only one goroutine may use it; other goroutines use fork.
 	source *rand.Rand
-	// shared is the PostgreSQL server. It starts when a phase needs it for the first time.
-	shared journalStore
+	// sharedPostgres is the PostgreSQL server of all phases. It starts when a phase needs it for the first time.
+	sharedPostgres journalStore
 }
 
 // withRig starts a rig, calls use with it, and stops it. It keeps the logs if anything fails.
@@ -55,7 +55,8 @@ func withRig(ctx context.Context, o options, progress io.Writer, use func(contex
 			err = cause
 		}
 		if err = errors.Join(err, r.harness.Stop()); err != nil {
-			err = fmt.Errorf("%w\nthe logs are in %s; to repeat this run, use --seed %d", err, filepath.Join(r.dir, "logs"), o.seed)
+			err = fmt.Errorf("%w\nthe logs are in %s; to use the same kills and plans again, run with the same flags and --seed %d "+
+				"(delays of requests and tools differ)", err, filepath.Join(r.dir, "logs"), o.seed)
 			return
 		}
 		err = os.RemoveAll(r.dir)
@@ -126,11 +127,11 @@ func between(r *rand.Rand, from, to time.Duration) time.Duration {
 // postgres returns the PostgreSQL server that all phases share.
 func (r *rig) postgres(ctx context.Context) (journalStore, error) {
 	var err error
-	if r.shared == nil {
+	if r.sharedPostgres == nil {
 		r.logf("starting PostgreSQL")
-		r.shared, err = r.startPostgres(ctx)
+		r.sharedPostgres, err = r.startPostgres(ctx)
 	}
-	return r.shared, err
+	return r.sharedPostgres, err
 }
 
 // storeOf returns the store of a phase that works with either kind of store.
