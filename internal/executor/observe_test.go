@@ -156,8 +156,8 @@ func TestRunThatCannotBeginHandsTheTurnBackOnce(t *testing.T) {
 	}
 }
 
-// TestFinishedRunIsForgotten checks that an event from before the end does not start another run, and that
-// the executor then forgets the Turn.
+// TestFinishedRunIsForgotten checks that the executor forgets a finished Turn, and that, while the watch is behind, an
+// older event does not start another run.
 func TestFinishedRunIsForgotten(t *testing.T) {
 	for name, early := range map[string]bool{"the watch is behind the run": false, "the watch shows the end before the run is over": true} {
 		t.Run(name, func(t *testing.T) {

@@ -37,7 +37,7 @@ func (p *parts) addLimits(ctx context.Context) error {
 	if !p.shared {
 		return nil
 	}
-	count := &executorCount{leases: p.manager.GetCache(), namespace: p.options.Namespace, now: p.local}
+	count := &executorCount{leases: p.manager.GetCache(), namespace: p.options.Namespace, now: p.localNow}
 	return p.manager.Add(everywhere{manager.RunnableFunc(func(ctx context.Context) error {
 		ticker := time.NewTicker(countInterval)
 		defer ticker.Stop()

@@ -77,7 +77,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	log = barrier.Log(log, credentials)
 	clock := apiclock.New(o.Hooks.clock(), metrics.SetClockOffset, log.WithName("clock"))
 	p := &parts{
-		options: o, memory: limit.NewBudget(), shared: at.shared(), now: clock.Now, local: o.Hooks.clock(),
+		options: o, memory: limit.NewBudget(), shared: at.shared(), now: clock.Now, localNow: o.Hooks.clock(),
 		credentials: credentials, log: log,
 	}
 	p.objects = objectbudget.New(p.memory)

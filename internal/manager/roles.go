@@ -104,10 +104,10 @@ type parts struct {
 	sharing *sharing.Checker
 	// traces exports the parts of Turns as spans.
 	traces *tracing.Provider
-	// now returns the time by the clock of the API server, for all times in a status. local returns the time by the
+	// now returns the time by the clock of the API server, for all times in a status. localNow returns the time by the
 	// clock of this machine, for the expiry of Leases.
-	now, local func() time.Time
-	log        logr.Logger
+	now, localNow func() time.Time
+	log           logr.Logger
 }
 
 // addController adds the reconcilers, and the cleanup of finished Turns and old journals.
@@ -133,7 +133,7 @@ func (p *parts) addController(ctx context.Context) error {
 		Budgets: &p.budgets, Traces: p.traces, Sharing: p.sharing, RefuseURLs: !o.AttachmentURLs, Memories: p.store,
 	}
 	turns.Executors = &controller.ExecutorReconciler{
-		Client: p.client, Live: mgr.GetAPIReader(), Now: p.local, ServerNow: p.now,
+		Client: p.client, Live: mgr.GetAPIReader(), Now: p.localNow, ServerNow: p.now,
 		Namespace: o.Namespace, Turns: turns, Circuits: circuits,
 	}
 	if o.has(RoleExecutor) {
@@ -182,7 +182,7 @@ func (p *parts) addNetwork() error {
 	if err != nil {
 		return err
 	}
-	network := clusternet.New(p.clientset, given, p.local, p.log.WithName("network"))
+	network := clusternet.New(p.clientset, given, p.localNow, p.log.WithName("network"))
 	p.policy = p.policy.ForCluster(network)
 	return p.manager.Add(network)
 }

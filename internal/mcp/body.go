@@ -14,7 +14,8 @@ import (
 // unreservedBytes is how many bytes of a response are read without a memory reservation.
 const unreservedBytes = 4 << 10
 
-// readAll reads the body of a response. It returns errTooLong, errSlow or the error of reading.
+// readAll reads the body of a response. The error is errTooLong, errSlow, an error of reading, or an error of reserving
+// memory.
 func (s *stream) readAll(resp *http.Response) ([]byte, error) {
 	size := int64(MaxResponseBytes)
 	if resp.ContentLength > size {
@@ -75,8 +76,8 @@ type envelope struct {
 	id jsonrpc.ID
 }
 
-// decodeEnvelope decodes the envelope of a message. A server may send any number of messages. So for a large message,
-// decodeEnvelope first waits for a processor, which namespaces get in turn. The error is errProtocol.
+// decodeEnvelope decodes the envelope of a message. The messages of one namespace must not occupy all processors. So
+// for a large message, decodeEnvelope first waits until it is the turn of the namespace. The error is errProtocol.
 func decodeEnvelope(ctx context.Context, message []byte) (m envelope, err error) {
 	defer fairgate.AcquireProcessor(ctx, len(message))()
 	if err = json.Unmarshal(message, &m); err != nil || m.Version != "2.0" {

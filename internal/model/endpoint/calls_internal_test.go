@@ -12,8 +12,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/model/lenient"
 )
 
-// TestALabelDoesNotKeepItsEvent checks that the memory of an event is free once the ID of its call has been read. An ID
-// may be part of an event of 2 MiB, and a reply may have 128 calls: this memory is not reserved.
+// TestALabelDoesNotKeepItsEvent checks that the memory of an event is free once the ID of its call has been read. A
+// label is the ID or the name of a call. If it shared memory with its event, each label of up to 128 calls could keep
+// an event of 2 MiB, for which no memory is reserved.
 func TestALabelDoesNotKeepItsEvent(t *testing.T) {
 	label, event := labelOf(strings.Repeat("x", 1<<20))
 	runtime.GC()
@@ -33,7 +34,8 @@ func labelOf(event string) (string, weak.Pointer[byte]) {
 	return join("", event), weak.Make(unsafe.StringData(event))
 }
 
-// TestRepeatedCalls checks which calls of a reply are the same call.
+// TestRepeatedCalls checks which calls of a reply are the same call, and when a last piece replaces the pieces before
+// it.
 func TestRepeatedCalls(t *testing.T) {
 	at := func(index lenient.Number, id, arguments string) CallPiece {
 		return CallPiece{Index: lenient.Maybe[lenient.Number]{Given: true, Value: index}, ID: id, Name: "count", Arguments: arguments}
@@ -47,10 +49,10 @@ func TestRepeatedCalls(t *testing.T) {
 		"a call without arguments":     {[]CallPiece{at(0, "a", `{"n":1}`), at(1, "a", "")}, []string{`{"n":1}`}},
 		"three of a kind":              {[]CallPiece{at(0, "a", ""), at(1, "a", ""), at(2, "a", "")}, []string{""}},
 		// Gemini has one ID for the calls of a reply: github.com/jyasuu/llm-playground-rs, ISSUES.md.
-		"a reused ID":        {[]CallPiece{at(0, "a", `{"n":1}`), at(1, "a", `{"n":2}`)}, []string{`{"n":1}`, `{"n":2}`}},
-		"two IDs":            {[]CallPiece{at(0, "a", "{}"), at(1, "b", "{}")}, []string{"{}", "{}"}},
-		"no ID":              {[]CallPiece{at(0, "", "{}"), at(1, "", "{}")}, []string{"{}", "{}"}},
-		"nested names":       {[]CallPiece{at(0, "a", `{"n":`), at(0, "a", `{"n":1}}`)}, []string{`{"n":{"n":1}}`}},
+		"a reused ID": {[]CallPiece{at(0, "a", `{"n":1}`), at(1, "a", `{"n":2}`)}, []string{`{"n":1}`, `{"n":2}`}},
+		"two IDs":     {[]CallPiece{at(0, "a", "{}"), at(1, "b", "{}")}, []string{"{}", "{}"}},
+		"no ID":       {[]CallPiece{at(0, "", "{}"), at(1, "", "{}")}, []string{"{}", "{}"}},
+		"an object in an object of the same name": {[]CallPiece{at(0, "a", `{"n":`), at(0, "a", `{"n":1}}`)}, []string{`{"n":{"n":1}}`}},
 		"no JSON at all":     {[]CallPiece{at(0, "a", `{"n`), at(0, "a", `{"n":`)}, []string{`{"n{"n":`}},
 		"another last piece": {[]CallPiece{at(0, "a", `{"n":1`), at(0, "a", `{"m":2}`)}, []string{`{"n":1{"m":2}`}},
 	} {
@@ -71,9 +73,10 @@ func TestRepeatedCalls(t *testing.T) {
 	}
 }
 
-// openCalls returns a call in the forms in which some servers send its pieces: after the first piece, each piece has an
-// index of its own, or an ID of its own and the name, or the name. The arguments of the call do not end.
-func openCalls(n int) map[string][]CallPiece {
+// formsOfOpenCall returns a call in the three forms in which some servers send its pieces. Each piece after the first
+// one has an index of its own, or the name and another ID than the first piece and the piece before it, or the name
+// alone. The arguments of the call do not end.
+func formsOfOpenCall(n int) map[string][]CallPiece {
 	at := func(index int, id, name, arguments string) CallPiece {
 		i := lenient.Maybe[lenient.Number]{Given: true, Value: lenient.Number(index)}
 		return CallPiece{Index: i, ID: id, Name: name, Arguments: arguments}
@@ -85,7 +88,7 @@ func openCalls(n int) map[string][]CallPiece {
 		ids = append(ids, at(0, strings.Repeat("x", i%7+2), "count", "0123456789abcdef"))
 		names = append(names, at(0, "", "count", "0123456789abcdef"))
 	}
-	return map[string][]CallPiece{"an index of its own": indexes, "an ID of its own": ids, "the name again": names}
+	return map[string][]CallPiece{"an index of its own": indexes, "another ID": ids, "the name again": names}
 }
 
 // TestPiecesAreReadOnce checks that a piece is added without reading or copying the arguments before it. Otherwise a
@@ -93,7 +96,7 @@ func openCalls(n int) map[string][]CallPiece {
 // copy would need one.
 func TestPiecesAreReadOnce(t *testing.T) {
 	const pieces = 1000
-	for name, all := range openCalls(pieces) {
+	for name, all := range formsOfOpenCall(pieces) {
 		t.Run(name, func(t *testing.T) {
 			var c calls
 			made := testing.AllocsPerRun(1, func() {
@@ -114,7 +117,7 @@ func TestPiecesAreReadOnce(t *testing.T) {
 
 // BenchmarkPieces joins 1 MiB of arguments in pieces of 16 bytes.
 func BenchmarkPieces(b *testing.B) {
-	for name, all := range openCalls(1 << 16) {
+	for name, all := range formsOfOpenCall(1 << 16) {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				var c calls
@@ -126,8 +129,7 @@ func BenchmarkPieces(b *testing.B) {
 	}
 }
 
-// TestProgressOfJSON checks that the progress of a text is the same for each way to cut it into pieces, and that JSON
-// is whole only at its end.
+// TestProgressOfJSON checks that a text is whole at its end, and only there, wherever it is cut into two pieces.
 func TestProgressOfJSON(t *testing.T) {
 	for _, text := range []string{
 		`{}`, ` {"n": [1, {"m": "}]\\\""}], "o": "ü\\"}`, `"{\"n\":\"\\\\\"}"`, `[[], {"": {}}]`,

@@ -305,7 +305,7 @@ func (x *exchange) partArrived() {
 			x.observer.ObserveBegin()
 		}
 	}
-	x.watch.noteEvent()
+	x.watch.noteProgress()
 }
 
 // isText reports whether an event is a short text instead of JSON. Gateways send such texts while a model thinks.

@@ -65,7 +65,7 @@ func (p *Provider) newExchange(ctx context.Context, wanted string) *exchange {
 	return &exchange{provider: p, wanted: wanted, memory: replyMemory{account: p.cfg.Memory.For(ctx)}}
 }
 
-// Content types of requests.
+// Content types of answers; jsonObject is also that of request bodies.
 const (
 	eventStream = "text/event-stream"
 	jsonObject  = "application/json"
@@ -112,7 +112,8 @@ func (x *exchange) open(ctx context.Context, method, path string) {
 }
 
 // accept returns the body of a successful response, with a bound and the timer, or the error of a refused or failed
-// request. A redirect is an error, because it would carry the headers, and their secrets, to another host.
+// request. Every redirect with a Location is an error, because it could carry the headers, and their secrets, to
+// another host.
 func (x *exchange) accept(ctx context.Context) (io.ReadCloser, error) {
 	if x.err != nil && x.watch != nil {
 		return nil, urlError(x.out, x.watch.fail(x.err))
@@ -138,7 +139,7 @@ func (x *exchange) accept(ctx context.Context) (io.ReadCloser, error) {
 	}
 	refused := resp.StatusCode >= http.StatusBadRequest
 	if refused {
-		x.watch.noteEvent() // from now on, the idle timeout applies: the body of an error does not take long
+		x.watch.noteProgress() // from now on, the idle timeout applies: the body of an error does not take long
 	}
 	b := &body{ReadCloser: fairgate.Pace(ctx, resp.Body), watch: x.watch, limit: x.bodyLimit(), refusal: refused}
 	if redirects(resp) {
@@ -211,19 +212,18 @@ type watch struct {
 	ctx    context.Context //nolint:containedctx // because it is the request's, and its cause tells why a read failed
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
-	// idle is the longest time between two events. limit is the time without a part of an answer after which the
-	// request ends.
+	// idle is the longest time between two parts of an answer without pings; with pings it is pingPatience times as
+	// long. limit is the time without a part of an answer after which the request ends.
 	idle, limit time.Duration
-	// begun is the time of the request. last is the time of the last event, or zero before the first part of the
-	// answer.
+	// begun is the time of the request. last is the time of the last part of the answer, or zero before the first part.
 	begun, last time.Time
 }
 
-// pingPatience is the number of idle times that may pass between two events if pings arrive meanwhile. Some models
+// pingPatience is the number of idle times that may pass between two parts if pings arrive meanwhile. Some models
 // compose one argument of a call for more than five minutes.
 const pingPatience = 10
 
-// newWatch starts the timer for the first part of the answer. If first is 0, the timer never fires.
+// newWatch starts the timer for the first part of the answer. If first is 0, the timer does not fire before that part.
 func newWatch(ctx context.Context, cancel context.CancelCauseFunc, first, idle time.Duration) *watch {
 	if first == 0 {
 		first = math.MaxInt64
@@ -248,8 +248,8 @@ func (w *watch) reason(err error) error {
 	return err
 }
 
-// noteEvent restarts the timer, because a part of the answer has arrived.
-func (w *watch) noteEvent() {
+// noteProgress restarts the timer, because a part of the answer has arrived.
+func (w *watch) noteProgress() {
 	w.last = time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
 	w.limit = w.idle
 	w.restart()

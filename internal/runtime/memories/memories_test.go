@@ -44,7 +44,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestQuery checks that the query has the words of a question before or after a long text.
+// TestQuery checks that the query has the words of a question before, after or between long texts.
 func TestQuery(t *testing.T) {
 	var log strings.Builder
 	for i := range 5000 {
@@ -52,10 +52,10 @@ func TestQuery(t *testing.T) {
 	}
 	same := strings.Repeat("and so on ", 100)
 	for name, text := range map[string]string{
-		"after many words":  log.String() + "Where is the printer?",
-		"before many words": "Where is the printer? " + log.String(),
-		"after few words":   same + "Where is the printer?",
-		"between few words": same + "Where is the printer? " + same,
+		"after many words":            log.String() + "Where is the printer?",
+		"before many words":           "Where is the printer? " + log.String(),
+		"after few different words":   same + "Where is the printer?",
+		"between few different words": same + "Where is the printer? " + same,
 	} {
 		got := memories.Query(text)
 		if !slices.Contains(got, "printer") || len(got) > 128 || !slices.IsSorted(got) || len(slices.Compact(got)) != len(got) {
@@ -103,7 +103,7 @@ func TestIdentify(t *testing.T) {
 		}
 	}
 	if len(base.ID) > 64 {
-		t.Errorf("the ID %q has more than the 64 characters of a status", base.ID)
+		t.Errorf("the ID %q has more than the 64 characters that status.preparation.provenance.usedMemoryIDs allows", base.ID)
 	}
 }
 

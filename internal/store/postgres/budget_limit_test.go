@@ -56,7 +56,7 @@ type tightBudget struct {
 	moreTokens          int64
 	moreTurns           int64
 	raised              chan struct{}
-	refused, kills      int
+	parked, kills       int
 	// check is called before the Budget is raised.
 	check func(budget.Limits)
 }
@@ -74,7 +74,7 @@ func (a *tightBudget) rules() ([]budget.Rule, error) {
 // await waits until the limits of the Budget are raised.
 func (a *tightBudget) await() {
 	a.mu.Lock()
-	a.refused++
+	a.parked++
 	a.waiting++
 	raised := a.raised
 	a.raiseIfAllWait()
@@ -100,10 +100,10 @@ func (a *tightBudget) raiseIfAllWait() {
 	a.raised = make(chan struct{})
 }
 
-// TestKilledTurnsUnderTightBudget runs Turns on executors that are killed at random appends. The Budget allows only few
-// requests at a time, and few Turns before its limits are raised. All Turns end within their time: the next run of
-// a killed Turn closes the reservation of the request that was cut off, and a Turn whose request was not sent does not
-// count. In the end, the Budget equals the usage.
+// TestKilledTurnsUnderTightBudget runs Turns whose runs are cut off at random appends. The Budget allows only few
+// requests at a time, and few Turns before its limits are raised. All Turns end within their time: the next run of a
+// Turn closes the reservation of the request that was cut off, and a Turn whose request was not sent does not count. In
+// the end, the Budget equals the usage.
 func TestKilledTurnsUnderTightBudget(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) func(t *testing.T) []ledgerStore{
 		"sqlite": func(t *testing.T) func(*testing.T) []ledgerStore {
@@ -133,7 +133,8 @@ func TestKilledTurnsUnderTightBudget(t *testing.T) {
 	}
 }
 
-// runTightBudget runs the Turns of TestKilledTurnsUnderTightBudget on two stores.
+// runTightBudget runs the Turns of TestKilledTurnsUnderTightBudget, alternately through the two given handles of one
+// store.
 func runTightBudget(t *testing.T, stores []ledgerStore) {
 	const turns = 16
 	const reserved = 500 // each request reserves at least this many tokens
@@ -195,13 +196,13 @@ func runTightBudget(t *testing.T, stores []ledgerStore) {
 		t.Errorf("account: %+v; want %d Turns, %d tokens and nothing reserved", is, turns, sum)
 	}
 	if a.kills < turns || a.generation == 0 {
-		t.Errorf("%d runs were killed and the Budget was raised %d times, want more", a.kills, a.generation)
+		t.Errorf("%d runs were cut off and the Budget was raised %d times, want more", a.kills, a.generation)
 	}
-	t.Logf("%d killed runs, %d refused, %d times raised, %d tokens", a.kills, a.refused, a.generation, sum)
+	t.Logf("%d runs were cut off, %d were parked, %d times raised, %d tokens", a.kills, a.parked, a.generation, sum)
 }
 
-// runKillable runs one epoch of a Turn. In the first eight epochs, the process is killed at a random append, unless the
-// epoch ends earlier.
+// runKillable runs one epoch of a Turn. In the first eight epochs, the run is cut off at a random append, unless it
+// ends earlier.
 func runKillable(t *testing.T, j journal.Journal, a *tightBudget, uid string, epoch int64, timeLeft time.Duration) (*turn.Result, error) {
 	ctx, kill := context.WithCancelCause(t.Context())
 	defer kill(nil)
