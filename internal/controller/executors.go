@@ -155,7 +155,7 @@ func (r *ExecutorReconciler) deleteExpiredLease(ctx context.Context, name string
 		if err != nil {
 			return ctrl.Result{}, fmt.Errorf("failed to list the leases of executors: %w", err)
 		}
-		if !r.leases.IsCovered(lease, executor.ExecutorLeases(all), r.Now()) {
+		if !r.leases.IsCovered(lease, executor.LeasesOfExecutors(all), r.Now()) {
 			if err := r.keepStorePosition(ctx, position); err != nil {
 				return ctrl.Result{}, err
 			}
@@ -182,7 +182,7 @@ func (r *ExecutorReconciler) recordLeases(ctx context.Context) error {
 	}
 	all, err := r.listLeases(ctx)
 	if err == nil {
-		r.leases.Start(executor.ExecutorLeases(all), r.Now())
+		r.leases.Start(executor.LeasesOfExecutors(all), r.Now())
 	}
 	return err
 }
@@ -311,7 +311,7 @@ func (r *ExecutorReconciler) aliveExecutors(ctx context.Context) ([]scheduler.Ex
 	if err != nil {
 		return nil, err
 	}
-	leases = executor.ExecutorLeases(leases)
+	leases = executor.LeasesOfExecutors(leases)
 	var all []scheduler.Executor
 	now := r.Now()
 	for i := range leases {

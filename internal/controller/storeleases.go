@@ -66,7 +66,7 @@ func (r *ExecutorReconciler) reconcileStoreLease(ctx context.Context, key client
 		return ctrl.Result{}, fmt.Errorf("failed to list the leases of executors and stores: %w", err)
 	}
 	now := r.ServerNow()
-	if r.leases.IsCovered(&lease, executor.ExecutorLeases(all), r.Now()) {
+	if r.leases.IsCovered(&lease, executor.LeasesOfExecutors(all), r.Now()) {
 		return ctrl.Result{}, r.deleteLease(ctx, &lease)
 	}
 	if !scheduler.HasValidTime(&lease, now) {

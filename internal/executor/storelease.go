@@ -35,9 +35,9 @@ func StoreLeaseName(id string) string {
 // executor, although it has the same label.
 func IsStoreLease(name string) bool { return strings.HasPrefix(name, storeLeasePrefix) }
 
-// ExecutorLeases returns the Leases of executors, in the same order. all may also have Leases of stores, which have the
+// LeasesOfExecutors returns the Leases of executors, in the same order. all may also have Leases of stores, which have the
 // same label, and other Leases.
-func ExecutorLeases(all []coordinationv1.Lease) []coordinationv1.Lease {
+func LeasesOfExecutors(all []coordinationv1.Lease) []coordinationv1.Lease {
 	var executors []coordinationv1.Lease
 	for i := range all {
 		if strings.HasPrefix(all[i].Name, LeasePrefix) {

@@ -42,13 +42,13 @@ func TestStoreLeaseName(t *testing.T) {
 	}
 }
 
-func TestExecutorLeases(t *testing.T) {
+func TestLeasesOfExecutors(t *testing.T) {
 	var all []coordinationv1.Lease
 	for _, name := range []string{LeasePrefix + "one", StoreLeaseName("a"), "capstan-manager", LeasePrefix + "capstan-store-a"} {
 		all = append(all, coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
 	var got []string
-	for _, l := range ExecutorLeases(all) {
+	for _, l := range LeasesOfExecutors(all) {
 		got = append(got, l.Name)
 	}
 	if diff := cmp.Diff([]string{LeasePrefix + "one", LeasePrefix + "capstan-store-a"}, got); diff != "" {

@@ -178,7 +178,7 @@ func (r renewals) checkExecutors(ctx context.Context, clients kubernetes.Interfa
 	if err != nil {
 		return "", err
 	}
-	executors := executor.ExecutorLeases(all.Items)
+	executors := executor.LeasesOfExecutors(all.Items)
 	var alive []string
 	slots := 0
 	for i := range executors {

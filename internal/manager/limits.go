@@ -72,7 +72,7 @@ func (c *executorCount) alive(ctx context.Context) (int, error) {
 	if err := c.leases.List(ctx, &all, client.InNamespace(c.namespace)); err != nil {
 		return 0, fmt.Errorf("failed to list the leases of executors: %w", err)
 	}
-	executors := executor.ExecutorLeases(all.Items)
+	executors := executor.LeasesOfExecutors(all.Items)
 	now, n := c.now(), 0
 	c.seen.Start(executors, now)
 	for i := range executors {

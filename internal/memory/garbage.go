@@ -46,7 +46,7 @@ func (l Limit) LimitGarbage(ctx context.Context) {
 
 // gcPercent returns the value of GOGC for a process with this amount of live memory, in bytes.
 func (l Limit) gcPercent(live uint64) int {
-	garbage := uint64(min(max(l.Go/garbageShare, minGarbage), maxGarbage)) //nolint:gosec // because it is positive
+	garbage := uint64(min(max(l.Go/garbageShare, minGarbage), maxGarbage))
 	percent := int(min(max(garbage*100/max(live, 1), minGCPercent), maxGCPercent))
 	return percent - percent%gcPercentStep
 }

@@ -16,7 +16,9 @@ type emptyCluster struct{}
 
 func (emptyCluster) Find(context.Context, netip.Addr) (*Range, error) { return nil, nil }
 
-func (emptyCluster) Serves(context.Context, string, string, netip.Addr) (bool, error) { return false, nil }
+func (emptyCluster) Serves(context.Context, string, string, netip.Addr) (bool, error) {
+	return false, nil
+}
 
 // TestReceiveBuffer checks the receive buffers of real connections, and that connections that failed or were closed, even
 // twice, do not count.

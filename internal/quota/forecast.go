@@ -25,7 +25,7 @@ type Forecast struct {
 	mu      sync.Mutex
 	running map[string]*growing // by the UIDs of the Turns
 	usual   map[string]int64    // the usual bytes of a journal, by namespace
-	guess   int64            // the usual bytes of other namespaces; 0 means firstGuess
+	guess   int64               // the usual bytes of other namespaces; 0 means firstGuess
 	// grown receives the increases of the expected bytes. A Meter sets it; it may be nil.
 	grown func(bytes int64)
 }
@@ -38,9 +38,9 @@ type growing struct {
 	whole bool
 }
 
-// Begin records that a Turn runs. whole must be true if the run begins the journal of the Turn. Nothing is expected from
-// a run that continues a journal until the usual size of the namespace's journals is known, because it may have written
-// everything already.
+// Begin records that a Turn runs. whole must be true if the run begins the journal of the Turn. Nothing is expected
+// from a run that continues a journal until the usual size of the namespace's journals is known, because it may have
+// written everything already.
 func (f *Forecast) Begin(uid, namespace string, whole bool) {
 	if f == nil {
 		return

@@ -85,8 +85,8 @@ func TestExpectedBytesCount(t *testing.T) {
 	}
 }
 
-// TestFirstTurnsOfANamespace checks that a namespace cannot begin any number of Turns before the first one has ended, and
-// that runs that continue do not count: after a restart, thousands of them may begin, and have written all before.
+// TestFirstTurnsOfANamespace checks that a namespace cannot begin any number of Turns before the first one has ended,
+// and that runs that continue do not count: after a restart, thousands of them may begin, and have written all before.
 func TestFirstTurnsOfANamespace(t *testing.T) {
 	f := newForecast(t)
 	for i := range 1000 {

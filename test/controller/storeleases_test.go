@@ -26,8 +26,8 @@ var _ = Describe("The Lease of a lost executor", func() {
 		s := newTestEnv(ctx, ``)
 		// passed is how far the manager's clock is ahead.
 		var passed atomic.Int64
-		// touch lets the time pass for which a Lease is kept, and changes the Lease, so that the controller checks it now.
-		// The manager counts the time from when it first saw the Lease, so one touch may come too early.
+		// touch lets the time pass for which a Lease is kept, and changes the Lease, so that the controller checks it
+		// now. The manager counts the time from when it first saw the Lease, so one touch may come too early.
 		touch := func(ctx context.Context, name string) error {
 			passed.Add(int64(scheduler.LeaseRetention))
 			var l coordinationv1.Lease

@@ -63,7 +63,7 @@ func (c *ClusterFlags) reachAny(ctx context.Context, config *rest.Config, source
 		return nil, exit.WithCode(exit.Failed, requestError(
 			fmt.Sprintf("failed to list the Leases of executors in --manager-namespace %q", c.ManagerNamespace), err))
 	}
-	executors := executor.ExecutorLeases(leases.Items) // the Lease of a store names no Pod
+	executors := executor.LeasesOfExecutors(leases.Items) // the Lease of a store names no Pod
 	var tried []error
 	for _, l := range sortLeases(executors, executor.LeasePrefix+own) {
 		found, err := c.reach(ctx, config, source, l)
