@@ -35,8 +35,8 @@ func StoreLeaseName(id string) string {
 // executor, although it has the same label.
 func IsStoreLease(name string) bool { return strings.HasPrefix(name, storeLeasePrefix) }
 
-// LeasesOfExecutors returns the Leases of executors, in the same order. all may also have Leases of stores, which have the
-// same label, and other Leases.
+// LeasesOfExecutors returns the Leases of executors, in the same order. all may also have Leases of stores, which have
+// the same label, and other Leases.
 func LeasesOfExecutors(all []coordinationv1.Lease) []coordinationv1.Lease {
 	var executors []coordinationv1.Lease
 	for i := range all {

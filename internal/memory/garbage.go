@@ -22,7 +22,8 @@ const (
 	minGarbage, maxGarbage = 16 * mebibyte, 64 * mebibyte
 	// garbageShare is the part of the soft limit that may be garbage: an eighth.
 	garbageShare = 8
-	// gcPercentStep is the step in which the percentage changes, so that a small change of the live memory has no effect.
+	// gcPercentStep is the step in which the percentage changes, so that a small change of the live memory has no
+	// effect.
 	gcPercentStep = 10
 	// gcPercentInterval is the time between two checks.
 	gcPercentInterval = time.Second

@@ -8,8 +8,8 @@ const (
 	// maxBuffer is the largest receive buffer of a connection, in bytes. It allows 5 MB/s from a server that is 100 ms
 	// away. Requests over HTTP/2 share it.
 	maxBuffer = 512 << 10
-	// minBuffer is the smallest receive buffer of a connection, in bytes. It still allows 640 kB/s from a server that is
-	// 50 ms away, which is more than the text of a model or the events of a tool server need.
+	// minBuffer is the smallest receive buffer of a connection, in bytes. It still allows 640 kB/s from a server that
+	// is 50 ms away, which is more than the text of a model or the events of a tool server need.
 	minBuffer = 32 << 10
 )
 

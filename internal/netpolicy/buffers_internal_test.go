@@ -2,8 +2,8 @@ package netpolicy
 
 import "testing"
 
-// TestBuffers checks the sizes of the receive buffers of a namespace's connections, and that they do not depend on other
-// namespaces.
+// TestBuffers checks the sizes of the receive buffers of a namespace's connections, and that they do not depend on
+// other namespaces.
 func TestBuffers(t *testing.T) {
 	var b buffers
 	sum := 0

@@ -20,8 +20,8 @@ func (emptyCluster) Serves(context.Context, string, string, netip.Addr) (bool, e
 	return false, nil
 }
 
-// TestReceiveBuffer checks the receive buffers of real connections, and that connections that failed or were closed, even
-// twice, do not count.
+// TestReceiveBuffer checks the receive buffers of real connections, and that connections that failed or were closed,
+// even twice, do not count.
 func TestReceiveBuffer(t *testing.T) {
 	server, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {

@@ -11,9 +11,10 @@ const (
 	weight = 8
 	// maxUsual limits the namespaces whose usual journal size a Forecast knows.
 	maxUsual = 4096
-	// firstGuess is the usual journal size of a namespace, in bytes, until the first of its Turns has ended, but at most
-	// a firstPart-th of a quota. It is much more than Turns usually write. Otherwise a namespace could begin thousands of
-	// Turns before the first one ends, and fill the volume with long answers. At least a hundred Turns may begin.
+	// firstGuess is the usual journal size of a namespace, in bytes, until the first of its Turns has ended, but at
+	// most a firstPart-th of a quota. It is much more than Turns usually write. Otherwise a namespace could begin
+	// thousands of Turns before the first one ends, and fill the volume with long answers. At least a hundred Turns may
+	// begin.
 	firstGuess, firstPart = 2 << 20, 128
 )
 

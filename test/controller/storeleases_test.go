@@ -96,5 +96,7 @@ var _ = Describe("The Lease of a lost executor", func() {
 		Expect(os.WriteFile(journal, copied, 0o600)).To(Succeed())
 		m = start(m.options)
 		Eventually(m.logs.String).Should(ContainSubstring("and had reached " + reached + ": an older copy of it was restored"))
+		// A manager that stops earlier does not stop the goroutines of its Events.
+		Eventually(m.logs.String).Should(ContainSubstring("Starting workers"))
 	}, SpecTimeout(2*patience))
 })
