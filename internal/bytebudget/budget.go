@@ -75,6 +75,8 @@ var (
 	ErrTooLarge = errors.New("one namespace can never hold so much")
 	// ErrShort means that the requested bytes are not available now.
 	ErrShort = errors.New("the memory budget is used up")
+	// ErrNoSpace means that the content must not be received, because the check of WithCheck failed.
+	ErrNoSpace = errors.New("the answer was not received, because the namespace has no space to store it")
 	// ErrQueueFull means that too many reservations of the namespace already wait.
 	ErrQueueFull = fmt.Errorf("%w, and %d reservations of the namespace already wait", ErrShort, maxWaiting)
 )
@@ -130,6 +132,7 @@ type Account struct {
 	budget    *Budget
 	namespace string
 	kind      Kind
+	check     func() error
 }
 
 // payerKey is the key of a context's value that WithPayer sets.
@@ -141,8 +144,31 @@ func WithPayer(ctx context.Context, namespace string) context.Context {
 	return context.WithValue(ctx, payerKey{}, namespace)
 }
 
-// For returns the account of the namespace that WithPayer has set, or a if there is none.
+// checkKey is the key of a context's value that WithCheck sets.
+type checkKey struct{}
+
+// WithCheck returns a context for requests whose replies and results are received only while check returns nil.
+// Otherwise Reserve returns ErrNoSpace, and Cover reserves only the smallest contents. So a namespace with thousands of
+// requests in progress receives no more long answers once it cannot store them. check must be fast and safe for
+// concurrent use.
+func WithCheck(ctx context.Context, check func() error) context.Context {
+	return context.WithValue(ctx, checkKey{}, check)
+}
+
+// refusal returns the error of the check, or nil.
+func (a Account) refusal() error {
+	if a.check == nil {
+		return nil
+	}
+	if err := a.check(); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoSpace, err)
+	}
+	return nil
+}
+
+// For returns the account of the namespace that WithPayer has set, or a if there is none, with the check of WithCheck.
 func (a Account) For(ctx context.Context) Account {
+	a.check, _ = ctx.Value(checkKey{}).(func() error)
 	if namespace, ok := ctx.Value(payerKey{}).(string); ok {
 		a.namespace = namespace
 	}
@@ -169,17 +195,24 @@ func (a Account) Contended() bool {
 }
 
 // Reserve waits until it can reserve the bytes. The caller must not hold bytes of this pool or of a later pool. Reserve
-// returns the cause of ctx if ctx ends first, ErrTooLarge if the bytes can never be reserved, and ErrQueueFull if too
-// many reservations of the namespace wait.
+// returns the cause of ctx if ctx ends first, ErrTooLarge if the bytes can never be reserved, ErrQueueFull if too many
+// reservations of the namespace wait, and ErrNoSpace if the check of WithCheck fails, before or after the wait.
 func (a Account) Reserve(ctx context.Context, bytes int64) (*Reservation, error) {
 	r := &Reservation{account: a}
 	if a.budget == nil {
 		return r, nil
 	}
+	if err := a.refusal(); err != nil {
+		return nil, err
+	}
 	if err := a.budget.pool(a.kind).reserve(ctx, a, bytes); err != nil {
 		return nil, a.wrap(bytes, err)
 	}
 	r.bytes = bytes
+	if err := a.refusal(); err != nil {
+		r.Release()
+		return nil, err
+	}
 	return r, nil
 }
 
@@ -230,9 +263,9 @@ func (r *Reservation) Resize(bytes int64) error {
 }
 
 // Cover makes the reservation at least as large as the content that has arrived. It does not wait, and doubles the
-// reservation so that it seldom has to lock the pool. Cover returns false if the content is larger than MaxContent, or
-// if the bytes are not available now. The caller must then reserve the maximum size of a reply or a result from the
-// other pool, and release this reservation.
+// reservation so that it seldom has to lock the pool. Cover returns false if the content is larger than MaxContent, if
+// the bytes are not available now, or if the check of WithCheck fails. The caller must then reserve the maximum size of
+// a reply or a result from the other pool, and release this reservation.
 func (r *Reservation) Cover(bytes int64) bool {
 	if bytes <= r.bytes {
 		return true
@@ -241,7 +274,7 @@ func (r *Reservation) Cover(bytes int64) bool {
 	for size < bytes {
 		size *= 2
 	}
-	return size <= MaxContent && r.Resize(size) == nil
+	return size <= MaxContent && (size == minContent || r.account.refusal() == nil) && r.Resize(size) == nil
 }
 
 // Release releases all bytes. Further calls do nothing.

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -363,10 +364,61 @@ func TestNilBudgetHasNoBound(t *testing.T) {
 func TestThePayerIsTheNamespaceThatAsks(t *testing.T) {
 	b := New(size, size)
 	owner := b.Account("owner", Replies)
-	if got := owner.For(t.Context()); got != owner {
+	if got := owner.For(t.Context()); got.namespace != "owner" || got.kind != Replies || got.budget != b {
 		t.Errorf("without a payer the account is %+v, want that of the owner", got)
 	}
-	if got, want := owner.For(WithPayer(t.Context(), "team")), b.Account("team", Replies); got != want {
-		t.Errorf("the account is %+v, want %+v", got, want)
+	if got := owner.For(WithPayer(t.Context(), "team")); got.namespace != "team" || got.kind != Replies || got.budget != b {
+		t.Errorf("the account is %+v, want that of the payer", got)
 	}
+}
+
+// TestNothingLongIsReceivedWithoutSpace checks that only the smallest contents are reserved while the check fails, and
+// that a reservation that waited when the check began to fail is released.
+func TestNothingLongIsReceivedWithoutSpace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(1<<20, 1<<20)
+		full := errors.New("the volume is full")
+		var now atomic.Pointer[error]
+		a := b.Account("team", Replies).For(WithCheck(t.Context(), func() error {
+			if err := now.Load(); err != nil {
+				return *err
+			}
+			return nil
+		}))
+		first, err := a.Reserve(t.Context(), a.MaxReservation())
+		if err != nil {
+			t.Fatal(err)
+		}
+		waited := make(chan error)
+		go func() {
+			_, err := a.Reserve(t.Context(), a.MaxReservation())
+			waited <- err
+		}()
+		synctest.Wait()
+		now.Store(&full)
+		first.Release()
+		if err := <-waited; !errors.Is(err, ErrNoSpace) || !errors.Is(err, full) {
+			t.Errorf("a reservation that waited: %v, want ErrNoSpace and the reason", err)
+		}
+		if _, err := a.Reserve(t.Context(), 1); !errors.Is(err, ErrNoSpace) {
+			t.Errorf("a new reservation: %v, want ErrNoSpace", err)
+		}
+		small := a.GrowingReservation()
+		if !small.Cover(minContent) || small.Cover(minContent+1) {
+			t.Errorf("contents of %d bytes are reserved, want only those of at most %d", small.Bytes(), minContent)
+		}
+		if r, err := b.Account("team", Replies).For(t.Context()).Reserve(t.Context(), 1); err != nil {
+			t.Errorf("a reservation without a check: %v", err)
+		} else {
+			r.Release()
+		}
+		now.Store(nil)
+		if !small.Cover(2 * minContent) {
+			t.Error("contents are not reserved, although there is space again")
+		}
+		small.Release()
+		if used := b.Use(Replies).Bytes + b.Use(Contents).Bytes; used != 0 {
+			t.Errorf("%d bytes are held in the end", used)
+		}
+	})
 }

@@ -225,7 +225,7 @@ func (r *run) execute(ctx context.Context) (*turn.Result, error) {
 		in, err := r.beginAttempt(ctx)
 		if err == nil {
 			var result *turn.Result
-			result, err = r.executor.Engine.Run(ctx, in)
+			result, err = r.executor.Engine.Run(r.withSpaceCheck(ctx), in)
 			if err = r.endAttempt(ctx, err); err == nil {
 				return result, nil
 			}

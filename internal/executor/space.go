@@ -2,8 +2,10 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 )
@@ -42,6 +44,18 @@ func (r *run) awaitSpace(ctx context.Context) error {
 	case <-r.interrupt:
 	}
 	return loop.ErrInterrupted
+}
+
+// withSpaceCheck returns a context whose long replies and results are not received while the namespace's quota, or the
+// quota of all journals, is used up. A run stops only at its next safe point, and thousands of runs may each have asked
+// for several megabytes before.
+func (r *run) withSpaceCheck(ctx context.Context) context.Context {
+	return bytebudget.WithCheck(ctx, func() error {
+		if v := r.executor.JournalUse().VerdictFor(r.namespace); v.Running {
+			return errors.New(v.Message)
+		}
+		return nil
+	})
 }
 
 // Measured stops the runs of namespaces whose quota is used up, at their next safe point. They continue from their

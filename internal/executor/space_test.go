@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
@@ -103,6 +104,32 @@ func TestRunThatMayNotBeginWaitsForSpace(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestLongAnswersAreNotReceivedWithoutSpace checks that a run receives no long answer while the quota of its namespace
+// is used up, whatever runs of other namespaces do.
+func TestLongAnswersAreNotReceivedWithoutSpace(t *testing.T) {
+	memory := bytebudget.New(1<<20, 1<<20)
+	report := &quota.Report{}
+	e := &Executor{Quota: func() *quota.Report { return report }}
+	receive := func(namespace string) error {
+		ctx := (&run{executor: e, namespace: namespace}).withSpaceCheck(t.Context())
+		held, err := memory.Account(namespace, bytebudget.Replies).For(ctx).Reserve(ctx, 1<<10)
+		held.Release()
+		return err
+	}
+	for _, tc := range []struct {
+		used              int64
+		helpdesk, another bool
+	}{{79, true, true}, {99, true, true}, {100, false, true}} {
+		report = &quota.Report{Namespaces: map[string]quota.Budget{"helpdesk": {Used: tc.used, Limit: 100}}}
+		for namespace, want := range map[string]bool{"helpdesk": tc.helpdesk, "sales": tc.another} {
+			if err := receive(namespace); (err == nil) != want || err != nil && !errors.Is(err, bytebudget.ErrNoSpace) {
+				t.Errorf("with %d %% of the quota of helpdesk, a long answer for %s: %v, want it received: %t",
+					tc.used, namespace, err, want)
+			}
+		}
 	}
 }
 

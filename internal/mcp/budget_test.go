@@ -426,3 +426,37 @@ func TestBufferIsNotLargerThanReservation(t *testing.T) {
 		}
 	}
 }
+
+// TestNoLongResponseWithoutSpace checks that a long response is not received while it cannot be stored, that the error
+// says so, and that no memory stays reserved.
+func TestNoLongResponseWithoutSpace(t *testing.T) {
+	budget := bytebudget.New(1<<20, 2*MaxResponseBytes)
+	ctx := bytebudget.WithCheck(t.Context(), func() error { return errors.New("the volume is full") })
+	for name, read := range map[string]func(*stream, string) error{
+		"a body": func(s *stream, text string) error {
+			_, err := s.readAll(&http.Response{Body: io.NopCloser(strings.NewReader(text)), ContentLength: -1})
+			return err
+		},
+		"an event": func(s *stream, text string) error {
+			s.begin(io.NopCloser(strings.NewReader("data: "+text+"\n\n")), MaxResponseBytes)
+			s.readResponse()
+			return s.ex.cause(nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ex := owned(t)
+			s := &stream{
+				ctx: ctx, ex: ex, cancel: func(error) {},
+				wire: &wire{serverShare: newServerBudget(), memory: budget.Account("team", bytebudget.Results)},
+			}
+			if err := read(s, strings.Repeat("x", 20<<10)); !errors.Is(err, bytebudget.ErrNoSpace) ||
+				rootOf(err).Error() != bytebudget.ErrNoSpace.Error() {
+				t.Errorf("read: %v, want ErrNoSpace", err)
+			}
+			ex.end()
+			if held := budget.Use(bytebudget.Contents).Bytes + budget.Use(bytebudget.Results).Bytes; held != 0 {
+				t.Errorf("%d bytes are held in the end", held)
+			}
+		})
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/fairgate"
 )
 
@@ -124,7 +125,7 @@ func (s *stream) readResponse() {
 		if s.handle(data); !s.done {
 			s.ex.free() // the event was not the response
 		}
-	case errors.Is(err, errTooLong), errors.Is(err, errSlow):
+	case errors.Is(err, errTooLong), errors.Is(err, errSlow), errors.Is(err, bytebudget.ErrNoSpace):
 		s.abort(err)
 	case s.lastID == "" || s.resumes >= maxResumes:
 		s.abort(errBroken)

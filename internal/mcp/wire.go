@@ -238,7 +238,7 @@ func (w *wire) answer(req *http.Request, resp *http.Response, ex *exchange, s *s
 	}
 	body, err := s.readAll(resp)
 	switch {
-	case errors.Is(err, errTooLong), errors.Is(err, errSlow):
+	case errors.Is(err, errTooLong), errors.Is(err, errSlow), errors.Is(err, bytebudget.ErrNoSpace):
 		return nil, err
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errBroken, err)

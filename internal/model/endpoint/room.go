@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -53,6 +54,12 @@ func (r *replyMemory) hold(w *watch, part, bytes int) error {
 	held, err := r.account.Reserve(w.ctx, replyRoom)
 	if cause := context.Cause(w.ctx); err != nil && cause != nil {
 		return cause
+	}
+	if errors.Is(err, bytebudget.ErrNoSpace) {
+		return &model.Error{
+			Kind: model.Overloaded, MayBeBilled: true, Message: err.Error(),
+			Err: errors.Join(model.ErrOwnMemory, model.ErrNoSpace),
+		}
 	}
 	if err != nil {
 		return &model.Error{

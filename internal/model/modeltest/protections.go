@@ -4,6 +4,7 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -169,6 +170,19 @@ func RunProtections(t *testing.T, wire Wire) {
 			}
 		})
 	}
+	t.Run("no space", func(t *testing.T) {
+		budget := bytebudget.New(1<<20, 8<<20)
+		ctx := bytebudget.WithCheck(t.Context(), func() error { return errors.New("the volume is full") })
+		reply, e := wire.ask(ctx, t, func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, wire.Start+wire.Text(strings.Repeat("x", 20<<10))+wire.End) // the client may be gone
+		}, 0, budget)
+		if e == nil || !errors.Is(e, model.ErrNoSpace) || !errors.Is(e, model.ErrOwnMemory) || !strings.Contains(e.Message, "is full") {
+			t.Errorf("got reply %.100v, error %v; want an error that names the reason", reply, e)
+		}
+		if held := budget.Use(bytebudget.Replies).Bytes + budget.Use(bytebudget.Contents).Bytes; held != 0 {
+			t.Errorf("%d bytes are still reserved", held)
+		}
+	})
 	t.Run("cancel", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		_, e := wire.ask(ctx, t, func(w http.ResponseWriter, r *http.Request) {

@@ -72,7 +72,8 @@ func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End
 		if err := run.recordFailure(ctx, c, r, failure, final, took.Milliseconds()); err != nil {
 			return nil, err
 		}
-		if errors.Is(err, model.ErrStopped) { // nothing was sent
+		// With ErrStopped, nothing was sent. With ErrNoSpace, another attempt or model would only cost more.
+		if errors.Is(err, model.ErrStopped) || errors.Is(err, model.ErrNoSpace) {
 			return nil, ErrInterrupted
 		}
 		if final != nil {

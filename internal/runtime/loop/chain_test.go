@@ -259,3 +259,29 @@ func TestEndOfAChainNamesModelsThatWereCutOff(t *testing.T) {
 		t.Errorf("Run: %v, want %q", err, want)
 	}
 }
+
+// TestRunStopsWithoutSpace checks that a run stops after an answer that was not received for want of space, and asks
+// neither the same model again nor the next one. The next run asks the same model.
+func TestRunStopsWithoutSpace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := &journaltest.Store{}
+		noSpace := answer{err: &model.Error{
+			Kind: model.Overloaded, Message: "no space", MayBeBilled: true, Err: errors.Join(model.ErrOwnMemory, model.ErrNoSpace),
+		}}
+		one, first := candidate("one", 3, noSpace, says("Done."))
+		two, second := candidate("two", 3, says("Wrong."))
+		run := func(epoch int64) (*loop.End, error) {
+			in := inputOf(t, j, epoch, one, two)
+			return loop.Run(t.Context(), &in)
+		}
+		if _, err := run(1); !errors.Is(err, loop.ErrInterrupted) || len(first.requests) != 1 {
+			t.Fatalf("the first run: %v after %d requests, want it to stop after one", err, len(first.requests))
+		}
+		if end, err := run(2); err != nil || end.Reason != loop.Answered {
+			t.Fatalf("the second run: %+v, %v, want an answer", end, err)
+		}
+		if len(first.requests) != 2 || len(second.requests) != 0 {
+			t.Errorf("the models got %d and %d requests, want 2 and none", len(first.requests), len(second.requests))
+		}
+	})
+}

@@ -59,6 +59,10 @@ type Observer interface {
 // nothing about the endpoint.
 var ErrOwnMemory = errors.New("no memory in this process")
 
+// ErrNoSpace is wrapped, beside ErrOwnMemory, by the failure of a request whose answer was not received because it
+// could not be stored. The run must stop, and ask again when there is space.
+var ErrNoSpace = errors.New("no space to store the answer")
+
 // StatedLimits are the limits that an endpoint states in an answer.
 type StatedLimits struct {
 	Requests, Tokens StatedLimit
