@@ -67,11 +67,11 @@ func (p *present) UnmarshalJSON([]byte) error {
 
 // envelope is the part of a JSON-RPC message that says what the message is.
 type envelope struct {
-	Version string  `json:"jsonrpc"`
-	RawID   any     `json:"id"`
-	Method  string  `json:"method"`
-	Result  present `json:"result"`
-	Error   present `json:"error"`
+	Version string    `json:"jsonrpc"`
+	RawID   messageID `json:"id"`
+	Method  string    `json:"method"`
+	Result  present   `json:"result"`
+	Error   present   `json:"error"`
 
 	id jsonrpc.ID
 }
@@ -83,7 +83,7 @@ func decodeEnvelope(ctx context.Context, message []byte) (m envelope, err error)
 	if err = json.Unmarshal(message, &m); err != nil || m.Version != "2.0" {
 		return m, errProtocol
 	}
-	if m.id, err = jsonrpc.MakeID(m.RawID); err != nil || m.Method == "" && !m.id.IsValid() {
+	if m.id, err = jsonrpc.MakeID(m.RawID.value); err != nil || m.Method == "" && !m.id.IsValid() {
 		return m, errProtocol
 	}
 	return m, nil

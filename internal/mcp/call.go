@@ -103,9 +103,9 @@ func (c *Client) liveSession(ctx context.Context, repeatable bool) (*session, er
 
 // wireResult is the JSON form of the result of a call.
 type wireResult struct {
-	Content           []wireContent   `json:"content"`
-	StructuredContent json.RawMessage `json:"structuredContent"`
-	IsError           bool            `json:"isError"`
+	Content           elements[wireContent] `json:"content"`
+	StructuredContent json.RawMessage       `json:"structuredContent"`
+	IsError           bool                  `json:"isError"`
 }
 
 // wireContent is the JSON form of one part of a result. Its members depend on its type.

@@ -183,7 +183,8 @@ func (c *Client) callError(ctx context.Context, ex *exchange, err error) *tool.E
 		return withStatus(tool.Unavailable)
 	case isEncoded:
 		return as(tool.OutcomeUnknown, "%s", encoded)
-	case errors.Is(err, errTooLong), errors.Is(err, errSlow), errors.Is(err, errProtocol), errors.Is(err, bytebudget.ErrNoSpace):
+	case errors.Is(err, errTooLong), errors.Is(err, errSlow), errors.Is(err, errProtocol), errors.Is(err, errElements),
+		errors.Is(err, bytebudget.ErrNoSpace):
 		return as(tool.OutcomeUnknown, "%s", rootOf(err))
 	}
 	return as(tool.OutcomeUnknown, "%s", errBroken)
@@ -203,7 +204,7 @@ func (c *Client) prefix() string { return fmt.Sprintf("tool server %q: ", c.cfg.
 
 // rootOf returns the error of this package that err wraps, or err if there is none.
 func rootOf(err error) error {
-	for _, known := range []error{errTooLong, errSlow, errProtocol, bytebudget.ErrNoSpace, errSession, netpolicy.ErrRedirect, errBroken} {
+	for _, known := range []error{errTooLong, errSlow, errProtocol, errElements, bytebudget.ErrNoSpace, errSession, netpolicy.ErrRedirect, errBroken} {
 		if errors.Is(err, known) {
 			return known
 		}

@@ -3,6 +3,7 @@ package mcp
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -13,7 +14,7 @@ import (
 
 // exchange records the progress and the response of one request.
 type exchange struct {
-	// whole means that the SDK gets the response unchanged. Otherwise the SDK gets an empty response, because the
+	// whole means that the SDK gets the response, without large members: see reduce. Otherwise the SDK gets an empty response, because the
 	// exchange keeps the real one.
 	whole bool
 	// sent is true if the request may have reached the server.
@@ -85,7 +86,10 @@ func (ex *exchange) decode(result any) (*jsonrpc.Error, error) {
 		Result any            `json:"result"`
 		Error  *jsonrpc.Error `json:"error"`
 	}{Result: result}
-	if err := json.Unmarshal(ex.response, &answer); err != nil {
+	switch err := json.Unmarshal(ex.response, &answer); {
+	case errors.Is(err, errElements):
+		return nil, errElements
+	case err != nil:
 		return nil, errProtocol
 	}
 	return answer.Error, nil
@@ -101,7 +105,7 @@ func (ex *exchange) size() int {
 // stub returns the message that the SDK gets as the response.
 func (ex *exchange) stub(id jsonrpc.ID, response []byte) []byte {
 	if ex.whole {
-		return response
+		return reduce(response)
 	}
 	stub, err := jsonrpc.EncodeMessage(&jsonrpc.Response{ID: id, Result: json.RawMessage(`{"content":[],"tools":[]}`)})
 	if err != nil {

@@ -200,6 +200,28 @@ func TestFailedCalls(t *testing.T) {
 	}
 }
 
+// TestManyPartsOfAResult checks that a result with millions of empty parts is refused, and the next result is read.
+func TestManyPartsOfAResult(t *testing.T) {
+	s := serve(t, nil, says("hello", "hi"))
+	c := client(t, s.URL)
+	s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+		if m.Method != "tools/call" {
+			return false
+		}
+		parts := strings.Repeat("{},", 1<<20) // each takes 120 bytes of memory
+		answer(200, jsonType, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"content":[%s{}]}}`, m.ID, parts))(w, r)
+		return true
+	})
+	if e := failure(t, c, "hello"); e.Class != tool.OutcomeUnknown ||
+		!strings.Contains(e.Error(), "a list in the response has more than 10000 elements") {
+		t.Errorf("Call = %s %q, want an unknown outcome with the reason", e.Class, e)
+	}
+	s.tamper(nil)
+	if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
+		t.Errorf("the next call = %q, %v; want its result", got, err)
+	}
+}
+
 // TestCallIsSentOnce checks that a call is not sent again if the server closes a reused connection during the call.
 // net/http would repeat such a request if a header says that this is harmless.
 func TestCallIsSentOnce(t *testing.T) {

@@ -118,8 +118,8 @@ func (c *Client) list(ctx context.Context, s *session) (*Listing, error) {
 
 // wirePage is the JSON form of a page of a list.
 type wirePage struct {
-	Tools      []wireTool `json:"tools"`
-	NextCursor string     `json:"nextCursor"`
+	Tools      elements[wireTool] `json:"tools"`
+	NextCursor string             `json:"nextCursor"`
 }
 
 // page requests one page of the list, and returns it with its size in bytes.
@@ -137,6 +137,8 @@ func (s *session) page(ctx context.Context, cursor string) (*wirePage, int, erro
 			s.lost.Store(true)
 		}
 		return nil, 0, ex.cause(err)
+	case errors.Is(decodeErr, errElements):
+		return nil, 0, fmt.Errorf("%w: %w", errLimit, errElements)
 	case decodeErr != nil:
 		return nil, 0, decodeErr
 	case remoteErr != nil:

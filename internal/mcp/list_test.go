@@ -107,6 +107,11 @@ func TestHostileLists(t *testing.T) {
 		"too long": {"a long list is refused even if it has few tools", func(string) string {
 			return `{"tools":[{"name":"a","description":"` + strings.Repeat("x", 4<<20) + `"}]}`
 		}, 0, "its list of tools exceeds 4 MiB"},
+		"empty tools": {
+			"an empty tool of 3 bytes would take 80 bytes of memory",
+			func(string) string { return `{"tools":[` + strings.Repeat("{},", 1<<20) + `{}]}` }, 0,
+			"the server offers too much: a list in the response has more than 10000 elements",
+		},
 		"without end": {
 			"a list must end", func(string) string { n++; return fmt.Sprintf(`{"tools":[],"nextCursor":"%d"}`, n) }, 0,
 			"has more than 200 pages",

@@ -48,6 +48,7 @@ var (
 	errSession  = errors.New("the server has ended the session")
 	errTooLong  = fmt.Errorf("the response exceeds %d MiB", MaxResponseBytes>>20)
 	errProtocol = errors.New("the response does not follow the Model Context Protocol")
+	errElements = fmt.Errorf("a list in the response has more than %d elements", maxElements)
 	errBroken   = errors.New("the connection broke before the response arrived")
 	// errMoved means that the response is a redirect with a status that servers also send after they have processed a
 	// request.
