@@ -8,8 +8,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/pattern"
 )
 
-// maxEffort is the maximum number of schemas that may apply to a value and all its parts together. It corresponds
-// to less than a second.
+// maxEffort is the maximum number of schemas that may apply to a value and all its parts together, plus the number of
+// comparisons with allowed values. It corresponds to less than a second.
 const maxEffort = 1_000_000
 
 // errEffort is the violation of a value whose validation takes too long.
@@ -35,6 +35,14 @@ func (e *effort) value(s *jsonschema.Schema, v any) {
 		return
 	}
 	e.left--
+	if s.Const != nil {
+		e.compare(*s.Const)
+	}
+	if s.Enum != nil {
+		for _, allowed := range s.Enum.Values {
+			e.compare(allowed)
+		}
+	}
 	for _, inner := range inPlace(s) {
 		e.value(inner, v)
 	}
@@ -45,6 +53,24 @@ func (e *effort) value(s *jsonschema.Schema, v any) {
 		e.list(s, v)
 	case string:
 		e.text(s.Pattern, v)
+	}
+}
+
+// compare subtracts the cost of comparing a value with an allowed one. A comparison of two numbers, which may have any
+// number of digits, takes about as long as the validation against a simple schema.
+func (e *effort) compare(allowed any) {
+	if e.left--; e.left <= 0 {
+		return
+	}
+	switch allowed := allowed.(type) {
+	case map[string]any:
+		for _, v := range allowed {
+			e.compare(v)
+		}
+	case []any:
+		for _, v := range allowed {
+			e.compare(v)
+		}
 	}
 }
 

@@ -364,6 +364,15 @@ func manyPatterns(n, size int) string {
 	return strings.Join(all, ",")
 }
 
+// numbers returns a list of n different numbers.
+func numbers(n int) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprint(i)
+	}
+	return strings.Join(all, ",")
+}
+
 // TestNestedValuesAreCheckedInABoundedTime checks schemas for which the work multiplies with each level of a value.
 func TestNestedValuesAreCheckedInABoundedTime(t *testing.T) {
 	const tooMuch = "is too large or nested too deep to be validated against a schema with so many alternatives"
@@ -410,6 +419,24 @@ func TestNestedValuesAreCheckedInABoundedTime(t *testing.T) {
 		},
 		"contains": {
 			"the work doubles for contains", `{"items":{"$ref":"#"},"contains":{"$ref":"#"}}`, nested("[", "]", 60),
+			[]string{tooMuch},
+		},
+		"enum": {
+			"each element is compared with each allowed value", `{"items":{"enum":[` + numbers(10_000) + `]}}`,
+			"[" + numbers(200) + "]",
+			[]string{tooMuch},
+		},
+		"enum, short": {
+			"a few comparisons are affordable", `{"items":{"enum":[` + numbers(1000) + `]}}`, "[" + numbers(100) + "]", nil,
+		},
+		"enum of objects": {
+			"each part of an allowed value is compared", `{"items":{"enum":[{"a":[` + numbers(10_000) + `]}]}}`,
+			"[" + strings.Repeat("{},", 200) + "{}]",
+			[]string{tooMuch},
+		},
+		"const": {
+			"each element is compared with each part of the allowed value", `{"items":{"const":[` + numbers(10_000) + `]}}`,
+			"[" + strings.Repeat("[],", 200) + "[]]",
 			[]string{tooMuch},
 		},
 		"older lists": {
