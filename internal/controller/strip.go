@@ -9,15 +9,12 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/span"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-const (
-	// strippedMark begins the message of a stripped Turn. The length of its spec as JSON follows. The API server
-	// accepts no message with this character, so no user can create a Turn that looks like a stripped one.
-	strippedMark = "\x00"
-	// ownPrefix is the prefix of the labels that this package reads.
-	ownPrefix = "capstan.dev/"
-)
+// strippedMark begins the message of a stripped Turn. The length of its spec as JSON follows. The API server accepts no
+// message with this character, so no user can create a Turn that looks like a stripped one.
+const strippedMark = "\x00"
 
 // Strip removes everything from a Turn that no decision about it needs: the texts and URLs of the request, the schema
 // of the answer, and other clients' labels and annotations. The trace of its caller and the references to ConfigMaps
@@ -47,18 +44,13 @@ func Strip(t *v1alpha1.Turn) {
 // placeholderURL stands for the URL of an attachment in the cache.
 const placeholderURL = "-"
 
-// OwnLabels returns the labels that Capstan reads; nil if there are none.
+// OwnLabels returns the only label that Capstan reads; nil if it is absent. Others may have the prefix of Capstan, too:
+// a user may set thousands of them.
 func OwnLabels(labels map[string]string) map[string]string {
-	var own map[string]string
-	for name, value := range labels {
-		if strings.HasPrefix(name, ownPrefix) {
-			if own == nil {
-				own = map[string]string{}
-			}
-			own[name] = value
-		}
+	if parent, ok := labels[translate.ParentLabel]; ok {
+		return map[string]string{translate.ParentLabel: parent}
 	}
-	return own
+	return nil
 }
 
 // isStripped reports whether a Turn was stripped.

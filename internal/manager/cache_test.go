@@ -39,7 +39,7 @@ func TestCacheDropsUnusedMetadata(t *testing.T) {
 	full := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{
 		Name: "one", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},
 		Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "example.com/long": strings.Repeat("x", 250_000)},
-		Labels:      map[string]string{"example.com/many": "yes", "capstan.dev/parent": "two"},
+		Labels:      map[string]string{"example.com/many": "yes", "capstan.dev/parent": "two", "capstan.dev/many": "yes"},
 	}}
 	want := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: "one", Labels: map[string]string{"capstan.dev/parent": "two"}}}
 	for range 2 { // the cache may apply the transform to its own result
