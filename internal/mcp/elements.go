@@ -2,8 +2,8 @@ package mcp
 
 import "encoding/json"
 
-// An element of a list in JSON may need 40 times as much memory as its text, which is all that is reserved for it. So the
-// elements are counted before they are decoded.
+// An element of a list in JSON may need 40 times as much memory as its text, which is all that is reserved for it. So
+// the elements are counted before they are decoded.
 const (
 	// maxElements is the maximum number of tools in a page of a list, and of parts in the result of a call.
 	maxElements = 10_000

@@ -14,8 +14,8 @@ import (
 
 // exchange records the progress and the response of one request.
 type exchange struct {
-	// whole means that the SDK gets the response, without large members: see reduce. Otherwise the SDK gets an empty response, because the
-	// exchange keeps the real one.
+	// whole means that the SDK gets the response, without its large members: see reduce. Otherwise the SDK gets an
+	// empty response, because the exchange keeps the real one.
 	whole bool
 	// sent is true if the request may have reached the server.
 	sent atomic.Bool
