@@ -115,6 +115,7 @@ func (c cluster) check(t *testing.T, account string, questions []access) {
 // installation. The last two questions are about another namespace.
 var inOwnNamespace = []access{
 	{"capstan-system", "create", "leases.coordination.k8s.io", true},
+	{"capstan-system", "create", "events.events.k8s.io", true}, // about the Lease of an executor
 	{"capstan-system", "create", "events", false},
 	{"capstan-system", "get", "pods", false},
 	{"default", "get", "leases.coordination.k8s.io", false},

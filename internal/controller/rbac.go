@@ -75,3 +75,6 @@ package controller
 // lost executor are bound again. It deletes the Lease of an executor that was lost, after it has written the position
 // of the store into the Lease of the store. It deletes that Lease when the position is no longer needed.
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=capstan-system,resources=leases,verbs=get;list;watch;create;update;delete
+
+// It also emits Events about these Leases there, although it may serve only other namespaces.
+// +kubebuilder:rbac:groups=events.k8s.io,namespace=capstan-system,resources=events,verbs=create;patch
