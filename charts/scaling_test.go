@@ -47,8 +47,10 @@ func TestAutoscalersScaleExecutorsByLoad(t *testing.T) {
 	}
 	load := loadQuery(t, keda) // TestQueriesHaveResults tests the query
 	readme, err := os.ReadFile("capstan/README.md")
-	if err != nil || !strings.Contains(string(readme), "\n  metricsQuery: "+load+"\n") {
-		t.Errorf("the README has no rule of prometheus-adapter with the query of KEDA, %q (%v)", load, err)
+	// Without namespaced: false, prometheus-adapter expects a label with the namespace, which this query does not have.
+	rule := "\n  resources: {namespaced: false}\n  name: {as: capstan_turns_load}\n  metricsQuery: " + load + "\n"
+	if err != nil || !strings.Contains(string(readme), rule) {
+		t.Errorf("the README has no rule of prometheus-adapter with the query of KEDA, %q (%v)", rule, err)
 	}
 	// helm upgrade --reuse-values keeps the less precise query of an earlier chart. The value null must replace it with
 	// the new default.

@@ -24,16 +24,16 @@ func (s *Server) check(ctx context.Context, r *http.Request, turn types.Namespac
 		return "", refuse(refusal.Status, "user %q may not read the conversation of Turn %q in namespace %q: this "+
 			"requires a rule with apiGroups [%s], "+
 			"resources [turns/log] and verbs [get] there%s",
-			refusal.User, turn.Name, turn.Namespace, v1alpha1.GroupVersion.Group, s.roleHint())
+			refusal.User, turn.Name, turn.Namespace, v1alpha1.GroupVersion.Group, s.roleHint("turn-reader"))
 	}
 	return "", &Error{Status: refusal.Status, Message: refusal.Message}
 }
 
-// roleHint returns the part of a message that names the role for readers, or an empty text if this installation has
+// roleHint returns the part of a message that names one of the roles of this installation, or an empty text if it has
 // none.
-func (s *Server) roleHint() string {
+func (s *Server) roleHint(role string) string {
 	if s.o.RolePrefix == "" {
 		return ""
 	}
-	return ", for example by a RoleBinding to the ClusterRole " + s.o.RolePrefix + "-turn-reader"
+	return ", for example by a RoleBinding to the ClusterRole " + s.o.RolePrefix + "-" + role
 }

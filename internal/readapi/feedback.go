@@ -96,8 +96,8 @@ func (s *Server) serveFeedback(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case refusal != nil && refusal.Status == http.StatusForbidden:
 		answer(w, refuse(refusal.Status, "user %q may not give feedback to Turn %q in namespace %q: this requires a rule with "+
-			"apiGroups [%s], resources [turns/feedback] and verbs [create] there",
-			refusal.User, name, namespace, v1alpha1.GroupVersion.Group))
+			"apiGroups [%s], resources [turns/feedback] and verbs [create] there%s",
+			refusal.User, name, namespace, v1alpha1.GroupVersion.Group, s.roleHint("turn-author")))
 		return
 	case refusal != nil:
 		answer(w, &Error{Status: refusal.Status, Message: refusal.Message})

@@ -311,7 +311,7 @@ func TestFeedback(t *testing.T) {
 		t.Errorf("%+v, %v; want only the last feedback, redacted, in the name of the token's user", all, err)
 	}
 	for name, tc := range map[string]struct{ namespace, turn, score, comment, want string }{
-		"no permission": {"sales", "t0", "1", "", "may not give feedback"},
+		"no permission": {"sales", "t0", "1", "", "a RoleBinding to the ClusterRole capstan-turn-author"},
 		"no record":     {"helpdesk", "t1", "1", "", "there is no record of Turn"},
 		"too good":      {"helpdesk", "t0", "7.3", "", "must be a number from 0 to 1"},
 		"too bad":       {"helpdesk", "t0", "-0.1", "", "must be a number from 0 to 1"},
