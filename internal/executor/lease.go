@@ -135,8 +135,9 @@ func (h *heldLease) describe(l *coordinationv1.Lease) {
 const (
 	// withdrawTimeout limits the write that announces that an executor stops.
 	withdrawTimeout = time.Second
-	// releaseTimeout limits the writes that mark the store and release the Lease of an executor that has stopped.
-	releaseTimeout = 3 * time.Second
+	// lastMarkTimeout limits the mark of the store when the executor has stopped, and releaseTimeout the write that
+	// then releases its Lease.
+	lastMarkTimeout, releaseTimeout = 2 * time.Second, time.Second
 )
 
 // withdraw asks the controller to bind no more Turns to this executor, which is still alive. Otherwise the controller
@@ -157,14 +158,23 @@ func (h *heldLease) withdraw(ctx context.Context) {
 // restored while no manager runs, only the position shows that. The controller deletes the Lease later. If the write
 // fails, the Lease expires.
 func (h *heldLease) writeRelease(ctx context.Context) {
+	if err := h.markStore(ctx); err != nil {
+		h.executor.Log.Info("Failed to mark the store; the lease has the last position that was confirmed",
+			"executor", h.executor.Name, "cause", err.Error())
+	}
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
-	// If the store cannot be marked, the Lease has the last position that was confirmed.
-	_ = h.executor.Store.Mark(ctx)
 	err := h.write(ctx, func(l *coordinationv1.Lease) { l.Spec.RenewTime = nil })
 	if err != nil && !apierrors.IsNotFound(err) { // a Lease that does not exist was never held
 		h.executor.Log.Info("Failed to release the lease; it expires", "executor", h.executor.Name, "cause", err.Error())
 	}
+}
+
+// markStore gives the store its last position. A store that does not answer must leave time to release the Lease.
+func (h *heldLease) markStore(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, lastMarkTimeout)
+	defer cancel()
+	return h.executor.Store.Mark(ctx)
 }
 
 // write describes the executor in its Lease, and makes another change to the Lease.

@@ -3,6 +3,7 @@ package executor
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -10,7 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	typedv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
@@ -85,6 +88,63 @@ func TestReleasedLeaseKeepsPosition(t *testing.T) {
 				l.Spec.RenewTime, l.Annotations, want)
 		}
 	}
+}
+
+// hungStore does not answer.
+type hungStore struct{}
+
+func (hungStore) State(ctx context.Context) (store.State, error) {
+	<-ctx.Done()
+	return store.State{}, ctx.Err()
+}
+
+func (hungStore) Mark(ctx context.Context, _ int64) (store.State, error) {
+	return hungStore{}.State(ctx)
+}
+
+// punctual is a clientset that, like a real one and unlike fake.Clientset, writes no Lease after the end of a context.
+type punctual struct{ kubernetes.Interface }
+
+func (p punctual) CoordinationV1() typedv1.CoordinationV1Interface {
+	return punctualLeases{p.Interface.CoordinationV1(), nil}
+}
+
+type punctualLeases struct {
+	typedv1.CoordinationV1Interface
+	typedv1.LeaseInterface
+}
+
+func (p punctualLeases) Leases(namespace string) typedv1.LeaseInterface {
+	p.LeaseInterface = p.CoordinationV1Interface.Leases(namespace)
+	return p
+}
+
+func (p punctualLeases) Update(
+	ctx context.Context, l *coordinationv1.Lease, o metav1.UpdateOptions,
+) (*coordinationv1.Lease, error) {
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return p.LeaseInterface.Update(ctx, l, o)
+}
+
+// TestReleaseWithoutStore checks that an executor whose store does not answer still releases its Lease, so that its
+// Turns are bound again at once.
+func TestReleaseWithoutStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clientset := fake.NewClientset()
+		e := &Executor{
+			Name: me, Namespace: "capstan-system", Leases: punctual{clientset}, Log: logr.Discard(),
+			Store: store.NewTracker(hungStore{}, store.TrackerOptions{}),
+		}
+		h := e.holdLease(t.Context())
+		synctest.Wait()
+		h.release()
+		l, err := clientset.CoordinationV1().Leases("capstan-system").Get(t.Context(), LeasePrefix+me, metav1.GetOptions{})
+		if err != nil || l.Spec.HolderIdentity == nil || l.Spec.RenewTime != nil {
+			t.Errorf("the Lease is %+v, %v; want it released", l, err)
+		}
+	})
 }
 
 // TestReleaseWithoutLease checks that an executor that never got its Lease creates none when it stops.
