@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// names of this program's processes in a report.
+// The names of this program's processes in a report.
 const (
 	selfName    = "benchmark"
 	hostileName = "attacker's servers"
@@ -66,10 +66,8 @@ func (t programTimes) since(earlier programTimes, passed time.Duration) map[stri
 
 // cpuLine compares the CPU times of two windows.
 func cpuLine(without, with map[string]float64) string {
-	names := maps.Clone(without)
-	if names == nil {
-		names = map[string]float64{}
-	}
+	names := map[string]float64{}
+	maps.Copy(names, without)
 	maps.Copy(names, with)
 	parts := make([]string, 0, len(names))
 	for _, name := range slices.Sorted(maps.Keys(names)) {
