@@ -143,6 +143,9 @@ type Executor struct {
 	// LiveReads limits how many objects are read from the API server at the same time because the cache has no memory
 	// for them. If LiveReads is nil, there is no limit.
 	LiveReads *fairgate.Gate
+	// Preparations limits how many Turns read their texts from ConfigMaps at the same time, because no memory is
+	// reserved for these texts yet. If Preparations is nil, there is no limit.
+	Preparations *fairgate.Gate
 	// Forecast receives the start and end of each run, to estimate how much the journals will still grow. It may be
 	// nil.
 	Forecast *quota.Forecast

@@ -212,6 +212,10 @@ func (e *Executor) preparation(
 	if err != nil {
 		return prepare.Input{}, nil, fmt.Errorf("failed to get prompt profile %q: %w", ref, err)
 	}
+	if err := e.Preparations.Enter(ctx, t.Namespace); err != nil {
+		return prepare.Input{}, nil, err
+	}
+	defer e.Preparations.Leave(t.Namespace)
 	in, err := translate.Preparation(ctx, translate.Objects{
 		Turn: t, Agent: agent, Profile: profile, ConfigMaps: e.ConfigMaps(t.Namespace),
 		AgentConfigMaps: e.ConfigMaps(agent.Namespace), ProfileConfigMaps: e.ConfigMaps(ref.Key(agent.Namespace).Namespace),

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -233,5 +234,36 @@ func TestTurnWithoutMessagesWaitsForItsAgent(t *testing.T) {
 		if entry.Kind == journal.Prepared {
 			t.Error("messages were made from objects that are not ready")
 		}
+	}
+}
+
+// TestPreparationsAreLimited checks that a Turn reads its texts from ConfigMaps only while it is inside the gate.
+func TestPreparationsAreLimited(t *testing.T) {
+	all := surroundings()
+	for _, o := range all {
+		if p, ok := o.(*v1alpha1.PromptProfile); ok {
+			p.Spec.Instructions, p.Spec.InstructionsFrom = "", &v1alpha1.ContentSource{
+				ConfigMapKeyRef: v1alpha1.ConfigMapKeyReference{Name: "texts", Key: "a"},
+			}
+		}
+	}
+	e, _ := newExecutor(t, interceptor.Funcs{}, append(all, turnWith())...)
+	e.Preparations = fairgate.New(1, 1)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	reads := 0
+	reading(e, func(context.Context, v1alpha1.ConfigMapKeyReference) (string, error) {
+		if reads++; e.Preparations.Enter(ended, "other") == nil {
+			t.Error("another Turn may read its texts at the same time")
+			e.Preparations.Leave("other")
+		}
+		return "Be brief.", nil
+	})
+	got := runTurn(t, e)
+	if got.Status.Conditions[0].Reason != v1alpha1.TurnReasonPrepared || reads == 0 {
+		t.Errorf("after %d reads the Turn is %+v, want it prepared", reads, got.Status.Conditions)
+	}
+	if e.Preparations.Enter(ended, "other") != nil {
+		t.Error("the gate is still closed after the preparation")
 	}
 }

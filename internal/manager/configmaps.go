@@ -18,50 +18,101 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
+const (
+	// keptTexts and keptData are the sizes, in bytes, of the ConfigMaps that a reader keeps for its next values. Most
+	// preparations need less than keptTexts, and few run at the same time. Thousands of Turns may read attachments.
+	keptTexts, keptData = 4 << 20, 64 << 10
+	// maxDataReads is the number of ConfigMaps that may be read for attachments at the same time, because each may have
+	// 1 MiB. While other namespaces wait, a namespace may read dataReadsOfNamespace ConfigMaps.
+	maxDataReads, dataReadsOfNamespace = 8, 2
+)
+
 // configMapReader returns a function that returns a reader for the ConfigMaps of a namespace. They are read from the
-// API server, because their texts are not cached. Each reader reads a ConfigMap only once, so that all texts of one
-// preparation come from the same version. A reader is not safe for concurrent use.
+// API server, because their texts are not cached. All texts from one reader come from the same version of a ConfigMap.
+// A reader is not safe for concurrent use.
 func configMapReader(r client.Reader) func(namespace string) translate.ConfigMaps {
-	return readerOf(r, func(m *corev1.ConfigMap) map[string]string { return m.Data })
+	return readerOf(r, nil, keptTexts, func(m *corev1.ConfigMap) map[string]string { return m.Data })
 }
 
 // attachmentReader is like configMapReader, for the data of attachments, which may be binary.
 func attachmentReader(r client.Reader) func(namespace string) translate.ConfigMaps {
-	return readerOf(r, func(m *corev1.ConfigMap) map[string]string { return translate.ConfigMapContents(m.Data, m.BinaryData) })
+	return readerOf(r, fairgate.New(maxDataReads, dataReadsOfNamespace), keptData, func(m *corev1.ConfigMap) map[string]string {
+		return translate.ConfigMapContents(m.Data, m.BinaryData)
+	})
 }
 
-func readerOf(r client.Reader, data func(*corev1.ConfigMap) map[string]string) func(namespace string) translate.ConfigMaps {
+func readerOf(
+	r client.Reader, gate *fairgate.Gate, most int, data func(*corev1.ConfigMap) map[string]string,
+) func(namespace string) translate.ConfigMaps {
 	return func(namespace string) translate.ConfigMaps {
-		known := map[string]map[string]string{} // by name; nil if the ConfigMap does not exist
-		return func(ctx context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
-			values, ok := known[ref.Name]
-			if !ok {
-				var err error
-				if values, err = configMapData(ctx, r, types.NamespacedName{Namespace: namespace, Name: ref.Name}, data); err != nil {
-					return "", err
-				}
-				known[ref.Name] = values
-			}
-			return translate.ConfigMapValue(ref, values)
+		reader := &configMaps{
+			reader: r, gate: gate, most: most, data: data, namespace: namespace, versions: map[string]string{}, kept: map[string]map[string]string{},
+		}
+		return reader.value
+	}
+}
+
+// configMaps reads the ConfigMaps of a namespace, and keeps some of them.
+type configMaps struct {
+	reader    client.Reader
+	gate      *fairgate.Gate // nil means no limit
+	most      int
+	data      func(*corev1.ConfigMap) map[string]string
+	namespace string
+
+	// versions holds the version of each ConfigMap that was read, by name; empty if it does not exist.
+	versions map[string]string
+	// kept holds the values of ConfigMaps of at most most bytes in total, by name. bytes is their size.
+	kept  map[string]map[string]string
+	bytes int
+}
+
+// value returns the value to which ref refers. It returns an error if another version of the ConfigMap was read before.
+func (c *configMaps) value(ctx context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
+	if values, ok := c.kept[ref.Name]; ok {
+		return translate.ConfigMapValue(ref, values)
+	}
+	if err := c.gate.Enter(ctx, c.namespace); err != nil {
+		return "", err
+	}
+	defer c.gate.Leave(c.namespace)
+	var m corev1.ConfigMap
+	err := c.reader.Get(ctx, types.NamespacedName{Namespace: c.namespace, Name: ref.Name}, &m)
+	if client.IgnoreNotFound(err) != nil {
+		return "", err
+	}
+	if last, known := c.versions[ref.Name]; known && last != m.ResourceVersion {
+		return "", fmt.Errorf("ConfigMap %q was changed between two reads", ref.Name)
+	}
+	c.versions[ref.Name] = m.ResourceVersion
+	var values map[string]string // nil if the ConfigMap does not exist
+	if err == nil {
+		if values = c.data(&m); values == nil {
+			values = map[string]string{}
 		}
 	}
+	c.keep(ref.Name, values)
+	return translate.ConfigMapValue(ref, values)
 }
 
-// configMapData returns the data of a ConfigMap, or nil if it does not exist.
-func configMapData(
-	ctx context.Context, r client.Reader, key types.NamespacedName, data func(*corev1.ConfigMap) map[string]string,
-) (map[string]string, error) {
-	var m corev1.ConfigMap
-	if err := r.Get(ctx, key, &m); err != nil {
-		return nil, client.IgnoreNotFound(err)
+// keep keeps the values of a ConfigMap. If there is no room, it drops all others, and does not keep a ConfigMap that is
+// too large.
+func (c *configMaps) keep(name string, values map[string]string) {
+	size := 0
+	for key, value := range values {
+		size += len(key) + len(value)
 	}
-	if values := data(&m); values != nil {
-		return values, nil
+	if c.bytes+size > c.most {
+		clear(c.kept)
+		c.bytes = 0
 	}
-	return map[string]string{}, nil
+	if size <= c.most {
+		c.kept[name], c.bytes = values, c.bytes+size
+	}
 }
 
 // configMapsSeen returns the reader that shows whether a ConfigMap exists, and the interval at which objects that name

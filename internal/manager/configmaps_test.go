@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
@@ -210,4 +212,72 @@ func TestCacheDropsTextsOfConfigMaps(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the cache must keep only the identity of the object (-want +got):\n%s", diff)
 	}
+}
+
+// TestLargeConfigMapsAreNotKept checks that a reader keeps little, and does not mix texts of two versions nevertheless.
+func TestLargeConfigMapsAreNotKept(t *testing.T) {
+	large := strings.Repeat("x", keptData/2+1)
+	object := func(name string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: name}, Data: map[string]string{"a": "text", "b": large},
+		}
+	}
+	gets := 0
+	c := fake.NewClientBuilder().WithObjects(object("one"), object("two")).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			gets++
+			return c.Get(ctx, key, o, opts...)
+		},
+	}).Build()
+	maps := attachmentReader(c)("helpdesk")
+	read := func(name string) error {
+		text, err := maps(t.Context(), v1alpha1.ConfigMapKeyReference{Name: name, Key: "a"})
+		if err == nil && text != "text" {
+			t.Errorf("got %q, want the text", text)
+		}
+		return err
+	}
+	for i, name := range []string{"one", "one", "two", "two", "one"} {
+		if err := read(name); err != nil {
+			t.Errorf("read %d: %v", i, err)
+		}
+	}
+	if gets != 3 {
+		t.Errorf("%d ConfigMaps were read, want 3, because only one is kept", gets)
+	}
+	if err := c.Update(t.Context(), object("two")); err != nil {
+		t.Fatal(err)
+	}
+	if err := read("two"); err == nil || !strings.Contains(err.Error(), `ConfigMap "two" was changed`) {
+		t.Errorf("got %v for another version, want an error", err)
+	}
+}
+
+// TestAttachmentsAreReadInTurns checks that few ConfigMaps are in memory although many Turns read their attachments.
+func TestAttachmentsAreReadInTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer := make(chan struct{})
+		var inside atomic.Int64
+		c := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
+			Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+				inside.Add(1)
+				defer inside.Add(-1)
+				<-answer
+				return errors.New("the API server is unreachable")
+			},
+		}).Build()
+		reader := attachmentReader(c)
+		for range 10 * maxDataReads {
+			go func() { _, _ = reader("helpdesk")(t.Context(), v1alpha1.ConfigMapKeyReference{Name: "a", Key: "a"}) }()
+		}
+		synctest.Wait()
+		if n := inside.Load(); n < 1 || n > maxDataReads {
+			t.Errorf("%d ConfigMaps are read at the same time, want at most %d", n, maxDataReads)
+		}
+		close(answer)
+		synctest.Wait()
+		if n := inside.Load(); n != 0 {
+			t.Errorf("%d reads have not ended", n)
+		}
+	})
 }

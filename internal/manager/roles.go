@@ -52,6 +52,10 @@ const maxEndings, endingsOfNamespace = 32, 8
 // no memory for them. While other namespaces wait, a namespace may read liveReadsOfNamespace objects.
 const maxLiveReads, liveReadsOfNamespace = 8, 2
 
+// maxPreparations is the number of Turns that may read their texts from ConfigMaps at the same time. While other
+// namespaces wait, a namespace may prepare preparationsOfNamespace Turns.
+const maxPreparations, preparationsOfNamespace = 8, 2
+
 // parts are the parts of a process that its roles use.
 type parts struct {
 	options   Options
@@ -272,6 +276,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		Endings:      fairgate.New(maxEndings, endingsOfNamespace),
 		Unreserved:   fairgate.New(1, 1), // one conversation may take a tenth of the memory
 		LiveReads:    fairgate.New(maxLiveReads, liveReadsOfNamespace),
+		Preparations: fairgate.New(maxPreparations, preparationsOfNamespace),
 		RecordLabels: o.RecordLabels, Stopping: p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,
 	}
 	tasks := o.Hooks.tasks(p.store)

@@ -29,6 +29,37 @@ type Input struct {
 	Now time.Time
 }
 
+// Size returns about how many bytes the texts take in memory that belong to this Turn only: those of the Turn, and those
+// that the Agent and the profile have in ConfigMaps, because each Turn reads them again. The cache shares the others.
+func (in *Input) Size() int {
+	size := in.Turn.size() + sizeOfContributions(in.Agent.Contributions) + sizeOfContributions(in.Profile.Contributions)
+	if in.Agent.InstructionsFrom != "" {
+		size += len(in.Agent.Instructions)
+	}
+	if in.Profile.InstructionsFrom != "" {
+		size += len(in.Profile.Instructions)
+	}
+	if in.Profile.SystemPromptFrom != "" {
+		size += len(in.Profile.Identity.SystemPrompt)
+	}
+	for i := range in.Profile.ForModels {
+		size += sizeOfContributions(in.Profile.ForModels[i].Contributions)
+	}
+	for i := range in.Profile.Skills {
+		if s := &in.Profile.Skills[i]; s.From != "" {
+			size += len(s.Content)
+		}
+	}
+	return size
+}
+
+func sizeOfContributions(all []prompt.Contribution) (size int) {
+	for i := range all {
+		size += min(len(all[i].Text), untrusted.MaxChars)
+	}
+	return size
+}
+
 // contributions returns the contributions to the live context, in order.
 func (in Input) contributions() []prompt.Contribution {
 	return slices.Concat(in.Profile.Contributions, in.Agent.Contributions, in.Turn.Contributions)
@@ -188,8 +219,8 @@ type HistoryMessage struct {
 	ProviderData *model.ProviderData
 }
 
-// Size returns the approximate size of the request in bytes, without its history.
-func (t *Turn) Size() int {
+// size returns the approximate size of the request in bytes, without its history.
+func (t *Turn) size() int {
 	size := len(t.Message) + len(t.Skill) + len(t.Data)
 	for _, v := range t.Parameters {
 		size += len(v)
@@ -206,8 +237,5 @@ func (t *Turn) Size() int {
 	for i := range t.Enrichments {
 		size += len(t.Enrichments[i].Content)
 	}
-	for i := range t.Contributions {
-		size += min(len(t.Contributions[i].Text), untrusted.MaxChars)
-	}
-	return size
+	return size + sizeOfContributions(t.Contributions)
 }

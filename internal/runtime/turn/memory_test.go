@@ -17,6 +17,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
@@ -110,6 +112,37 @@ func TestRequestIsCountedBeforeItsPromptIsMade(t *testing.T) {
 	}}, 2)...)
 	if got := mustRun(t, &journaltest.Store{}, in); got.Stop != turn.StopCompleted || len(want) > 0 {
 		t.Errorf("the Turn ended as %s: %s; %d context packs were not called", got.Stop, got.Message, len(want))
+	}
+}
+
+// TestTextsFromConfigMapsAreCounted checks that a Turn holds the memory of its request, and of the texts that it has
+// read from ConfigMaps, before it waits for its memories. It does not pay for texts that the cache shares.
+func TestTextsFromConfigMapsAreCounted(t *testing.T) {
+	const length = 10_000
+	text := strings.Repeat("m", length)
+	l := newLedger(t, 1<<20)
+	c, _ := candidate("p0", 1, says("Yes."))
+	in := input(c)
+	in.Hold = l.hold
+	in.Preparation = making(func(m *prepare.Input) {
+		m.Turn.Message = text
+		m.Agent.Instructions, m.Agent.InstructionsFrom = text, `key "a" of ConfigMap "b"`
+		m.Profile.Skills = []prepare.Skill{
+			{Key: "a", Name: "a", Content: text, From: `key "a" of ConfigMap "b"`}, {Key: "b", Name: "b", Content: text},
+		}
+		m.Profile.Contributions = []prompt.Contribution{{Name: "a", Text: text}}
+		m.Profile.ForModels = []prepare.ModelTexts{{Models: []string{"*"}, Contributions: []prompt.Contribution{{Name: "b", Text: text}}}}
+	})
+	recalled := false
+	in.Recall = func(context.Context, string, ranking.Vector) (turn.Recalled, error) {
+		recalled = true
+		if held := l.held(); held < 5*length || held >= 6*length {
+			t.Errorf("%d bytes are held while memories are recalled, want about %d", held, 5*length)
+		}
+		return turn.Recalled{}, nil
+	}
+	if got := mustRun(t, &journaltest.Store{}, in); got.Stop != turn.StopCompleted || !recalled {
+		t.Errorf("the Turn ended as %s: %s; memories were recalled: %v", got.Stop, got.Message, recalled)
 	}
 }
 

@@ -90,13 +90,17 @@ func (r *run) ensureInput(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(context.Cause(ctx), endsTurn(err))
 	}
+	r.memory.planned = int64(in.Size())
+	if err := r.memory.hold(0); err != nil { // before the run waits for anything
+		return errors.Join(context.Cause(ctx), err)
+	}
 	r.embeddedBefore = r.replayed.loop.EmbeddedBefore()
 	learned, err := r.recall(ctx, in.Turn.Message)
 	if err != nil {
 		return errors.Join(context.Cause(ctx), err)
 	}
 	in.Turn.Memories = append(slices.Clip(in.Turn.Memories), learned...)
-	r.memory.planned = int64(in.Turn.Size())
+	r.memory.planned = int64(in.Size())
 	number, err := r.loadHistory(ctx, &in)
 	if err != nil {
 		return errors.Join(context.Cause(ctx), err)
