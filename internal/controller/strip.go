@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/span"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -17,7 +19,7 @@ import (
 const strippedMark = "\x00"
 
 // Strip removes everything from a Turn that no decision about it needs: the texts and URLs of the request, the schema
-// of the answer, and other clients' labels and annotations. The trace of its caller and the references to ConfigMaps
+// of the answer, and other clients' labels, annotations, owners and finalizers. The trace of its caller and the references to ConfigMaps
 // stay. Strip may be called again on a stripped Turn. A stripped Turn can be patched, and its status can be written.
 // The API server rejects an update of the whole object, because of its message.
 func Strip(t *v1alpha1.Turn) {
@@ -26,7 +28,7 @@ func Strip(t *v1alpha1.Turn) {
 	}
 	// A spec always marshals, because it was decoded from JSON.
 	size, _ := json.Marshal(&t.Spec)
-	t.Labels = OwnLabels(t.Labels)
+	t.Labels, t.OwnerReferences, t.Finalizers = OwnLabels(t.Labels), OwnOwners(t), nil
 	t.Annotations = span.Kept(t.Annotations)
 	s := &t.Spec
 	s.Message = strippedMark + strconv.Itoa(len(size))
@@ -51,6 +53,22 @@ func OwnLabels(labels map[string]string) map[string]string {
 		return map[string]string{translate.ParentLabel: parent}
 	}
 	return nil
+}
+
+// maxOwnerName is the maximum length of the names of objects, in bytes. The API server does not check it for owners.
+const maxOwnerName = 253
+
+// OwnOwners returns the only owner of a Turn that Capstan reads: the Turn that calls it as a sub-agent's Turn. It returns
+// nil if there is none. A user may add thousands of others.
+func OwnOwners(t *v1alpha1.Turn) []metav1.OwnerReference {
+	owner, ok := translate.Parent(t)
+	if !ok || max(len(owner.Name), len(owner.UID), len(owner.APIVersion)) > maxOwnerName {
+		return nil
+	}
+	if len(t.OwnerReferences) == 1 {
+		return t.OwnerReferences
+	}
+	return []metav1.OwnerReference{*owner}
 }
 
 // isStripped reports whether a Turn was stripped.

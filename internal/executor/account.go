@@ -45,26 +45,32 @@ func (r *run) account(ctx context.Context, cut *cutOffError) error {
 // collectUsage returns the usages of the sub-agents' Turns, from their status. It cancels each Turn that has not ended,
 // because its answer is no longer needed, and then returns a *loop.Parked.
 func (r *run) collectUsage(ctx context.Context) ([]*tool.Spent, error) {
-	var turns v1alpha1.TurnList
+	var page v1alpha1.TurnList
 	label := client.MatchingLabels{translate.ParentLabel: translate.ParentLabelOf(r.turn.Name)}
-	if err := r.executor.Reader.List(ctx, &turns, client.InNamespace(r.turn.Namespace), label); err != nil {
-		return nil, &retryError{fmt.Errorf("failed to list the turns of sub-agents: %w", err)}
-	}
 	var spent []*tool.Spent
 	waits := &loop.Parked{}
-	for i := range turns.Items {
-		child := &turns.Items[i]
-		owner, owned := translate.Parent(child)
-		switch {
-		case !owned || owner.UID != r.turn.UID:
-		case child.IsFinished():
-			spent = append(spent, translate.SubAgentUsage(child))
-		default:
-			if err := r.cancelChild(ctx, child); err != nil {
-				return nil, err
+	err := r.executor.eachLivePage(ctx, r.turn.Namespace, &page, func() error {
+		for i := range page.Items {
+			child := &page.Items[i]
+			owner, owned := translate.Parent(child)
+			switch {
+			case !owned || owner.UID != r.turn.UID:
+			case child.IsFinished():
+				spent = append(spent, translate.SubAgentUsage(child))
+			default:
+				if err := r.cancelChild(ctx, child); err != nil {
+					return err
+				}
+				waits.Turns = append(waits.Turns, child.Name)
 			}
-			waits.Turns = append(waits.Turns, child.Name)
 		}
+		return nil
+	}, label)
+	if _, again := errors.AsType[*retryError](err); err != nil && !again {
+		err = &retryError{fmt.Errorf("failed to list the turns of sub-agents: %w", err)}
+	}
+	if err != nil {
+		return nil, err
 	}
 	if len(waits.Turns) > 0 {
 		return nil, waits

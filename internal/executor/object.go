@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,6 +29,37 @@ func (e *Executor) objects(namespace string) sharing.Reader {
 		defer e.LiveReads.Leave(namespace)
 		return objectbudget.Read(ctx, e.Reader, key, o)
 	}
+}
+
+// livePage is the number of objects that one request to the API server reads. An object may have 1.5 MiB, and any user
+// of a namespace may create many of them.
+const livePage = 8
+
+// eachLivePage reads a list from the API server, and calls do for each page of it. It returns the first error of a
+// request or of do.
+func (e *Executor) eachLivePage(
+	ctx context.Context, namespace string, page client.ObjectList, do func() error, opts ...client.ListOption,
+) error {
+	for next := client.Continue(""); ; {
+		more, err := e.livePage(ctx, namespace, page, do, append(opts, client.InNamespace(namespace), client.Limit(livePage), next)...)
+		if next = client.Continue(more); err != nil || more == "" {
+			return err
+		}
+	}
+}
+
+func (e *Executor) livePage(
+	ctx context.Context, namespace string, page client.ObjectList, do func() error, opts ...client.ListOption,
+) (more string, err error) {
+	if err := e.LiveReads.Enter(ctx, namespace); err != nil {
+		return "", err
+	}
+	defer e.LiveReads.Leave(namespace)
+	reflect.ValueOf(page).Elem().SetZero() // decoding would keep fields of the page before
+	if err := e.Reader.List(ctx, page, opts...); err != nil {
+		return "", err
+	}
+	return page.GetContinue(), do()
 }
 
 // readAgent reads the Agent of the Turn. If the Agent is gone or may not be used, and the Turn only has to end,

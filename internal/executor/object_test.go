@@ -12,6 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/objectbudget"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
 )
 
 // TestObjectsThatTheCacheLeavesOut checks that a Turn that is already bound runs with objects for which the cache has
@@ -63,5 +64,48 @@ func TestObjectsThatTheCacheLeavesOut(t *testing.T) {
 	}
 	if leftOut < 3 {
 		t.Errorf("%d objects were left out, want the Agent, its profile and its ModelProvider", leftOut)
+	}
+}
+
+// TestLivePages checks that lists whose length a user decides are read from the API server in small pages, inside the
+// gate.
+func TestLivePages(t *testing.T) {
+	e, _ := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith())...)
+	e.LiveReads = fairgate.New(1, 1)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	whole, ok := e.Client.(client.WithWatch)
+	if !ok {
+		t.Fatalf("the client is a %T", e.Client)
+	}
+	lists := 0
+	e.Reader = interceptor.NewClient(whole, interceptor.Funcs{
+		List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			o := (&client.ListOptions{}).ApplyOptions(opts)
+			if o.Limit < 1 || o.Limit > 16 || o.Namespace != "helpdesk" {
+				t.Errorf("the request is for %d objects of namespace %q, want few of the Turn's", o.Limit, o.Namespace)
+			}
+			if e.LiveReads.Enter(ended, "other") == nil {
+				t.Error("others may read at the same time")
+			}
+			if want := strings.Repeat("x", lists); o.Continue != want {
+				t.Errorf("request %d continues from %q, want %q", lists, o.Continue, want)
+			}
+			if lists++; lists < 3 {
+				list.SetContinue(strings.Repeat("x", lists))
+			}
+			return nil
+		},
+	})
+	r := &run{executor: e, turn: turnWith()}
+	if _, err := r.collectUsage(t.Context()); err != nil || lists != 3 {
+		t.Errorf("collectUsage: %v after %d requests, want 3", err, lists)
+	}
+	lists = 0
+	if d, err := r.decideLive(t.Context(), loop.Approval{}); d != nil || err != nil || lists != 3 {
+		t.Errorf("decideLive: %v, %v after %d requests, want none after 3", d, err, lists)
+	}
+	if e.LiveReads.Enter(ended, "other") != nil {
+		t.Error("the gate is still closed")
 	}
 }

@@ -64,12 +64,8 @@ func (r *run) parkedAgain(waits *loop.Parked) bool {
 	return true
 }
 
-const (
-	// approvalsPage is the number of ToolApprovals that one request to the API server reads.
-	approvalsPage = 500
-	// fieldApprovalTurn is the selectable field of a ToolApproval that names its Turn.
-	fieldApprovalTurn = "spec.turnRef.name"
-)
+// fieldApprovalTurn is the selectable field of a ToolApproval that names its Turn.
+const fieldApprovalTurn = "spec.turnRef.name"
 
 // decide returns the decision about a call that requires approval, or nil if none has been made. People can decide only
 // about calls that the status listed when this run was bound; for all others decide returns nil. If this is not the
@@ -103,26 +99,27 @@ func (r *run) decision(ctx context.Context, about []v1alpha1.ToolApproval, a loo
 	return translate.Decision(counted, r.turn, a), nil
 }
 
-// decideLive reads the decisions about the Turn from the API server, page by page.
+// decideLive reads the decisions about the Turn from the API server.
 func (r *run) decideLive(ctx context.Context, a loop.Approval) (*loop.Decision, error) {
 	e, t := r.executor, r.turn
 	var about []v1alpha1.ToolApproval
-	ofTurn := []client.ListOption{client.MatchingFields{fieldApprovalTurn: t.Name}}
-	for next := client.Continue(""); ; {
-		var page v1alpha1.ToolApprovalList
-		err := e.Reader.List(ctx, &page, append(ofTurn, client.InNamespace(t.Namespace), client.Limit(approvalsPage), next)...)
-		if apierrors.IsBadRequest(err) && len(ofTurn) > 0 {
-			ofTurn = nil // an older CRD does not have the selectable field: read all
-			continue
+	var page v1alpha1.ToolApprovalList
+	add := func() error {
+		for _, d := range translate.ApprovalsFor(page.Items, t, a) {
+			d.ManagedFields, d.Labels, d.Annotations, d.OwnerReferences, d.Finalizers = nil, nil, nil, nil, nil
+			about = append(about, d)
 		}
-		if err != nil {
-			return nil, listDecisionsError(err)
-		}
-		about = append(about, translate.ApprovalsFor(page.Items, t, a)...)
-		if next = client.Continue(page.Continue); next == "" {
-			return r.decision(ctx, about, a)
-		}
+		return nil
 	}
+	err := e.eachLivePage(ctx, t.Namespace, &page, add, client.MatchingFields{fieldApprovalTurn: t.Name})
+	if apierrors.IsBadRequest(err) { // an older CRD does not have the selectable field: read all
+		about = nil
+		err = e.eachLivePage(ctx, t.Namespace, &page, add)
+	}
+	if err != nil {
+		return nil, listDecisionsError(err)
+	}
+	return r.decision(ctx, about, a)
 }
 
 // listDecisionsError returns the error of a failed list of decisions, after which the run tries again.

@@ -4,6 +4,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -55,10 +56,10 @@ func turnsOf(o Options) fields.Selector {
 const maxAgentLabels = 64
 
 // withoutBookkeeping removes metadata that Capstan does not use from an object before it is cached: managed fields,
-// annotations, and labels that are not Capstan's. Otherwise one namespace could fill the memory of all, because only
+// owners, finalizers, annotations, and labels that are not Capstan's. Otherwise one namespace could fill the memory of all, because only
 // the size of an object limits such metadata. The metadata in the API server stays unchanged, because Capstan writes
 // only the status of a cached object. Leases keep their annotations, which contain their data, and all their labels.
-// Agents keep up to maxAgentLabels labels. Turns keep the trace of their caller.
+// Agents keep up to maxAgentLabels labels. Turns keep the trace of their caller, and the Turn that owns them.
 func withoutBookkeeping(in any) (any, error) {
 	o, err := meta.Accessor(in)
 	if err != nil {
@@ -72,9 +73,16 @@ func withoutBookkeeping(in any) (any, error) {
 	if _, isLease := in.(*coordinationv1.Lease); isLease {
 		return in, nil
 	}
+	if len(o.GetFinalizers()) > 0 {
+		o.SetFinalizers(nil)
+	}
 	var kept map[string]string
-	if _, isTurn := in.(*v1alpha1.Turn); isTurn {
-		kept = span.Kept(o.GetAnnotations())
+	var owners []metav1.OwnerReference
+	if t, isTurn := in.(*v1alpha1.Turn); isTurn {
+		kept, owners = span.Kept(o.GetAnnotations()), controller.OwnOwners(t)
+	}
+	if len(owners) < len(o.GetOwnerReferences()) {
+		o.SetOwnerReferences(owners)
 	}
 	if len(o.GetAnnotations()) > len(kept) && !objectbudget.IsLeftOut(o) {
 		o.SetAnnotations(kept)

@@ -40,8 +40,18 @@ func TestCacheDropsUnusedMetadata(t *testing.T) {
 		Name: "one", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},
 		Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "example.com/long": strings.Repeat("x", 250_000)},
 		Labels:      map[string]string{"example.com/many": "yes", "capstan.dev/parent": "two", "capstan.dev/many": "yes"},
+		Finalizers:  []string{"example.com/one", "example.com/two"},
+		OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "v1", Kind: "ConfigMap", Name: "a", UID: "1"},
+			{APIVersion: "capstan.dev/v1alpha1", Kind: "Turn", Name: "two", UID: "2", Controller: new(true)},
+		},
 	}}
-	want := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: "one", Labels: map[string]string{"capstan.dev/parent": "two"}}}
+	want := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{
+		Name: "one", Labels: map[string]string{"capstan.dev/parent": "two"},
+		OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "capstan.dev/v1alpha1", Kind: "Turn", Name: "two", UID: "2", Controller: new(true)},
+		},
+	}}
 	for range 2 { // the cache may apply the transform to its own result
 		got, err := withoutBookkeeping(full)
 		if err != nil {
@@ -50,6 +60,17 @@ func TestCacheDropsUnusedMetadata(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("the cache must keep only the metadata that is used (-want +got):\n%s", diff)
 		}
+	}
+	agent := &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{
+		Name: "one", Finalizers: want.Finalizers, OwnerReferences: full.OwnerReferences, Labels: map[string]string{"team": "a"},
+	}}
+	if _, err := withoutBookkeeping(agent); err != nil || len(agent.OwnerReferences) > 0 || agent.Labels["team"] != "a" {
+		t.Errorf("an Agent is %+v, %v; want its labels, but no owner", agent.ObjectMeta, err)
+	}
+	long := full.DeepCopy()
+	long.OwnerReferences[0].Name = strings.Repeat("x", 1<<20)
+	if _, err := withoutBookkeeping(long); err != nil || len(long.OwnerReferences) > 0 {
+		t.Errorf("an owner's name of 1 MiB is kept, %v", err)
 	}
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"capstan.dev/capacity": "5"}}}
 	if _, err := withoutBookkeeping(lease); err != nil || lease.Annotations["capstan.dev/capacity"] != "5" {

@@ -25,6 +25,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/executor"
 	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/fetch"
+	"github.com/capstan-dev/capstan/internal/identities"
 	"github.com/capstan-dev/capstan/internal/journalgc"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
@@ -201,12 +202,13 @@ func (p *parts) addKeepers() error {
 		return fmt.Errorf("failed to create a client that can watch: %w", err)
 	}
 	engine := &turn.Engine{Journal: p.options.Hooks.journal(p.store), Now: p.now, ReasonOf: turnstatus.ReasonOf}
+	reader := identities.Reader{Reader: mgr.GetAPIReader(), REST: p.clientset.Discovery().RESTClient(), Mapper: mgr.GetRESTMapper()}
 	charger := &executor.Charger{
 		Engine: engine, Reader: mgr.GetAPIReader(), Client: p.status, Memory: p.memory, Traces: p.traces, Now: p.now,
 		RecordLabels: p.options.RecordLabels, Log: p.log.WithName("journalgc"),
 	}
 	journals := &journalgc.Collector{
-		Store: p.store, Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Namespaces: p.options.WatchNamespaces,
+		Store: p.store, Reader: reader, Cache: mgr.GetCache(), Namespaces: p.options.WatchNamespaces,
 		Namespace: engine.Namespace,
 		Turns:     p.client, Reference: engine.Reference, Retention: p.options.JournalRetention, Now: p.now,
 		Log: p.log.WithName("journalgc"), Charge: charger.Charge,
@@ -221,7 +223,7 @@ func (p *parts) addKeepers() error {
 		return err
 	}
 	records := &recordkeeper.Keeper{
-		Store: p.store, Ledger: p.store, Reader: mgr.GetAPIReader(), Namespaces: p.options.WatchNamespaces,
+		Store: p.store, Ledger: p.store, Reader: reader, Namespaces: p.options.WatchNamespaces,
 		End: charger.EndFromObject, Charge: charger.ChargeFromStatus, Labels: p.options.RecordLabels,
 		Retention: p.options.RecordRetention, MostPerNamespace: p.options.MaxRecordsPerNamespace, Now: p.now,
 		Log: p.log.WithName("records"),
