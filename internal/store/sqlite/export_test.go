@@ -5,12 +5,12 @@ import (
 	"io/fs"
 )
 
-// SingleConn limits the store's pool to one connection and returns the pool, so that settings of the connection apply
-// to all calls.
-func (s *Store) SingleConn() *sql.DB {
-	s.db.SetMaxOpenConns(1)
-	return s.db
-}
+// Writes returns the pool of the writer, which has one connection, so that settings of the connection apply to all
+// writes.
+func (s *Store) Writes() *sql.DB { return s.writes }
+
+// Reads returns the pool of reads and the number of its connections.
+func (s *Store) Reads() (*sql.DB, int) { return s.db, readers }
 
 // Migrations returns the migrations of the schema.
 func Migrations() (fs.FS, error) { return fs.Sub(migrations, "migrations") }

@@ -176,7 +176,7 @@ func TestReadOnlyFile(t *testing.T) {
 	if err := s.Append(t.Context(), "a", entry(1)); err != nil {
 		t.Fatal(err)
 	}
-	db := s.SingleConn()
+	db := s.Writes()
 	pragma(t, db, "query_only = on")
 	wantErrorText(t, "Append", s.Append(t.Context(), "a", entry(2)), "read-only", "mount the volume for writing")
 	wantErrorText(t, "Check", s.Check(t.Context()), "failed to write to the journal", "mount the volume for writing")
@@ -192,7 +192,7 @@ func TestFullDisk(t *testing.T) {
 	if err := s.Append(t.Context(), "a", entry(1)); err != nil {
 		t.Fatal(err)
 	}
-	db := s.SingleConn()
+	db := s.Writes()
 	var pages int
 	if err := db.QueryRowContext(t.Context(), "PRAGMA page_count").Scan(&pages); err != nil {
 		t.Fatal(err)

@@ -48,12 +48,16 @@ func (s *Store) page(ctx context.Context, uid string, after int64) (entries []jo
 	return entries, len(entries) == store.PageEntries, rows.Err()
 }
 
+// selectPage reads a page of a journal.
+const selectPage = `SELECT seq, epoch, kind, version, time, payload, artifact FROM journal
+	WHERE uid = ? AND seq > ? ORDER BY seq LIMIT ?`
+
 // queryPage executes selectPage, which a store that was opened for reading has not prepared.
 func (s *Store) queryPage(ctx context.Context, args ...any) (*sql.Rows, error) {
-	if prepared := s.frequent[selectPage]; prepared != nil {
-		return prepared.QueryContext(ctx, args...)
+	if s.pages != nil {
+		return s.pages.QueryContext(ctx, args...)
 	}
-	return s.db.QueryContext(ctx, frequent[selectPage], args...)
+	return s.db.QueryContext(ctx, selectPage, args...)
 }
 
 // Last returns the sequence number of the last entry of a UID, or 0 for an unknown UID.

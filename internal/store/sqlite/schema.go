@@ -32,9 +32,9 @@ const (
 // prepare checks the file, migrates its schema and prepares the frequent statements.
 func (s *Store) prepare(ctx context.Context) error {
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
-		err := checkStructure(ctx, s.db)
+		err := checkStructure(ctx, s.writes)
 		if err == nil {
-			err = migrate(ctx, s.db)
+			err = migrate(ctx, s.writes)
 		}
 		if isDamage(err) || errors.Is(err, journal.ErrNewer) {
 			err = backoff.Permanent(err)
@@ -46,9 +46,12 @@ func (s *Store) prepare(ctx context.Context) error {
 		return err
 	}
 	for i, query := range frequent {
-		if s.frequent[i], err = s.db.PrepareContext(ctx, query); err != nil {
+		if s.frequent[i], err = s.writes.PrepareContext(ctx, query); err != nil {
 			return err
 		}
+	}
+	if s.pages, err = s.db.PrepareContext(ctx, selectPage); err != nil {
+		return err
 	}
 	_, err = s.file.ReadAt(s.header[:], 0)
 	return err

@@ -31,14 +31,18 @@ type Store struct {
 	lock    *os.File // the lock file, locked until the store is closed
 	file    *os.File // the opened journal, to detect that the file was replaced; SQLite opens it separately
 	header  [headerBytes]byte
-	db      *sql.DB
+	db      *sql.DB // for reads
+	writes  *sql.DB // the writer's only connection, so that reads of one namespace cannot delay the writes of all
 	appends *queue
 	changes chan *change
 	closing chan struct{}
 	closed  chan struct{}
 	once    sync.Once
 
-	frequent [len(frequent)]*sql.Stmt // the prepared statements of the variable frequent; the pool closes them
+	// frequent and pages are the prepared statements of the variable frequent and of selectPage. The pools close them.
+	// pages is nil if the store was opened for reading only.
+	frequent [len(frequent)]*sql.Stmt
+	pages    *sql.Stmt
 
 	// unmarked is true if there may be appends after the last mark, by this process or an earlier one.
 	unmarked atomic.Bool
@@ -46,6 +50,9 @@ type Store struct {
 	damage  atomic.Pointer[error] // the first sign that the file is damaged
 	missing atomic.Int64          // the number of bytes that could not be written because the disk was full or failed
 }
+
+// readers is the number of connections for reads.
+const readers = 3
 
 // Open opens the journals in a file. It creates the file and its directory if necessary; only the owner may read them.
 // It returns when the file has the newest schema. It fails if a newer version of Capstan wrote the file, or if a check
@@ -75,11 +82,15 @@ func Open(ctx context.Context, path string) (_ *Store, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to open the journal; it must be a file that the user of this process may read and write: %w", err)
 	}
-	s.db, err = sql.Open("sqlite", dsn(path))
-	if err != nil {
-		return nil, fmt.Errorf("failed to open the journal %q: %w", path, err)
+	for _, pool := range []struct {
+		db          **sql.DB
+		connections int
+	}{{&s.writes, 1}, {&s.db, readers}} {
+		if *pool.db, err = sql.Open("sqlite", dsn(path)); err != nil {
+			return nil, fmt.Errorf("failed to open the journal %q: %w", path, err)
+		}
+		(*pool.db).SetMaxOpenConns(pool.connections)
 	}
-	s.db.SetMaxOpenConns(4)
 	if err := s.prepare(ctx); err != nil {
 		return nil, fmt.Errorf("failed to open the journal %q: %w", path, explain(err))
 	}
@@ -105,8 +116,10 @@ func location(path string, settings url.Values) string {
 
 // release closes all open files.
 func (s *Store) release() (err error) {
-	if s.db != nil {
-		err = s.db.Close()
+	for _, db := range []*sql.DB{s.db, s.writes} {
+		if db != nil {
+			err = errors.Join(err, db.Close())
+		}
 	}
 	if s.file != nil {
 		err = errors.Join(err, s.file.Close()) // after the database: closing the file releases the process's locks on it

@@ -208,3 +208,25 @@ func TestConcurrentOpenOfNewJournal(t *testing.T) {
 		group.Wait()
 	}
 }
+
+// TestReadsDoNotDelayWrites checks that the store writes while all connections for reads are in use.
+func TestReadsDoNotDelayWrites(t *testing.T) {
+	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
+	db, n := s.Reads()
+	for range n {
+		c, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close() //nolint:errcheck // because the test ends
+	}
+	if db.Stats().MaxOpenConnections != n {
+		t.Errorf("the store may open %d connections for reads, want %d", db.Stats().MaxOpenConnections, n)
+	}
+	if err := s.Append(t.Context(), "a", entry(1)); err != nil {
+		t.Errorf("Append: %v", err)
+	}
+	if err := s.Check(t.Context()); err != nil {
+		t.Errorf("Check: %v", err)
+	}
+}

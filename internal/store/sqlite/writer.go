@@ -44,8 +44,7 @@ type change struct {
 	done chan error // buffered, so that the writer never waits
 }
 
-// frequent holds the statements of appends and of the read of a journal, which each Turn executes. They are prepared
-// once.
+// frequent holds the statements of appends, which each Turn executes. They are prepared once.
 var frequent = [...]string{
 	selectHead: `SELECT seq, epoch FROM head WHERE uid = ?`,
 	moveHead: `INSERT INTO head (uid, seq, epoch, namespace, bytes) VALUES (?, ?, ?, ?, ?)
@@ -54,8 +53,6 @@ var frequent = [...]string{
 	insertEntry:    `INSERT INTO journal (uid, seq, epoch, kind, version, time, payload, artifact) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
 	insertArtifact: `INSERT INTO artifact (uid, sha256, bytes, data) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING`,
 	addTotal:       `UPDATE total SET journals = journals + ?, retired = retired + ?, entries = entries + ?, artifacts = artifacts + ?`,
-	selectPage: `SELECT seq, epoch, kind, version, time, payload, artifact FROM journal
-		WHERE uid = ? AND seq > ? ORDER BY seq LIMIT ?`,
 }
 
 const (
@@ -64,7 +61,6 @@ const (
 	insertEntry
 	insertArtifact
 	addTotal
-	selectPage
 )
 
 // tx is a transaction of the writer.
@@ -200,7 +196,7 @@ func (s *Store) transaction(do func(*tx) error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*busyTimeout)
 	defer cancel()
-	begun, err := s.db.BeginTx(ctx, nil)
+	begun, err := s.writes.BeginTx(ctx, nil)
 	if err != nil {
 		return s.failed(err)
 	}
