@@ -15,15 +15,19 @@ type Meter interface {
 
 // Use is the space that a store uses.
 type Use struct {
-	// Bytes is the size of all journals, without the space that purged journals have left.
+	// Bytes is the size of all journals and memories, without the space that purged journals have left.
 	Bytes int64
 	// Free is the number of bytes that are free for journals on the store's volume, including the space that purged
 	// journals have left. It is negative if the store does not know.
 	Free int64
-	// Namespaces holds the bytes of the journals of each namespace, including retired ones, according to BytesOf.
-	// Journals written by an older version belong to no namespace.
+	// Namespaces holds the bytes of the journals of each namespace, including retired ones, according to BytesOf, and
+	// the bytes of its memories, according to MemoryBytes. Journals written by an older version belong to no namespace.
 	Namespaces map[string]int64
 }
+
+// MemoryBytes is an SQL expression for the number of bytes that are counted for a memory: its text, which its words and
+// their index repeat, its vector, and 512 bytes for the other columns and their indexes.
+const MemoryBytes = `512 + 4 * octet_length(text) + coalesce(octet_length(vector), 0)`
 
 // entryBytes is the number of bytes that are counted for each entry and each artifact in addition to its content. It
 // stands for the other columns and the index.

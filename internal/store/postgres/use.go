@@ -8,7 +8,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// Use returns how much space is used. Bytes is the sum over all journals. Free is negative, because the server does
+// Use returns how much space is used. Bytes is the sum over all journals and memories. Free is negative, because the server does
 // not report its free space.
 func (s *Store) Use(ctx context.Context) (store.Use, error) {
 	type row struct {
@@ -17,7 +17,10 @@ func (s *Store) Use(ctx context.Context) (store.Use, error) {
 	}
 	rows, err := read(ctx, s, func(of pgx.CollectableRow) (r row, err error) {
 		return r, of.Scan(&r.namespace, &r.bytes)
-	}, `SELECT namespace, sum(bytes)::bigint FROM capstan_turn GROUP BY namespace`)
+	}, `SELECT namespace, sum(bytes)::bigint FROM (
+			SELECT namespace, bytes FROM capstan_turn
+			UNION ALL SELECT namespace, `+store.MemoryBytes+` FROM capstan_memory
+		) AS used GROUP BY namespace`)
 	if err != nil {
 		return store.Use{}, err
 	}

@@ -21,7 +21,10 @@ func (s *Store) Use(ctx context.Context) (u store.Use, err error) {
 	} else {
 		u.Free += spare
 	}
-	rows, err := s.db.QueryContext(ctx, `SELECT namespace, sum(bytes) FROM head WHERE namespace <> '' GROUP BY namespace`)
+	rows, err := s.db.QueryContext(ctx, `SELECT namespace, sum(bytes) FROM (
+			SELECT namespace, bytes FROM head WHERE namespace <> ''
+			UNION ALL SELECT namespace, `+store.MemoryBytes+` FROM memory
+		) GROUP BY namespace`)
 	if err != nil {
 		return store.Use{}, s.failed(err)
 	}

@@ -32,6 +32,7 @@ func RunMemories(t *testing.T, open func(t *testing.T) MemoryStore, reopen func(
 	t.Run("memories are stored as soon as they are found", func(t *testing.T) { testMemoriesOfAttempt(t, open(t), reopen) })
 	t.Run("an owner finds only its own memories", func(t *testing.T) { testMemoriesFound(t, open(t)) })
 	t.Run("memories are found by their vectors", func(t *testing.T) { testVectorsOfMemories(t, open(t), reopen) })
+	t.Run("memories count as used space", func(t *testing.T) { testUseOfMemories(t, open(t)) })
 	t.Run("the same memory is kept once, with its newest Turn", func(t *testing.T) { testMemoryLearnedAgain(t, open(t)) })
 	t.Run("an owner keeps a limited number and size", func(t *testing.T) { testLimitsOfOwners(t, open(t)) })
 	t.Run("a deleted Turn or Session leaves nothing", func(t *testing.T) { testMemoriesRetired(t, open(t)) })
@@ -240,6 +241,40 @@ func testMemoriesFound(t *testing.T, s MemoryStore) {
 	found, err := s.FindMemories(t.Context(), []memories.Owner{eve}, memories.Search{Words: []string{"unknown"}}, later(20))
 	if len(found) != memories.MaxNewest || err != nil {
 		t.Errorf("an unknown word finds %d memories (error %v), want the newest %d", len(found), err, memories.MaxNewest)
+	}
+}
+
+// testUseOfMemories checks that memories and their vectors count for their namespace until they are deleted.
+func testUseOfMemories(t *testing.T, s MemoryStore) {
+	use := func() int64 {
+		t.Helper()
+		u, err := s.Use(t.Context())
+		if err != nil || u.Bytes < u.Namespaces["a"]+u.Namespaces["b"] {
+			t.Errorf("Use: %+v, %v", u, err)
+		}
+		return u.Namespaces["a"]
+	}
+	learn(t, s, "b-1", learnedFrom("b-1", "Likes tea.", 1))
+	learn(t, s, "a-1")
+	none := use()
+	first, second := learnedFrom("a-2", "Likes bicycles.", 1), learnedFrom("a-2", "Has an HP 4000.", 2)
+	learn(t, s, "a-2", first, second)
+	learned := use()
+	// The second Turn has a journal, too, whose size is that of the first one or less.
+	if least := int64(2 * (512 + len(first.Text) + len(second.Text))); learned-2*none < least/2 {
+		t.Errorf("two memories count as about %d bytes, want more than %d", learned-2*none, least/2)
+	}
+	vector := ranking.Vector{Space: "m", Values: make([]float32, 1000)}
+	vector.Values[0] = 1
+	expectError(t, "EmbedMemories", s.EmbedMemories(t.Context(), []memories.Embedded{{ID: first.ID, Vector: vector}}), nil)
+	if got := use() - learned; got != 4000 {
+		t.Errorf("a vector of 1000 numbers counts as %d bytes, want 4000", got)
+	}
+	if n, err := s.DeleteMemories(t.Context(), store.MemorySelector{Namespace: "a", ID: first.ID}, later(3), 10); n != 1 || err != nil {
+		t.Errorf("DeleteMemories: %d, %v", n, err)
+	}
+	if got, want := learned-use(), int64(512+4*len(first.Text)); got != want {
+		t.Errorf("a deleted memory counted as %d bytes, want %d", got, want)
 	}
 }
 

@@ -315,7 +315,7 @@ func (m *Store) Size(ctx context.Context) (z store.Size, err error) {
 	return z, nil
 }
 
-// Use returns the space that the journals use. The free space is unknown.
+// Use returns the space that the journals and memories use. The free space is unknown.
 func (m *Store) Use(ctx context.Context) (store.Use, error) {
 	if err := ctx.Err(); err != nil {
 		return store.Use{}, context.Cause(ctx)
@@ -328,6 +328,11 @@ func (m *Store) Use(ctx context.Context) (store.Use, error) {
 		if h.namespace != "" {
 			u.Namespaces[h.namespace] += h.bytes
 		}
+	}
+	for id, memory := range m.memories {
+		bytes := int64(512 + 4*len(memory.Text) + 4*len(m.vectors[id].Values))
+		u.Bytes += bytes
+		u.Namespaces[memory.Namespace] += bytes
 	}
 	return u, nil
 }
