@@ -153,8 +153,9 @@ type BudgetStatus struct {
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are the conditions of the budget. Ready is True while the budget applies. Exceeded is True if a limit
-	// is reached. Warning is True if warnPercent of a limit is spent.
+	// conditions are the conditions of the budget. Ready is True while the budget applies as its spec says.
+	// Stalled is True if only a change of the spec can make the budget Ready, and absent otherwise. Exceeded is True if
+	// a limit is reached. Warning is True if warnPercent of a limit is spent.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -171,6 +171,45 @@ func TestReadySaysWhetherRequestersAreChecked(t *testing.T) {
 	}
 }
 
+// TestFaultOfTheSpecStalls checks that a Budget is Stalled exactly while only a change to its spec makes it Ready.
+func TestFaultOfTheSpecStalls(t *testing.T) {
+	b := &v1alpha1.Budget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "day", UID: "uid"},
+		Spec: v1alpha1.BudgetSpec{
+			Period: v1alpha1.BudgetPeriodDay, Currency: "USD", Limits: v1alpha1.BudgetLimits{Turns: new(int64(1))},
+			Selector: &v1alpha1.BudgetSelector{Requesters: []string{"ada"}},
+		},
+	}
+	k := &Keeper{Set: &Set{}}
+	k.Set.Put(b)
+	for _, step := range []struct{ zone, ready, stalled string }{
+		{"Europe/Berlin", v1alpha1.ReasonRequestersNotChecked, ""},
+		{"Europe/Atlantis", v1alpha1.ReasonInvalidBudget, v1alpha1.ReasonInvalidBudget},
+		{"Europe/Berlin", v1alpha1.ReasonRequestersNotChecked, ""},
+	} {
+		b.Spec.TimeZone = step.zone
+		b.Generation++
+		s, _, err := k.statusOf(b, nil, func() (bool, error) { return true, nil }, time.Date(2026, 11, 25, 21, 0, 0, 0, time.UTC))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Status = *s
+		stalled := ""
+		c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionStalled)
+		if c != nil {
+			stalled = c.Reason
+		}
+		ready := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReady)
+		if ready.Reason != step.ready || stalled != step.stalled {
+			t.Errorf("in %s: Ready has the reason %q and Stalled %q, want %q and %q",
+				step.zone, ready.Reason, stalled, step.ready, step.stalled)
+		}
+		if c != nil && (c.Status != metav1.ConditionTrue || c.Message != ready.Message || c.ObservedGeneration != b.Generation) {
+			t.Errorf("Stalled is %+v, want True for generation %d, with the message of Ready: %s", c, b.Generation, ready.Message)
+		}
+	}
+}
+
 func load(t *testing.T, name string) *time.Location {
 	t.Helper()
 	l, err := zone.Load(name)

@@ -124,6 +124,12 @@ func BudgetStatus(b *v1alpha1.Budget, r BudgetRule, state BudgetState, now time.
 		}
 		meta.SetStatusCondition(&s.Conditions, c)
 	}
+	// Only a change to the spec corrects a fault. The other reasons not to be Ready depend on other objects.
+	if state.Applies && r.Fault != "" {
+		set(v1alpha1.ConditionStalled, true, v1alpha1.ReasonInvalidBudget, "", r.Fault)
+	} else {
+		meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionStalled)
+	}
 	switch {
 	case !state.Applies:
 		set(v1alpha1.ConditionReady, false, "", v1alpha1.ReasonTooManyBudgets, fmt.Sprintf(

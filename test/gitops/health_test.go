@@ -154,6 +154,8 @@ func TestHealthOfEveryKindInEveryState(t *testing.T) {
 		{"Agent", "no-provider", "ProviderNotFound", status.InProgressStatus, progressing},
 		{"Agent", "no-server", "ToolServerNotFound", status.InProgressStatus, progressing},
 		{"Agent", "no-zone", "InvalidTimeZone", status.FailedStatus, degraded},
+		{"Budget", "good", "Ready", status.CurrentStatus, healthy},
+		{"Budget", "no-zone", "InvalidBudget", status.FailedStatus, degraded},
 		{"Session", "open", "Open", status.CurrentStatus, healthy},
 		{"Session", "used-up", "BudgetUsed", status.FailedStatus, degraded},
 		{"Turn", "answered", "Completed", status.CurrentStatus, healthy},
