@@ -4,9 +4,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -105,11 +108,15 @@ func TestAgentIsDown(t *testing.T) {
 	}
 }
 
-// TestConditionAvailable checks the condition of a ModelProvider while the circuit of a model is open, and before and
-// after that.
-func TestConditionAvailable(t *testing.T) {
-	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"data":[]}`)) }))
-	defer endpoint.Close()
+// newModelProviderEnv returns the reconciler of a ModelProvider whose endpoint answers with status, and a function that
+// reconciles the ModelProvider and returns it with the Events since the last call.
+func newModelProviderEnv(t *testing.T, status *atomic.Int32) (*ModelProviderReconciler, func() (*v1alpha1.ModelProvider, []string)) {
+	t.Helper()
+	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(int(status.Load()))
+		_, _ = w.Write([]byte(`{"data":[]}`))
+	}))
+	t.Cleanup(endpoint.Close)
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
@@ -123,18 +130,13 @@ func TestConditionAvailable(t *testing.T) {
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(p).WithStatusSubresource(p).Build()
 	cache := providers.NewCache(nil, time.Now, netpolicy.NewLocalPolicy(), nil)
-	defer cache.Close()
+	t.Cleanup(cache.Close)
+	recorder := events.NewFakeRecorder(10)
 	r := &ModelProviderReconciler{
-		Client: c, Providers: cache, Events: events.NewFakeRecorder(10), Now: time.Now, ProbeInterval: time.Minute,
-		Circuits: &OpenCircuits{},
+		Client: c, Providers: cache, Events: recorder, Now: time.Now, ProbeInterval: time.Minute, Circuits: &OpenCircuits{},
 	}
-	for _, step := range []struct{ report, want string }{
-		{"", ""},
-		{`{"a/demo":["k","m"]}`, "False CircuitOpen: requests to k, m are held back, because several in a row failed: " +
-			"a request tries the endpoint every 10 seconds"},
-		{"", "True CircuitClosed: requests are sent"},
-	} {
-		r.Circuits.observe(reporting("one", step.report))
+	return r, func() (*v1alpha1.ModelProvider, []string) {
+		t.Helper()
 		key := client.ObjectKeyFromObject(p)
 		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
 			t.Fatal(err)
@@ -143,6 +145,33 @@ func TestConditionAvailable(t *testing.T) {
 		if err := c.Get(t.Context(), key, &stored); err != nil {
 			t.Fatal(err)
 		}
+		return &stored, drain(recorder)
+	}
+}
+
+// TestConditionAvailable checks the condition and the Events of a ModelProvider while the circuit of a model is open,
+// and before and after that. Each step is a probe.
+func TestConditionAvailable(t *testing.T) {
+	var status atomic.Int32
+	status.Store(http.StatusOK)
+	r, reconcile := newModelProviderEnv(t, &status)
+	heldBack := func(models string) string {
+		return "requests to " + models + " are held back, because several in a row failed: a request tries the endpoint every 10 seconds"
+	}
+	for _, step := range []struct {
+		report, want string
+		events       []string
+	}{
+		{"", "", nil},
+		{`{"a/demo":["k","m"]}`, "False CircuitOpen: " + heldBack("k, m"), []string{"Warning CircuitOpen " + heldBack("k, m")}},
+		{`{"a/demo":["k","m"]}`, "False CircuitOpen: " + heldBack("k, m"), nil},
+		{`{"a/demo":["m"]}`, "False CircuitOpen: " + heldBack("m"), nil},
+		{"", "True CircuitClosed: requests are sent", []string{"Normal CircuitClosed requests are sent"}},
+		{"", "True CircuitClosed: requests are sent", nil},
+		{`{"a/demo":["m"]}`, "False CircuitOpen: " + heldBack("m"), []string{"Warning CircuitOpen " + heldBack("m")}},
+	} {
+		r.Circuits.observe(reporting("one", step.report))
+		stored, emitted := reconcile()
 		got := ""
 		if available := meta.FindStatusCondition(stored.Status.Conditions, v1alpha1.ConditionAvailable); available != nil {
 			got = string(available.Status) + " " + available.Reason + ": " + available.Message
@@ -150,8 +179,36 @@ func TestConditionAvailable(t *testing.T) {
 		if got != step.want {
 			t.Errorf("after the report %q the condition is %q, want %q", step.report, got, step.want)
 		}
+		if diff := cmp.Diff(step.events, emitted); diff != "" {
+			t.Errorf("Events after the report %q (-want +got):\n%s", step.report, diff)
+		}
 		if c := ready(stored.Status.Conditions, stored.Generation); c == nil || c.Status != metav1.ConditionTrue {
 			t.Errorf("Ready is %v, want True: the endpoint answers probes", c)
+		}
+	}
+}
+
+// TestFailingProviderEmitsOneEvent checks that a ModelProvider gets one Event for each failure, and one when its
+// endpoint answers again, however many probes there are.
+func TestFailingProviderEmitsOneEvent(t *testing.T) {
+	var status atomic.Int32
+	_, reconcile := newModelProviderEnv(t, &status)
+	for _, step := range []struct {
+		status int32
+		events []string
+	}{
+		{http.StatusOK, nil},
+		{http.StatusServiceUnavailable, []string{"Warning EndpointUnreachable the endpoint failed (HTTP 503)"}},
+		{http.StatusBadGateway, nil},
+		{http.StatusUnauthorized, []string{"Warning CredentialsRejected "}},
+		{http.StatusUnauthorized, nil},
+		{http.StatusOK, []string{"Normal Ready the endpoint answers"}},
+		{http.StatusOK, nil},
+	} {
+		status.Store(step.status)
+		_, emitted := reconcile()
+		if !slices.EqualFunc(emitted, step.events, strings.HasPrefix) {
+			t.Errorf("Events of a probe that ends with HTTP %d: %q, want %q", step.status, emitted, step.events)
 		}
 	}
 }

@@ -100,10 +100,13 @@ func keepMessage(found finding, conditions []metav1.Condition, generation int64)
 	return found
 }
 
-// emitReadyEvent emits an Event when an object becomes ready or not ready, or when the reason changes while it is not
-// ready. It emits no Event while a failure lasts, or for an object that is ready at its first check.
-func emitReadyEvent(to events.EventRecorder, o client.Object, action string, before, after []metav1.Condition) {
-	was, is := meta.FindStatusCondition(before, v1alpha1.ConditionReady), meta.FindStatusCondition(after, v1alpha1.ConditionReady)
+// emitEvent emits an Event when a condition of an object becomes True or ceases to be True, or when its reason changes
+// while it is not True. It emits no Event while a failure lasts, or for a condition that is True at its first check.
+func emitEvent(to events.EventRecorder, o client.Object, kind, action string, before, after []metav1.Condition) {
+	was, is := meta.FindStatusCondition(before, kind), meta.FindStatusCondition(after, kind)
+	if is == nil {
+		return
+	}
 	switch broken := is.Status != metav1.ConditionTrue; {
 	case was == nil && !broken, was != nil && was.Status == is.Status && was.Reason == is.Reason:
 	case broken:

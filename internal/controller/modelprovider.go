@@ -92,7 +92,8 @@ func (r *ModelProviderReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	}
 	written, again, err := r.written.writeStatus(ctx, r.Client, &p, again)
 	if written {
-		emitReadyEvent(r.Events, &p, "Probe", before.Conditions, p.Status.Conditions)
+		emitEvent(r.Events, &p, v1alpha1.ConditionReady, "Probe", before.Conditions, p.Status.Conditions)
+		emitEvent(r.Events, &p, v1alpha1.ConditionAvailable, "Request", before.Conditions, p.Status.Conditions)
 	}
 	return again, err
 }

@@ -94,7 +94,7 @@ func (r *ToolServerReconciler) Reconcile(ctx context.Context, req ctrl.Request) 
 	}
 	written, again, err := r.written.writeStatus(ctx, r.Client, &s, again)
 	if written {
-		emitReadyEvent(r.Events, &s, "Discover", before.Conditions, s.Status.Conditions)
+		emitEvent(r.Events, &s, v1alpha1.ConditionReady, "Discover", before.Conditions, s.Status.Conditions)
 	}
 	return again, err
 }
