@@ -360,8 +360,10 @@ const (
 	// both models and the kind of the first one's failure.
 	EventFallbackUsed = "FallbackUsed"
 	// EventWaitingLong is emitted when a Turn has waited for its start for a minute, or for half of its starting
-	// deadline if that is less. A Turn gets this Event once for each reason. In ten minutes, at most ten Turns of a
-	// namespace get it for the same reason. The tenth Event says that no more are emitted.
+	// deadline if that is less. It is also emitted when a bound Turn has waited for a ModelProvider or for memory for a
+	// minute, or for half of its time limit if that is less, and has made no step meanwhile. A Turn gets this Event
+	// once for each reason. In ten minutes, at most ten Turns of a namespace get it for the same reason. The tenth
+	// Event says that no more are emitted.
 	EventWaitingLong = "WaitingLong"
 	// EventAwaitingApproval is emitted when a call requires approval.
 	EventAwaitingApproval = "AwaitingApproval"

@@ -9,9 +9,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
-// turnChanged passes the changes that the reconciler acts on. A binding and the progress of a running Turn do not pass.
+// turnChanged passes the changes that the reconciler acts on. A binding and the progress of a running Turn do not pass,
+// but the beginning and the end of a wait of its run do, because an Event reports a long one.
 func turnChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1alpha1.Turn)
@@ -22,7 +24,8 @@ func turnChanged() predicate.Predicate {
 		return before.UID != after.UID || before.Generation != after.Generation ||
 			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
 			before.IsFinished() != after.IsFinished() ||
-			(before.BoundTo() != "" && after.BoundTo() == "") || beginsToWait(before, after)
+			(before.BoundTo() != "" && after.BoundTo() == "") || beginsToWait(before, after) ||
+			turnstatus.RunWaits(before) != turnstatus.RunWaits(after)
 	}}
 }
 

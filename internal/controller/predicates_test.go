@@ -7,6 +7,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 func TestTurnChanged(t *testing.T) {
@@ -14,6 +15,9 @@ func TestTurnChanged(t *testing.T) {
 	deleted := func(t *v1alpha1.Turn) { t.DeletionTimestamp = &metav1.Time{Time: now} }
 	labelled := func(t *v1alpha1.Turn) { t.Labels = map[string]string{"a": "b"} }
 	another := func(t *v1alpha1.Turn) { t.UID = "another" }
+	runWaits := func(t *v1alpha1.Turn) {
+		turnstatus.ReportProgress(t, turnstatus.Run{}, &turnstatus.RunWait{Memory: true}, now)
+	}
 	queued := waitsAs(v1alpha1.TurnReasonQueued, 0)
 	for name, tc := range map[string]struct {
 		before, after *v1alpha1.Turn
@@ -41,7 +45,10 @@ func TestTurnChanged(t *testing.T) {
 		"a bound Turn that waits": {
 			turnWith(boundTo("e")), turnWith(boundTo("e"), waitsAs(v1alpha1.TurnReasonWaitingForBudget, 0)), false,
 		},
-		"a label": {turnWith(), turnWith(labelled), false},
+		"a run that begins to wait": {turnWith(boundTo("e")), turnWith(boundTo("e"), runWaits), true},
+		"a run that still waits":    {turnWith(boundTo("e"), runWaits), turnWith(boundTo("e"), runWaits), false},
+		"a run that waits no more":  {turnWith(boundTo("e"), runWaits), turnWith(boundTo("e")), true},
+		"a label":                   {turnWith(), turnWith(labelled), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := turnChanged().Update(event.UpdateEvent{ObjectOld: tc.before, ObjectNew: tc.after}); got != tc.want {

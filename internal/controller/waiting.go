@@ -15,11 +15,12 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 const (
 	// waitWarning is how long a Turn waits for one cause before an Event reports it. A Turn with a short starting
-	// deadline gets its Event after half of that deadline.
+	// deadline gets its Event after half of that deadline, and a bound Turn with a short time limit after half of that.
 	waitWarning = time.Minute
 	// warningsOfNamespace is the maximum number of these Events in a namespace, for one cause and within warningWindow,
 	// because thousands of Turns may wait for one Agent.
@@ -29,7 +30,8 @@ const (
 )
 
 // waitingTurns records the Turns that wait, except those that wait for people or sub-agents: since when each Turn
-// waits, and whether an Event has reported the wait. The metrics count these Turns. The zero value is ready to use.
+// waits, and whether an Event has reported the wait. The metrics count these Turns, except bound ones, which have a
+// slot. The zero value is ready to use.
 //
 // A new leader does not know since when Turns have waited. So it measures their waits from its own start, and may
 // repeat an Event that the previous leader has emitted.
@@ -37,15 +39,33 @@ type waitingTurns struct {
 	mu       sync.Mutex
 	turns    map[client.ObjectKey]waitingTurn
 	counts   map[metrics.Wait]int
-	warnings map[metrics.Wait]*warningBudget
+	warnings map[waitCause]*warningBudget
+}
+
+// waitCause is the namespace of a waiting Turn and the reason of its main condition.
+type waitCause struct {
+	metrics.Wait
+	// bound is true if the Turn is bound to an executor, whose run waits for memory or for a ModelProvider.
+	bound bool
 }
 
 type waitingTurn struct {
-	uid    types.UID
-	reason string
-	// since is when the Turn was first seen to wait for that reason.
+	uid   types.UID
+	cause waitCause
+	// since is when the Turn was first seen to wait for that cause, and steps is the number of its steps at that time.
 	since  time.Time
+	steps  int32
 	warned bool
+}
+
+// longWait is the result of observe.
+type longWait struct {
+	// warn reports whether to emit the Event, and last whether it is the last Event for its cause in this window.
+	warn, last bool
+	// since is when the Turn was first seen to wait for its cause.
+	since time.Time
+	// left is the time until observe must be called again. It is 0 if that is not necessary.
+	left time.Duration
 }
 
 // warningBudget counts the Events for a cause since the start of a window.
@@ -54,54 +74,70 @@ type warningBudget struct {
 	emitted int
 }
 
-// waitReason returns the reason why a Turn waits. ok is false if the Turn does not wait, is suspended, or waits for
+// causeOf returns the cause for which a Turn waits. ok is false if the Turn does not wait, is suspended, or waits for
 // people or sub-agents.
-func waitReason(t *v1alpha1.Turn) (reason string, ok bool) {
-	if t.IsFinished() || t.BoundTo() != "" || !t.DeletionTimestamp.IsZero() {
-		return "", false
+func causeOf(t *v1alpha1.Turn) (cause waitCause, ok bool) {
+	if t.IsFinished() || !t.DeletionTimestamp.IsZero() {
+		return waitCause{}, false
 	}
-	switch reason := t.StateReason(); reason {
+	cause = waitCause{Wait: metrics.Wait{Namespace: t.Namespace, Reason: t.StateReason()}, bound: t.BoundTo() != ""}
+	if cause.bound {
+		return cause, turnstatus.RunWaits(t)
+	}
+	switch cause.Reason {
 	case v1alpha1.TurnReasonPending, v1alpha1.TurnReasonWaitingForAgent, v1alpha1.TurnReasonWaitingForSession, v1alpha1.TurnReasonQueued,
 		v1alpha1.TurnReasonWaitingForJournalSpace, v1alpha1.TurnReasonWaitingForBudget:
-		return reason, true
+		return cause, true
 	}
-	return "", false
+	return waitCause{}, false
+}
+
+// stepsOf returns the number of steps in the status of a Turn.
+func stepsOf(t *v1alpha1.Turn) int32 {
+	if t.Status.Steps == nil {
+		return 0
+	}
+	return t.Status.Steps.Count
 }
 
 // observe records the current state of a Turn. patience is how long the Turn may wait for one cause before an Event
-// reports the wait. warn reports whether to emit this Event, and last whether it is the last Event for its cause in
-// this window. If warn is false, left is the time until observe must be called again; it is 0 if that is not necessary.
-func (w *waitingTurns) observe(t *v1alpha1.Turn, patience time.Duration, now time.Time) (warn, last bool, left time.Duration) {
+// reports the wait. A bound Turn that has made a step since begins its wait anew: it is slow, but not stuck.
+func (w *waitingTurns) observe(t *v1alpha1.Turn, patience time.Duration, now time.Time) longWait {
 	key := client.ObjectKeyFromObject(t)
-	reason, ok := waitReason(t)
+	cause, ok := causeOf(t)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !ok {
 		w.end(key, now)
-		return false, false, 0
+		return longWait{}
 	}
 	known, seen := w.turns[key]
-	if !seen || known.uid != t.UID || known.reason != reason {
+	if !seen || known.uid != t.UID || known.cause != cause {
 		w.end(key, now)
-		known = waitingTurn{uid: t.UID, reason: reason, since: now}
-		w.count(metrics.Wait{Namespace: t.Namespace, Reason: reason}, 1)
+		known = waitingTurn{uid: t.UID, cause: cause, since: now, steps: stepsOf(t)}
+		w.count(cause, 1)
+	}
+	if steps := stepsOf(t); cause.bound && !known.warned && steps != known.steps {
+		known.since, known.steps = now, steps
 	}
 	defer func() { w.put(key, known) }()
 	if known.warned {
-		return false, false, 0
+		return longWait{}
 	}
-	if left = patience - now.Sub(known.since); left > 0 {
-		return false, false, left
+	if left := patience - now.Sub(known.since); left > 0 {
+		return longWait{left: left}
 	}
 	known.warned = true
-	warn, last = w.takeWarning(metrics.Wait{Namespace: t.Namespace, Reason: reason}, now)
-	return warn, last, 0
+	warn, last := w.takeWarning(cause, now)
+	return longWait{warn: warn, last: last, since: known.since}
 }
 
 // end drops a Turn whose wait has ended, and records the length of the wait in the metrics.
 func (w *waitingTurns) end(key client.ObjectKey, now time.Time) {
 	if known, seen := w.turns[key]; seen {
-		metrics.Waited(key.Namespace, known.reason, now.Sub(known.since))
+		if !known.cause.bound {
+			metrics.Waited(key.Namespace, known.cause.Reason, now.Sub(known.since))
+		}
 		w.drop(key)
 	}
 }
@@ -123,17 +159,20 @@ func (w *waitingTurns) put(key client.ObjectKey, t waitingTurn) {
 func (w *waitingTurns) drop(key client.ObjectKey) {
 	if known, seen := w.turns[key]; seen {
 		delete(w.turns, key)
-		w.count(metrics.Wait{Namespace: key.Namespace, Reason: known.reason}, -1)
+		w.count(known.cause, -1)
 	}
 }
 
 // count adds delta to the number of Turns that wait for a cause.
-func (w *waitingTurns) count(cause metrics.Wait, delta int) {
+func (w *waitingTurns) count(cause waitCause, delta int) {
+	if cause.bound {
+		return
+	}
 	if w.counts == nil {
 		w.counts = map[metrics.Wait]int{}
 	}
-	if w.counts[cause] += delta; w.counts[cause] == 0 {
-		delete(w.counts, cause)
+	if w.counts[cause.Wait] += delta; w.counts[cause.Wait] == 0 {
+		delete(w.counts, cause.Wait)
 	}
 }
 
@@ -145,7 +184,7 @@ func (w *waitingTurns) countsByCause() map[metrics.Wait]int {
 }
 
 // takeWarning takes an Event from the budget of a cause, if one is left. It drops the budgets whose window is over.
-func (w *waitingTurns) takeWarning(cause metrics.Wait, now time.Time) (granted, last bool) {
+func (w *waitingTurns) takeWarning(cause waitCause, now time.Time) (granted, last bool) {
 	for c, b := range w.warnings {
 		if now.Sub(b.since) >= warningWindow {
 			delete(w.warnings, c)
@@ -154,7 +193,7 @@ func (w *waitingTurns) takeWarning(cause metrics.Wait, now time.Time) (granted, 
 	b := w.warnings[cause]
 	if b == nil {
 		if w.warnings == nil {
-			w.warnings = map[metrics.Wait]*warningBudget{}
+			w.warnings = map[waitCause]*warningBudget{}
 		}
 		b = &warningBudget{since: now}
 		w.warnings[cause] = b
@@ -174,15 +213,21 @@ func (r *TurnReconciler) warnLongWait(t *v1alpha1.Turn, agent *v1alpha1.Agent, r
 		return result, err
 	}
 	patience := min(waitWarning, v1alpha1.StartingDeadline(t.Spec.Limits, limitsOf(agent))/2)
-	warn, last, left := r.waiting.observe(t, patience, r.Now())
-	if left > 0 && (result.RequeueAfter == 0 || left < result.RequeueAfter) {
-		result.RequeueAfter = left
+	if t.BoundTo() != "" {
+		patience = min(waitWarning, v1alpha1.Timeout(t.Spec.Limits, limitsOf(agent))/2)
 	}
-	if warn {
-		message := fmt.Sprintf("the turn has waited for %s and is still %s: %s",
-			r.Now().Sub(t.WaitingSince()).Round(time.Second), t.StateReason(),
+	long := r.waiting.observe(t, patience, r.Now())
+	if long.left > 0 && (result.RequeueAfter == 0 || long.left < result.RequeueAfter) {
+		result.RequeueAfter = long.left
+	}
+	if long.warn {
+		since, state := t.WaitingSince(), "is still "+t.StateReason()
+		if t.BoundTo() != "" {
+			since, state = long.since, "makes no progress"
+		}
+		message := fmt.Sprintf("the turn has waited for %s and %s: %s", r.Now().Sub(since).Round(time.Second), state,
 			meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded).Message)
-		if last {
+		if long.last {
 			message = fmt.Sprintf("%d turns of this namespace have waited too long in state %s; no more of "+
 				"these Events are emitted for %s. This turn: %s",
 				warningsOfNamespace, t.StateReason(), warningWindow, message)

@@ -17,6 +17,8 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // newWaitingEnv returns a testEnv, the clock of its TurnReconciler, and a function that returns the Events since its
@@ -95,6 +97,85 @@ func TestLongWaitEmitsOneEventPerCause(t *testing.T) {
 	}
 	if n := b.turns.waiting.countsByCause(); len(n) > 0 {
 		t.Errorf("waiting Turns = %v, want none", n)
+	}
+}
+
+// TestBoundTurnThatWaitsLongEmitsAnEvent checks that a Turn whose run waits for a ModelProvider or for memory gets one
+// Event for each of these causes, unless it makes steps, and that the metrics of waiting Turns do not count it.
+func TestBoundTurnThatWaitsLongEmitsAnEvent(t *testing.T) {
+	one := turnWith(created("one"), func(t *v1alpha1.Turn) { t.Spec.Limits = &v1alpha1.Limits{TimeoutSeconds: new(int32(3600))} })
+	b, clock, recorded := newWaitingEnv(t, one, agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+	b.executors.Now = b.turns.Now
+	if _, err := b.reconcile(t, "one"); err != nil || b.turn(t, "one").BoundTo() != "self" {
+		t.Fatalf("the Turn was not bound: %v", err)
+	}
+	// setWait writes the status of the Turn as its executor does.
+	setWait := func(wait turnstatus.RunWait, steps int) {
+		t.Helper()
+		one := b.turn(t, "one")
+		turnstatus.ReportProgress(one, turnstatus.Run{Progress: &turn.Progress{Counts: turn.Counts{Steps: steps}}}, &wait, *clock)
+		if err := b.client.Status().Update(t.Context(), one); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// after advances the clock, reconciles the Turn, and returns the time until its next reconciliation.
+	after := func(d time.Duration) time.Duration {
+		t.Helper()
+		*clock = clock.Add(d)
+		lease := leaseOf("self", 1, *clock)
+		if err := b.client.Get(t.Context(), client.ObjectKeyFromObject(lease), lease); err != nil {
+			t.Fatal(err)
+		}
+		lease.Spec.RenewTime = &metav1.MicroTime{Time: *clock}
+		if err := b.client.Update(t.Context(), lease); err != nil {
+			t.Fatal(err)
+		}
+		result, err := b.reconcile(t, "one")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return result.RequeueAfter
+	}
+	provider := turnstatus.RunWait{Provider: "openai"}
+	setWait(provider, 1)
+	if again := after(0); again != waitWarning {
+		t.Errorf("the Turn is reconciled again after %s, want %s", again, waitWarning)
+	}
+	setWait(provider, 2)
+	if again := after(waitWarning); again != waitWarning {
+		t.Errorf("the Turn has made a step: it is reconciled again after %s, want %s", again, waitWarning)
+	}
+	after(waitWarning)
+	after(waitWarning)
+	setWait(turnstatus.RunWait{}, 2)
+	after(time.Second)
+	setWait(turnstatus.RunWait{Memory: true}, 2)
+	after(time.Second)
+	after(waitWarning)
+	after(waitWarning)
+	const begins = `Warning WaitingLong the turn has waited for 1m0s and makes no progress: bound to executor "self", and waiting for `
+	want := []string{
+		begins + `ModelProvider "openai": its rate limits or its circuit breaker hold the next request back`,
+		begins + "memory: the conversations of the namespace use their whole share",
+	}
+	if diff := cmp.Diff(want, recorded()); diff != "" {
+		t.Errorf("Events (-want +got):\n%s", diff)
+	}
+	if n := b.turns.waiting.countsByCause(); len(n) > 0 {
+		t.Errorf("waiting Turns = %v, want none: the Turn has a slot", n)
+	}
+	one = b.turn(t, "one")
+	one.Spec.Limits.TimeoutSeconds = new(int32(60))
+	if err := b.client.Update(t.Context(), one); err != nil {
+		t.Fatal(err)
+	}
+	setWait(provider, 2)
+	if again := after(time.Second); again != 30*time.Second {
+		t.Errorf("with a time limit of a minute, the Turn is reconciled again after %s, want 30s", again)
+	}
+	setWait(turnstatus.RunWait{}, 2)
+	if after(time.Second); len(b.turns.waiting.turns) > 0 {
+		t.Errorf("recorded waits = %v, want none", b.turns.waiting.turns)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -131,6 +132,12 @@ type RunWait struct {
 // WaitForProvider returns the message of a run that waits for a ModelProvider.
 func WaitForProvider(name string) string {
 	return fmt.Sprintf("waiting for ModelProvider %q: its rate limits or its circuit breaker hold the next request back", name)
+}
+
+// RunWaits reports whether the status says that the run of a bound Turn waits for memory or for a ModelProvider.
+func RunWaits(t *v1alpha1.Turn) bool {
+	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded)
+	return t.BoundTo() != "" && c != nil && strings.HasPrefix(c.Message, boundTo(t.BoundTo())+", and ")
 }
 
 // ReportProgress writes the progress of a run that continues. It also writes into the conditions what the run now waits
