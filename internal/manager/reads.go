@@ -29,14 +29,19 @@ func (p *parts) addReads(ctx context.Context) (annotations map[string]string, er
 	}
 	url := p.reads.URL()
 	if host, ok := strings.CutPrefix(url, "http://"); ok { // a forwarded port leads to the loopback interface of the Pod
-		_, inPod := os.LookupEnv("KUBERNETES_SERVICE_HOST")
-		if _, port, err := net.SplitHostPort(host); err == nil && inPod {
+		if _, port, err := net.SplitHostPort(host); err == nil && inPod() {
 			annotations[readapi.PortAnnotation] = port
 		} else {
 			annotations[readapi.AddressAnnotation] = url
 		}
 	}
 	return annotations, p.manager.Add(p.reads)
+}
+
+// inPod reports whether this process runs in a Pod.
+func inPod() bool {
+	_, ok := os.LookupEnv("KUBERNETES_SERVICE_HOST")
+	return ok
 }
 
 // closeReads closes the listener of the read API, even if it has never served.

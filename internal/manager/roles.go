@@ -189,6 +189,9 @@ func (p *parts) addNetwork() error {
 	}
 	network := clusternet.New(p.clientset, given, p.localNow, p.log.WithName("network"))
 	p.policy = p.policy.ForCluster(network)
+	if inPod() {
+		p.policy = p.policy.InPod()
+	}
 	return p.manager.Add(network)
 }
 

@@ -38,6 +38,8 @@ type Policy struct {
 	namespace string
 	// buffers bounds the receive buffers of connections. It is nil if the process works for no cluster.
 	buffers *buffers
+	// inPod is true if the process runs in a Pod.
+	inPod bool
 }
 
 // Cluster knows the addresses of the cluster of this process. It must be safe for concurrent use.
@@ -70,7 +72,17 @@ type Range struct {
 
 // ForCluster returns the policy of a process that works for a cluster.
 func (p *Policy) ForCluster(cluster Cluster) *Policy {
-	return &Policy{entries: p.rules(), cluster: cluster, buffers: &buffers{}}
+	return &Policy{entries: p.rules(), cluster: cluster, buffers: &buffers{}, inPod: p != nil && p.inPod}
+}
+
+// InPod returns the policy of a process that runs in a Pod. It allows the same addresses. Only its messages differ:
+// there, a loopback address leads to the Pod itself, although the author of an object often means their own machine.
+func (p *Policy) InPod() *Policy {
+	policy := Policy{entries: p.rules(), inPod: true}
+	if p != nil {
+		policy.cluster, policy.namespace, policy.buffers = p.cluster, p.namespace, p.buffers
+	}
+	return &policy
 }
 
 // ForNamespace returns the policy for connections for objects of a namespace.
@@ -78,7 +90,7 @@ func (p *Policy) ForNamespace(namespace string) *Policy {
 	if p == nil || p.cluster == nil {
 		return p
 	}
-	return &Policy{entries: p.entries, cluster: p.cluster, namespace: namespace, buffers: p.buffers}
+	return &Policy{entries: p.entries, cluster: p.cluster, namespace: namespace, buffers: p.buffers, inPod: p.inPod}
 }
 
 func (p *Policy) rules() []entry {
@@ -118,7 +130,7 @@ func Parse(allow, deny []string) (*Policy, error) {
 func NewLocalPolicy() *Policy {
 	p := &Policy{entries: builtInEntries()}
 	for _, r := range builtIn {
-		if r.what == "a loopback address" {
+		if r.what == loopback {
 			p.entries = append(p.entries, entry{prefix: netip.MustParsePrefix(r.prefix), allow: true})
 		}
 	}
@@ -202,6 +214,10 @@ func (p *Policy) checkRules(ctx context.Context, host string, original, addr net
 		return &Refused{Addr: original, Reason: "it is not an IP address"}
 	case !best.allow && best.what == "":
 		return &Refused{Addr: original, Reason: fmt.Sprintf("the manager's --%s=%s denies it", DenyFlag, best.prefix)}
+	case !best.allow && best.what == loopback && p != nil && p.inPod:
+		return &Refused{Addr: original, Reason: fmt.Sprintf("it is %s, which leads to the manager's own Pod: run the server "+
+			"as a Service in the cluster, and use its name; only for a container in the manager's Pod, allow it with --%s=%s",
+			loopback, AllowFlag, netip.PrefixFrom(addr, addr.BitLen()))}
 	case !best.allow:
 		return refusal(original, addr, best.what)
 	case p == nil || p.cluster == nil:

@@ -130,6 +130,32 @@ func TestMessages(t *testing.T) {
 	}
 }
 
+// TestLoopbackInAPod checks the message of a process in a Pod. A loopback address is then no address of the user's
+// machine, so the flag alone would not help.
+func TestLoopbackInAPod(t *testing.T) {
+	const hint = "which leads to the manager's own Pod: run the server as a Service in the cluster, and use its name; " +
+		"only for a container in the manager's Pod, allow it with --tool-allow-cidrs="
+	pod := (*netpolicy.Policy)(nil).InPod().ForCluster(cluster{}).ForNamespace("mine")
+	for addr, want := range map[string]string{
+		"127.0.0.1":        "connections to 127.0.0.1 are refused: it is a loopback address, " + hint + "127.0.0.1/32",
+		"::1":              "connections to ::1 are refused: it is a loopback address, " + hint + "::1/128",
+		"::ffff:127.0.0.1": "connections to ::ffff:127.0.0.1 are refused: it is a loopback address, " + hint + "127.0.0.1/32",
+		"169.254.169.254": "connections to 169.254.169.254 are refused: it is an address of a cloud's metadata " +
+			"service; the manager's --tool-allow-cidrs=169.254.169.254/32 would allow it",
+	} {
+		if err := pod.Check(t.Context(), "x.example", netip.MustParseAddr(addr)); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %q", addr, err, want)
+		}
+	}
+	p, err := netpolicy.Parse([]string{"127.0.0.1"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.ForCluster(cluster{}).InPod().Check(t.Context(), "", netip.MustParseAddr("127.0.0.1")); err != nil {
+		t.Errorf("with a rule that allows it: %v, want it allowed", err)
+	}
+}
+
 func TestParseErrors(t *testing.T) {
 	for value, want := range map[string]string{
 		"":             `--tool-deny-cidrs: "" must be a prefix of IP addresses, such as 10.0.0.0/8 or fd00::/8`,

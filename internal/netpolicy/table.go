@@ -9,12 +9,12 @@ var builtIn = []rule{
 	{"0.0.0.0/0", "an address like any other", true},
 	{"::/0", "an address like any other", true},
 	{"0.0.0.0/8", "an unspecified address", false},
-	{"127.0.0.0/8", "a loopback address", false},
+	{"127.0.0.0/8", loopback, false},
 	{"169.254.0.0/16", "a link-local address", false},
 	{"224.0.0.0/4", "a multicast address", false},
 	{"255.255.255.255/32", "the broadcast address", false},
 	{"::/96", "an unspecified address", false},
-	{"::1/128", "a loopback address", false},
+	{"::1/128", loopback, false},
 	{"fe80::/10", "a link-local address", false},
 	{"ff00::/8", "a multicast address", false},
 
@@ -36,7 +36,10 @@ var builtIn = []rule{
 	{"168.63.129.16/32", metadata, false},       // Azure
 }
 
-const metadata = "an address of a cloud's metadata service"
+const (
+	loopback = "a loopback address"
+	metadata = "an address of a cloud's metadata service"
+)
 
 // rule is a rule of the built-in table.
 type rule struct {
