@@ -18,8 +18,8 @@ import (
 func earlierValues(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob("testdata/earlier/*.yaml")
-	if err != nil || len(files) < 18 {
-		t.Fatalf("found %d earlier charts (%v), want at least 18", len(files), err)
+	if err != nil || len(files) < 24 {
+		t.Fatalf("found %d earlier charts (%v), want at least 24", len(files), err)
 	}
 	return files
 }
