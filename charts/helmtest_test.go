@@ -64,8 +64,8 @@ func TestHelmTestChecksTheInstallation(t *testing.T) {
 			[]string{withReadAPI, "readAPI.from[0].ipBlock.cidr=10.0.0.0/8"},
 			installation.Options{Deployments: single, LeaderElection: true},
 		},
-		"a read API that admits some addresses, without a NetworkPolicy": {
-			[]string{withReadAPI, "readAPI.from[0].ipBlock.cidr=10.0.0.0/8", "networkPolicy.enabled=false"},
+		"a read API without a NetworkPolicy": {
+			[]string{withReadAPI, "networkPolicy.enabled=false"},
 			installation.Options{Deployments: single, LeaderElection: true, ReadURL: "https://capstan-read.capstan-system.svc"},
 		},
 		"a user ID that the platform chooses": {

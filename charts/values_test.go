@@ -244,6 +244,10 @@ func TestInvalidValuesAreRejected(t *testing.T) {
 			[]string{"readAPI.enabled=true,readAPI.tlsSecret=x,readAPI.port=8082"},
 			[]string{"readAPI.port must not be 8082", "127.0.0.1:8082"},
 		},
+		"ReadAPIFromWithoutNetworkPolicy": {
+			[]string{"readAPI.enabled=true,readAPI.tlsSecret=x,readAPI.from[0].ipBlock.cidr=10.0.0.0/8,networkPolicy.enabled=false"},
+			[]string{"readAPI.from needs networkPolicy.enabled", "set networkPolicy.enabled=true, or leave readAPI.from empty"},
+		},
 		"ReaderWithoutNamespace": {[]string{"metrics.readers[0].name=prometheus"}, []string{"namespace"}},
 		"ReadersWithoutRoles": {
 			[]string{"metrics.readers[0].name=p,metrics.readers[0].namespace=m", "rbac.create=false"},

@@ -202,6 +202,9 @@ subjects:
 {{- if and .enabled (not .tlsSecret) -}}
 {{- fail "readAPI.enabled needs readAPI.tlsSecret: clients must not send their tokens unencrypted" -}}
 {{- end -}}
+{{- if and .enabled .from (not $v.networkPolicy.enabled) -}}
+{{- fail "readAPI.from needs networkPolicy.enabled: without the NetworkPolicy, everyone in the cluster may connect to the read API; set networkPolicy.enabled=true, or leave readAPI.from empty and restrict the connections with your own NetworkPolicy" -}}
+{{- end -}}
 {{- if and .enabled (gt (int $v.replicas) 1) (not $v.store.url) -}}
 {{- fail (printf "readAPI.enabled with %d replicas needs store.url: each Pod has its own journals, and the Service of the read API may choose one without the journals of a request" (int $v.replicas)) -}}
 {{- end -}}
