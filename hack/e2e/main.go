@@ -7,7 +7,9 @@
 //     other person reads the journal and approves a call at the read API, whose certificate is then replaced without a
 //     restart;
 //  5. lets Turns make destructive calls while the manager is disturbed: its Pod is deleted, upgraded, drained from
-//     the node, removed with the release, and more: see the variable rounds.
+//     the node, removed with the release, and more: see the variable rounds;
+//  6. checks what operators rely on: an upgrade with --reuse-values, ceilings of limits, Events, the rights of the
+//     cluster's roles view and edit, and the deletion of the Leases of executors that are gone.
 //
 // A tool server in the cluster counts the effects. The command prints a table. It fails if an effect happened twice
 // or a Turn did not end.
@@ -73,7 +75,7 @@ func start(ctx context.Context, args []string, out io.Writer) (err error) {
 	f.StringVar(&o.logs, "logs", ".e2e", "directory for logs, which are kept after a failure")
 	f.StringVar(&o.root, "root", ".", "the root of the repository")
 	f.StringVar(&o.rounds, "rounds", "", "rounds to run, separated by commas; default: all")
-	f.DurationVar(&o.timeout, "timeout", 15*time.Minute, "time limit of the whole run")
+	f.DurationVar(&o.timeout, "timeout", 25*time.Minute, "time limit of the whole run")
 	f.BoolVar(&o.down, "down", false, "only remove the remains of an earlier run")
 	f.BoolVar(&o.keep, "keep", false, "keep the cluster running; --down removes it")
 	if err := f.Parse(args); err != nil {

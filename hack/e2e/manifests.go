@@ -12,4 +12,7 @@ var (
 	// wipeManifest contains the Agent whose Turns wipe disks, and the objects that it needs.
 	//go:embed manifests/wipe.yaml
 	wipeManifest string
+	// wrongKeyManifest contains a ModelProvider and its Secret, with the key $KEY.
+	//go:embed manifests/wrongkey.yaml
+	wrongKeyManifest string
 )

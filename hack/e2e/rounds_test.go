@@ -88,6 +88,29 @@ func setMessage(turn *v1alpha1.Turn, message string) {
 	}
 }
 
+// TestReadEvents checks that an Event that was emitted again is found in both forms of Events.
+func TestReadEvents(t *testing.T) {
+	const repeated = "[] the Event Ready was emitted more than once: m"
+	for list, want := range map[string]string{
+		`{"items": [{"type": "Normal", "reason": "Ready", "message": "m", "count": 1}]}`: "[{Normal Ready m}] <nil>",
+		`{"items": [{"reason": "Ready", "message": "m", "count": 2}]}`:                   repeated,
+		`{"items": [{"reason": "Ready", "message": "m", "series": {"count": 2}}]}`:       repeated,
+	} {
+		all, err := readEvents(list)
+		if got := fmt.Sprint(all, err); got != want {
+			t.Errorf("%s is read as %s, want %s", list, got, want)
+		}
+	}
+}
+
+// TestExecutorsWithoutPod checks that only executors without a Pod count as gone, and no Leases of stores.
+func TestExecutorsWithoutPod(t *testing.T) {
+	leases := []string{"capstan-executor-a", "capstan-executor-b", "capstan-store-1"}
+	if got := executorsWithoutPod(leases, []string{"b", "c"}); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("executors without a Pod = %q, want only a", got)
+	}
+}
+
 // TestNotesCommands checks that only the commands of one paragraph are used.
 func TestNotesCommands(t *testing.T) {
 	notes := "Installed.\n\n   kubectl get pods\n\nFor a first answer, run:\n\n   kubectl create namespace a\n  " +

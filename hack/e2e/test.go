@@ -100,6 +100,11 @@ func (t *test) run(ctx context.Context) error {
 		}
 	}
 	t.printTable()
+	if ctx.Err() == nil {
+		if err := t.operations(ctx); err != nil {
+			errs = errors.Join(errs, fmt.Errorf("operations: %w", err))
+		}
+	}
 	if errs == nil {
 		t.say("Passed")
 	}
