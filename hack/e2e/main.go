@@ -9,7 +9,7 @@
 //  5. lets Turns make destructive calls while the manager is disturbed: its Pod is deleted, upgraded, drained from
 //     the node, removed with the release, and more: see the variable rounds;
 //  6. checks what operators rely on: an upgrade with --reuse-values, ceilings of limits, Events, the rights of the
-//     cluster's roles view and edit, and the deletion of the Leases of executors that are gone.
+//     cluster's roles view and edit, and, with --leases, the deletion of the Leases of executors that are gone.
 //
 // A tool server in the cluster counts the effects. The command prints a table. It fails if an effect happened twice
 // or a Turn did not end.
@@ -47,6 +47,7 @@ type options struct {
 	kubernetes, postgres, programs, image, cni, state, logs, root string
 	rounds                                                        string
 	timeout                                                       time.Duration
+	leases                                                        bool
 	down, keep                                                    bool
 }
 
@@ -75,7 +76,8 @@ func start(ctx context.Context, args []string, out io.Writer) (err error) {
 	f.StringVar(&o.logs, "logs", ".e2e", "directory for logs, which are kept after a failure")
 	f.StringVar(&o.root, "root", ".", "the root of the repository")
 	f.StringVar(&o.rounds, "rounds", "", "rounds to run, separated by commas; default: all")
-	f.DurationVar(&o.timeout, "timeout", 25*time.Minute, "time limit of the whole run")
+	f.BoolVar(&o.leases, "leases", false, "also wait until the Leases of executors that are gone are deleted, which takes some minutes")
+	f.DurationVar(&o.timeout, "timeout", 15*time.Minute, "time limit of the whole run, without the wait for the Leases")
 	f.BoolVar(&o.down, "down", false, "only remove the remains of an earlier run")
 	f.BoolVar(&o.keep, "keep", false, "keep the cluster running; --down removes it")
 	if err := f.Parse(args); err != nil {
@@ -95,6 +97,9 @@ func start(ctx context.Context, args []string, out io.Writer) (err error) {
 	}
 	if err := os.RemoveAll(o.logs); err != nil {
 		return err
+	}
+	if o.leases {
+		o.timeout += leasesTimeout
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, fmt.Errorf("the run took longer than %s", o.timeout))
 	defer cancel()

@@ -25,6 +25,8 @@ const (
 	limitedSeconds, limitedCall = 5, 60
 	// limited is the name of the Turn that reaches this ceiling.
 	limited = "limited"
+	// leasesTimeout limits the wait until the Leases of executors that are gone are deleted.
+	leasesTimeout = scheduler.LeaseRetention + time.Minute
 )
 
 // operations checks what an operator of a real cluster relies on: an upgrade that keeps the values of the previous
@@ -41,8 +43,8 @@ func (t *test) operations(ctx context.Context) error {
 	}
 	t.say("Reading the Events of a ModelProvider whose key is refused, and the rights of users with the roles view and edit")
 	errs := errors.Join(t.providerEvents(ctx), t.aggregatedRoles(ctx))
-	if t.options.rounds != "" {
-		return errs // the Leases take minutes
+	if !t.options.leases {
+		return errs
 	}
 	t.say("Waiting until the Leases of executors that are gone are deleted, after %s", scheduler.LeaseRetention)
 	return errors.Join(errs, t.deletedLeases(ctx))
@@ -245,7 +247,7 @@ func (t *test) deletedLeases(ctx context.Context) error {
 	if len(gone) == 0 {
 		return errors.New("no Lease belongs to an executor that is gone: this proves nothing")
 	}
-	return t.poll(ctx, scheduler.LeaseRetention+time.Minute, func(ctx context.Context) (bool, string, error) {
+	return t.poll(ctx, leasesTimeout, func(ctx context.Context) (bool, string, error) {
 		left, err := t.leasesWithoutPod(ctx)
 		return len(left) == 0, fmt.Sprintf("the Leases of the executors %v remain, of %d at first", left, len(gone)), err
 	})
