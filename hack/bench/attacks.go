@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -29,6 +30,8 @@ const (
 	credentialBytes = 16 << 10 // the longest credential
 	annotationBytes = 200_000
 	largeRate       = 5 // objects of almost 1 MB that an attacker creates per second; low, because etcd writes each to the disk
+	largeBytes      = 700_000
+	textMaps        = 8
 	profileSkills   = 12
 	skillChars      = 62_000
 )
@@ -109,6 +112,14 @@ func attacks() []attack {
 		{
 			name: "objects", size: 500, what: "%d PromptProfiles of 750 KB with annotations of 200 KB, and a restart",
 			prepare: prepareObjects, restarts: true,
+		},
+		{
+			name: "metadata", size: 500, what: "%d cancelled Turns with metadata of 900 KB, and a restart",
+			prepare: prepareMetadata, restarts: true,
+		},
+		{
+			name: "texts", size: 300, what: "%d Turns whose profile has its skills in 8 ConfigMaps of 680 KB",
+			prepare: turnsOf("reader"), run: attackTexts, needsServer: true,
 		},
 		{
 			name: "burst", size: 3000, what: "%d Turns of 2 s at the same time", prepare: turnsOf("slow"), run: attackBurst,
@@ -358,6 +369,44 @@ func prepareObjects(ctx context.Context, a *attacker) error {
 		}
 		return profile
 	})
+}
+
+// prepareMetadata creates Turns that end at once, with as much metadata as the API server accepts.
+func prepareMetadata(ctx context.Context, a *attacker) error {
+	return a.create(ctx, a.size, largeRate, func(i int) client.Object {
+		turn := a.turn(i, "none")
+		turn.Spec.DesiredState = v1alpha1.DesiredStateCancelled
+		turn.Annotations = map[string]string{"example.com/notes": strings.Repeat("a", annotationBytes)}
+		for k := range textMaps {
+			turn.OwnerReferences = append(turn.OwnerReferences, metav1.OwnerReference{
+				APIVersion: "v1", Kind: "ConfigMap", Name: strings.Repeat("o", largeBytes/textMaps), UID: types.UID(fmt.Sprint(k)),
+			})
+		}
+		return turn
+	})
+}
+
+// attackTexts starts Turns that each read several megabytes of ConfigMaps, and whose prompts have several hundred KB.
+func attackTexts(ctx context.Context, a *attacker) error {
+	profile := newProfile(a.namespace)
+	profile.Name = "reader"
+	for m := range textMaps {
+		texts := &corev1.ConfigMap{ObjectMeta: a.own(fmt.Sprintf("texts-%d", m)), Data: map[string]string{}}
+		for k := range largeBytes / skillChars {
+			texts.Data[fmt.Sprintf("skill-%d", k)] = strings.Repeat("s", skillChars)
+		}
+		if err := a.createAll(ctx, texts); err != nil {
+			return err
+		}
+		profile.Spec.Skills = append(profile.Spec.Skills, v1alpha1.Skill{
+			Key: texts.Name, Description: "A long skill.", ContentFrom: &v1alpha1.ContentSource{
+				ConfigMapKeyRef: v1alpha1.ConfigMapKeyReference{Name: texts.Name, Key: "skill-0"},
+			},
+		})
+	}
+	agent := a.agent("reader")
+	agent.Spec.PromptProfileRef.Name = profile.Name
+	return a.createAll(ctx, a.provider("reader", a.server.Answering(2*time.Second)), profile, agent)
 }
 
 func attackBurst(ctx context.Context, a *attacker) error {
