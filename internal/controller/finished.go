@@ -23,6 +23,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/existence"
+	"github.com/capstan-dev/capstan/internal/fairqueue"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
@@ -68,20 +69,23 @@ type FinishedTurns struct {
 	Now func() time.Time
 	Log logr.Logger
 
-	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	queue workqueue.TypedRateLimitingInterface[ctrl.Request]
 }
 
-// finishedWorkers is the number of finished Turns that are handled in parallel.
-const finishedWorkers = 4
+// finishedWorkers is the number of finished Turns that are handled in parallel, finishedOfNamespace of one namespace.
+const finishedWorkers, finishedOfNamespace = 4, 2
+
+func newFinishedQueue() workqueue.TypedRateLimitingInterface[ctrl.Request] {
+	return fairqueue.New("finished-turns",
+		workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](minRetryDelay, maxRetryDelay), finishedOfNamespace)
+}
 
 // NeedLeaderElection returns true: only one process does this work.
 func (f *FinishedTurns) NeedLeaderElection() bool { return true }
 
 // Start handles finished Turns until ctx ends.
 func (f *FinishedTurns) Start(ctx context.Context) error {
-	f.queue = workqueue.NewTypedRateLimitingQueueWithConfig(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](minRetryDelay, maxRetryDelay),
-		workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Name: "finished-turns"})
+	f.queue = newFinishedQueue()
 	namespaces := f.Namespaces
 	if len(namespaces) == 0 {
 		namespaces = []string{metav1.NamespaceAll}
@@ -124,25 +128,25 @@ func (f *FinishedTurns) listerWatcher(namespace string) *cache.ListWatch {
 // work handles Turns until the queue is shut down.
 func (f *FinishedTurns) work(ctx context.Context) {
 	for {
-		key, stopped := f.queue.Get()
+		request, stopped := f.queue.Get()
 		if stopped {
 			return
 		}
-		after, err := f.handle(ctx, key)
+		after, err := f.handle(ctx, request.NamespacedName)
 		switch {
 		case ctx.Err() != nil:
 		case apierrors.IsConflict(err): // another client changed the Turn, which needs no log message
-			f.queue.AddRateLimited(key)
+			f.queue.AddRateLimited(request)
 		case err != nil:
-			f.Log.Error(err, "Failed to handle a finished turn; retrying", "turn", key)
-			f.queue.AddRateLimited(key)
+			f.Log.Error(err, "Failed to handle a finished turn; retrying", "turn", request.NamespacedName)
+			f.queue.AddRateLimited(request)
 		default:
-			f.queue.Forget(key)
+			f.queue.Forget(request)
 			if after > 0 {
-				f.queue.AddAfter(key, after)
+				f.queue.AddAfter(request, after)
 			}
 		}
-		f.queue.Done(key)
+		f.queue.Done(request)
 	}
 }
 
@@ -179,11 +183,12 @@ func (f *FinishedTurns) enqueueIfDue(o any) {
 	if !t.IsFinished() || !t.DeletionTimestamp.IsZero() {
 		return
 	}
+	request := ctrl.Request{NamespacedName: client.ObjectKeyFromObject(t)}
 	switch d := decide(snapshot{turn: t, now: f.Now()}); {
 	case d.action != nothing:
-		f.queue.Add(client.ObjectKeyFromObject(t))
+		f.queue.Add(request)
 	case d.after > 0:
-		f.queue.AddAfter(client.ObjectKeyFromObject(t), d.after)
+		f.queue.AddAfter(request, d.after)
 	}
 }
 

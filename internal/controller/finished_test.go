@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,7 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -34,9 +35,8 @@ func newFinished(t *testing.T, funcs interceptor.Funcs, objects ...client.Object
 	start, journals := time.Now(), &journalCalls{}
 	f := &FinishedTurns{
 		Client: b.client, Reader: b.client, Journals: journals, Log: logr.Discard(),
-		Now: func() time.Time { return now.Add(time.Since(start)) },
-		queue: workqueue.NewTypedRateLimitingQueue(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](minRetryDelay, maxRetryDelay)),
+		Now:   func() time.Time { return now.Add(time.Since(start)) },
+		queue: newFinishedQueue(),
 	}
 	done := make(chan struct{})
 	go func() {
@@ -94,13 +94,24 @@ func TestFinishedTurns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f, journals := newFinished(t, tc.funcs, tc.turn)
-				if err := (finishedStore{f}).Add(tc.turn); err != nil {
+				store := finishedStore{f}
+				if err := store.Add(tc.turn); err != nil {
 					t.Fatal(err)
+				}
+				// What is left of a Turn in the list of all Turns must lead to the same decision.
+				left, err := store.Transformer()(tc.turn.DeepCopy())
+				if err != nil {
+					t.Fatal(err)
+				}
+				reduced := left.(*v1alpha1.Turn)
+				whole, part := decide(snapshot{turn: tc.turn, now: f.Now()}), decide(snapshot{turn: reduced, now: f.Now()})
+				if whole.action != part.action || whole.after != part.after || reduced.UID != tc.turn.UID {
+					t.Errorf("the whole Turn is handled as %+v, its reduced form %+v as %+v", whole, reduced, part)
 				}
 				time.Sleep(tc.at)
 				synctest.Wait()
 				var got v1alpha1.Turn
-				err := f.Reader.Get(t.Context(), client.ObjectKeyFromObject(tc.turn), &got)
+				err = f.Reader.Get(t.Context(), client.ObjectKeyFromObject(tc.turn), &got)
 				if gone := err != nil; gone != tc.wantGone || got.Status.ObservedGeneration != tc.wantObserved {
 					t.Errorf("%s: deleted %t, observed generation %d; want %t, %d", tc.reason, gone,
 						got.Status.ObservedGeneration, tc.wantGone, tc.wantObserved)
@@ -297,5 +308,26 @@ func TestFinishedTurnIsReducedToDecidingFields(t *testing.T) {
 	}
 	if got, want := decide(snapshot{turn: cut, now: now}), decide(snapshot{turn: whole, now: now}); got != want {
 		t.Errorf("decided %+v, want %+v as for the complete Turn", got, want)
+	}
+}
+
+// TestNoNamespaceOccupiesTheWorkersForFinishedTurns checks that the Turns of one namespace leave workers for others.
+func TestNoNamespaceOccupiesTheWorkersForFinishedTurns(t *testing.T) {
+	queue := newFinishedQueue()
+	defer queue.ShutDown()
+	add := func(namespace string, n int) {
+		for i := range n {
+			queue.Add(ctrl.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: strconv.Itoa(i)}})
+		}
+	}
+	add("many", 1000)
+	add("few", 1)
+	got := map[string]int{}
+	for range finishedOfNamespace + 1 {
+		request, _ := queue.Get()
+		got[request.Namespace]++
+	}
+	if got["few"] != 1 {
+		t.Errorf("the workers have the Turns of %v, want one of the namespace with few", got)
 	}
 }
