@@ -2,27 +2,38 @@ package schema
 
 import (
 	"errors"
+	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/capstan-dev/capstan/internal/runtime/pattern"
 )
 
-// maxEffort is the maximum number of schemas that may apply to a value and all its parts together, plus the number of
-// comparisons with allowed values. It corresponds to less than a second.
-const maxEffort = 1_000_000
+const (
+	// maxEffort is the maximum number of schemas that may apply to a value and all its parts together, plus the number
+	// of comparisons with allowed values. It corresponds to less than a second.
+	maxEffort = 1_000_000
+	// The following amounts of work cost as much as one step: namesPerStep names that the library looks at for each
+	// schema of an object, because the object has them or the schema requires them; bytesPerStep bytes of a text, which
+	// the library copies for each schema; and formatBytesPerStep bytes of a text whose format is checked.
+	namesPerStep, bytesPerStep, formatBytesPerStep = 8, 512, 128
+	// regexPerStep is the number of characters of a pattern that a step compiles, for a value that must be a pattern.
+	regexPerStep = 8
+	// fewItems is the maximum length of a list whose items the library compares pair by pair to find equal ones.
+	fewItems = 20
+)
 
 // errEffort is the violation of a value whose validation takes too long.
 var errEffort = errors.New("is too large or nested too deep to be validated against a schema with so many alternatives")
 
-// affordable reports whether a value can be validated in a bounded time. If a schema refers back to itself in several
-// ways for the same property, each level of a value multiplies the work. If the references are for different
-// properties, the work depends on the value. This function therefore counts the work before the validation, which takes
-// much longer than the counting.
-func affordable(s *jsonschema.Schema, value any) bool {
-	e := effort{left: maxEffort}
+// effortOf returns the work of validating a value, at most maxEffort + 1. If a schema refers back to
+// itself in several ways for the same property, each level of a value multiplies the work. If the references are for
+// different properties, the work depends on the value. This function therefore counts the work before the validation,
+// which takes much longer than the counting.
+func effortOf(s *jsonschema.Schema, value any) int {
+	e := effort{left: maxEffort + 1}
 	e.value(s, value)
-	return e.left > 0
+	return maxEffort + 1 - max(e.left, 0)
 }
 
 // effort is the remaining effort.
@@ -53,6 +64,7 @@ func (e *effort) value(s *jsonschema.Schema, v any) {
 		e.list(s, v)
 	case string:
 		e.text(s.Pattern, v)
+		e.string(s, v)
 	}
 }
 
@@ -75,6 +87,17 @@ func (e *effort) compare(allowed any) {
 }
 
 func (e *effort) object(s *jsonschema.Schema, object map[string]any) {
+	names := len(object) + len(s.Required)
+	for _, required := range s.DependentRequired {
+		names += 1 + len(required)
+	}
+	for _, either := range s.Dependencies {
+		required, _ := either.([]string)
+		names += 1 + len(required)
+	}
+	if e.left -= names / namesPerStep; e.left <= 0 {
+		return
+	}
 	additional, _ := s.AdditionalProperties.(*jsonschema.Schema)
 	for name, v := range object {
 		e.value(s.PropertyNames, name)
@@ -95,6 +118,9 @@ func (e *effort) object(s *jsonschema.Schema, object map[string]any) {
 }
 
 func (e *effort) list(s *jsonschema.Schema, list []any) {
+	if s.UniqueItems {
+		e.unique(list)
+	}
 	first := s.PrefixItems
 	rest := s.Items2020
 	switch items := s.Items.(type) {
@@ -112,6 +138,39 @@ func (e *effort) list(s *jsonschema.Schema, list []any) {
 			e.value(s.UnevaluatedItems, v)
 		}
 		e.value(s.Contains, v)
+	}
+}
+
+// unique subtracts the cost of looking for equal items in a list. A short list is compared pair by pair.
+func (e *effort) unique(list []any) {
+	times := 1
+	if len(list) <= fewItems {
+		times = len(list)
+	}
+	for v := range valuesIn(list) {
+		steps := 1
+		if text, ok := v.(string); ok {
+			steps += len(text) / bytesPerStep
+		}
+		if e.left -= steps * times; e.left <= 0 {
+			return
+		}
+	}
+}
+
+// string subtracts the cost of copying a text, and of checking its format.
+func (e *effort) string(s *jsonschema.Schema, text string) {
+	e.left -= len(text) / bytesPerStep
+	switch {
+	case s.Format == nil:
+	case s.Format.Name != "regex":
+		e.left -= len(text) / formatBytesPerStep
+	case len(text) <= pattern.MaxBytes: // a longer text is rejected before it is compiled
+		size := len(text)
+		if strings.Contains(text, "{") { // repetitions are expanded
+			size = pattern.MaxSize
+		}
+		e.left -= size / regexPerStep
 	}
 }
 

@@ -65,15 +65,24 @@ func Compile(source json.RawMessage) (*Schema, error) {
 	if len(source) > MaxSource {
 		return nil, fmt.Errorf("the schema cannot be used: it has %d bytes, and the maximum is %d", len(source), MaxSource)
 	}
+	compiled, size, err := compileSource(source)
+	if err != nil {
+		return nil, err
+	}
+	return &Schema{Source: source, compiled: compiled, size: size}, nil
+}
+
+// compileSource compiles a schema, and returns its approximate memory use in bytes.
+func compileSource(source json.RawMessage) (*jsonschema.Schema, int, error) {
 	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(source))
 	if err != nil {
-		return nil, fmt.Errorf("the schema is not JSON: %w", err)
+		return nil, 0, fmt.Errorf("the schema is not JSON: %w", err)
 	}
 	if found := ambiguities(source); len(found) > 0 {
-		return nil, fmt.Errorf("the schema cannot be used: %s", found[0])
+		return nil, 0, fmt.Errorf("the schema cannot be used: %s", found[0])
 	}
 	if tooLarge(document) {
-		return nil, fmt.Errorf("the schema cannot be used: %w", errSchemas)
+		return nil, 0, fmt.Errorf("the schema cannot be used: %w", errSchemas)
 	}
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
@@ -81,17 +90,17 @@ func Compile(source json.RawMessage) (*Schema, error) {
 	regexps := patterns{known: map[string]*pattern.Pattern{}}
 	c.UseRegexpEngine(regexps.compile)
 	if err := c.AddResource(location, document); err != nil {
-		return nil, fmt.Errorf("the schema cannot be used: %w", err)
+		return nil, 0, fmt.Errorf("the schema cannot be used: %w", err)
 	}
 	compiled, err := c.Compile(location)
 	if err != nil {
-		return nil, fmt.Errorf("the schema cannot be used: %w", err)
+		return nil, 0, fmt.Errorf("the schema cannot be used: %w", err)
 	}
 	schemas, err := countSchemas(compiled, document)
 	if err != nil {
-		return nil, fmt.Errorf("the schema cannot be used: %w", err)
+		return nil, 0, fmt.Errorf("the schema cannot be used: %w", err)
 	}
-	return &Schema{Source: source, compiled: compiled, size: len(source) + schemas*bytesOfSchema + regexps.close()*bytesOfPattern}, nil
+	return compiled, len(source) + schemas*bytesOfSchema + regexps.close()*bytesOfPattern, nil
 }
 
 // Validate returns the violations of a value, sorted by path and at most MaxViolations. It returns none if the
@@ -102,6 +111,7 @@ func Compile(source json.RawMessage) (*Schema, error) {
 //     64-bit float or longer than 100 characters.
 //   - a value whose validation would take too long, such as a deep value for a schema that refers back to itself in
 //     several ways.
+//   - a value with so many violations that they would take more than 8 MiB of memory.
 func (s *Schema) Validate(value json.RawMessage) []Violation {
 	if found := Ambiguities(value); len(found) > 0 {
 		return found
@@ -123,7 +133,11 @@ func (s *Schema) Validate(value json.RawMessage) []Violation {
 // check validates a value. The error means that the value or the schema cannot be processed.
 func (s *Schema) check(value json.RawMessage) (failure *jsonschema.ValidationError, err error) {
 	defer func() {
-		if recover() != nil { // a schema from outside must not end a run, even if the library panics
+		switch recover() { // a schema from outside must not end a run, even if the library panics
+		case nil:
+		case errFailures:
+			failure, err = nil, errFailures
+		default:
 			failure, err = nil, errors.New("the value cannot be validated against the schema")
 		}
 	}()
@@ -136,10 +150,20 @@ func (s *Schema) check(value json.RawMessage) (failure *jsonschema.ValidationErr
 
 // validate validates a parsed value, unless that would take too long.
 func (s *Schema) validate(instance any) (*jsonschema.ValidationError, error) {
-	if !affordable(s.compiled, instance) {
+	effort := effortOf(s.compiled, instance)
+	if effort > maxEffort {
 		return nil, errEffort
 	}
-	err := s.compiled.Validate(instance)
+	compiled := s.compiled
+	if effort > fewSteps {
+		own, _, err := compileSource(s.Source) // only this validation uses it, so it can count the failures
+		if err != nil {
+			return nil, err
+		}
+		(&failures{}).observe(own)
+		compiled = own
+	}
+	err := compiled.Validate(instance)
 	if err == nil {
 		return nil, nil //nolint:nilnil // because no failure and no error is a value that fits
 	}

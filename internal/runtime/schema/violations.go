@@ -190,12 +190,14 @@ func number(r *big.Rat) string {
 	return fmt.Sprint(f)
 }
 
+var escaper = strings.NewReplacer("~", "~0", "/", "~1")
+
 // pointer converts a path to a JSON pointer.
 func pointer(path []string) string {
 	var b strings.Builder
 	for _, p := range path {
 		b.WriteByte('/')
-		b.WriteString(strings.NewReplacer("~", "~0", "/", "~1").Replace(p))
+		b.WriteString(escaper.Replace(p))
 		if b.Len() > 4*maxPath {
 			break
 		}
