@@ -52,7 +52,7 @@ func (r *AgentReconciler) addSubAgent(ctx context.Context, found *toolFindings, 
 	}
 	tools := []tool.Tool{toolbox.SubAgent(*entry, sub)}
 	found.offer(entry, "", tools)
-	found.checkPatterns(entry, fmt.Sprintf("sub-agent %q", ref), tools)
+	found.checkPatterns(ctx, entry, fmt.Sprintf("sub-agent %q", ref), tools)
 	return nil
 }
 

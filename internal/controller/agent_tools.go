@@ -66,7 +66,7 @@ func (r *AgentReconciler) resolveTools(ctx context.Context, a *v1alpha1.Agent) (
 	if err != nil {
 		return finding{}, nil, err
 	}
-	exposed := found.exposedTools(pinned)
+	exposed := found.exposedTools(ctx, pinned)
 	return found.combined(), exposed, nil
 }
 
@@ -103,12 +103,12 @@ func (r *AgentReconciler) addServer(ctx context.Context, found *toolFindings, en
 	}
 	tools, unusable := toolsInStatus(s)
 	found.offer(entry, name, tools)
-	if n := len(matchingTools(unusable, entry.Allow)); n > 0 {
+	if n := len(matchingTools(ctx, unusable, entry.Allow)); n > 0 {
 		found.note("models cannot be offered %d of the tools of ToolServer %q: see its status.tools[].unusable", n, name)
 	}
 	// If the status does not list all tools of the server, a pattern may match a tool that is not listed.
 	if all := slices.Concat(tools, unusable); known && int(s.Status.ToolCount) == len(all) {
-		found.checkPatterns(entry, fmt.Sprintf("ToolServer %q", name), all)
+		found.checkPatterns(ctx, entry, fmt.Sprintf("ToolServer %q", name), all)
 	}
 	return nil
 }
@@ -140,12 +140,12 @@ func toolsInStatus(s *v1alpha1.ToolServer) (tools, unusable []tool.Tool) {
 
 // matchingTools returns the tools whose names match one of the patterns. If there are no patterns, it returns all
 // tools. The returned tools have only a name.
-func matchingTools(tools []tool.Tool, patterns []string) []tool.Tool {
+func matchingTools(ctx context.Context, tools []tool.Tool, patterns []string) []tool.Tool {
 	nameOnly := make([]tool.Tool, 0, len(tools))
 	for _, t := range tools {
 		nameOnly = append(nameOnly, tool.Tool{Tool: prompt.Tool{Name: t.Name}})
 	}
-	return tool.Expose([]tool.Offer{{Tools: nameOnly, Allow: patterns}}, nil)
+	return tool.Expose(ctx, []tool.Offer{{Tools: nameOnly, Allow: patterns}}, nil)
 }
 
 // pinnedTools returns the tools that the Agent's profile pins. If the profile does not exist or may not be used, it
@@ -173,13 +173,13 @@ func (f *toolFindings) offer(entry *v1alpha1.AgentTool, server string, tools []t
 
 // checkPatterns adds notes about the patterns of an entry that match none of its tools. For requireApproval, the note
 // is important: the calls for which the pattern was intended are made without approval.
-func (f *toolFindings) checkPatterns(entry *v1alpha1.AgentTool, of string, tools []tool.Tool) {
+func (f *toolFindings) checkPatterns(ctx context.Context, entry *v1alpha1.AgentTool, of string, tools []tool.Tool) {
 	for _, list := range []struct {
 		field    string
 		patterns []string
 	}{{"allow", entry.Allow}, {"requireApproval", entry.RequireApproval}} {
 		for _, pattern := range list.patterns {
-			if len(matchingTools(tools, []string{pattern})) == 0 {
+			if len(matchingTools(ctx, tools, []string{pattern})) == 0 {
 				f.note("%s %q matches no tool of %s", list.field, pattern, of)
 			}
 		}
@@ -187,12 +187,12 @@ func (f *toolFindings) checkPatterns(entry *v1alpha1.AgentTool, of string, tools
 }
 
 // exposedTools returns the tools that a Turn would be offered, followed by the context packs.
-func (f *toolFindings) exposedTools(pinned []string) []v1alpha1.ExposedTool {
+func (f *toolFindings) exposedTools(ctx context.Context, pinned []string) []v1alpha1.ExposedTool {
 	policy := v1alpha1.ToolPolicy{}
 	if p := f.agent.Spec.ToolPolicy; p != nil {
 		policy = *p
 	}
-	offered, packs := tool.SplitContextTools(tool.Expose(f.offers, tool.Reserved()))
+	offered, packs := tool.SplitContextTools(tool.Expose(ctx, f.offers, tool.Reserved()))
 	limit := int(cmp.Or(policy.MaxToolsPerTurn, v1alpha1.DefaultMaxToolsPerTurn))
 	kept, leftOut := tool.Select(offered, tool.Selection{Most: limit, Pinned: pinned})
 	switch {

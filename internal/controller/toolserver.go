@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/mcp"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/secrets"
@@ -40,6 +41,9 @@ type ToolServerReconciler struct {
 	ProbeInterval time.Duration
 	// LeftOut reports objects for which the cache has no memory. If LeftOut is nil, the cache holds all objects.
 	LeftOut *LeftOut
+	// Processors limits how much work on the schemas of tools is done at the same time; namespaces take turns. If
+	// Processors is nil, no work waits.
+	Processors *fairgate.Processors
 
 	// queue is the queue of the controller, or nil before the controller runs.
 	queue   atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]]
@@ -112,7 +116,8 @@ func (r *ToolServerReconciler) settleDelay(s *v1alpha1.ToolServer) time.Duration
 // listTools asks a server for its tools, with its Secrets as they are now, and writes them to the status. It returns an
 // error only if no request was sent: the Secrets could not be read, or the process stops.
 func (r *ToolServerReconciler) listTools(ctx context.Context, s *v1alpha1.ToolServer) (finding, error) {
-	if err := toolservers.CheckCompensations(s); err != nil {
+	ctx = r.Processors.With(ctx, s.Namespace)
+	if err := toolservers.CheckCompensations(ctx, s); err != nil {
 		return finding{reason: v1alpha1.ReasonInvalidCompensation, message: err.Error()}, nil
 	}
 	bounded := ctx
@@ -130,7 +135,7 @@ func (r *ToolServerReconciler) listTools(ctx context.Context, s *v1alpha1.ToolSe
 		}
 		return listFailure(err)
 	}
-	return finding{holds: true, reason: v1alpha1.ReasonReady, message: writeListing(s, listing, r.Now())}, nil
+	return finding{holds: true, reason: v1alpha1.ReasonReady, message: writeListing(ctx, s, listing, r.Now())}, nil
 }
 
 // listFailure translates an error of Discover into a finding. The tools stay in the status; the result of a call says

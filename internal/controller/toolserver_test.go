@@ -422,7 +422,7 @@ func TestMessageAboutManyTools(t *testing.T) {
 		`more, which the server does not have: check the spelling; ` +
 		`models cannot be offered "t000", "t001", "t002", "t003", "t004", "t005", "t006", "t007" and more: see status.tools[].unusable; ` +
 		`status.tools lists the first 256 of its tools`
-	if got := writeListing(s, listing, now); got != want {
+	if got := writeListing(t.Context(), s, listing, now); got != want {
 		t.Errorf("got %s\nwant %s", got, want)
 	}
 	if s.Status.ToolCount != 300 || len(s.Status.Tools) != 256 {
@@ -434,7 +434,7 @@ func TestMessageAboutManyTools(t *testing.T) {
 		}
 	}
 	before := s.Status.LastDiscoveryTime
-	writeListing(s, toolservers.Listing{Tools: listing.Tools[:299]}, now.Add(time.Hour))
+	writeListing(t.Context(), s, toolservers.Listing{Tools: listing.Tools[:299]}, now.Add(time.Hour))
 	if s.Status.ToolCount != 299 || s.Status.LastDiscoveryTime.Equal(before) {
 		t.Error("a change of an unlisted tool must count")
 	}
@@ -448,21 +448,21 @@ func TestUnusableReasonIsStable(t *testing.T) {
 	}
 	const pattern = `{"type":"object","properties":{"a":{"type":"string","pattern":"("}}}`
 	s := &v1alpha1.ToolServer{}
-	writeListing(s, wrong(pattern), now)
+	writeListing(t.Context(), s, wrong(pattern), now)
 	why := s.Status.Tools[0].Unusable
 	if !strings.HasPrefix(why, "the schema cannot be used: ") || strings.Contains(why, "\n") || len(why) > 256 {
 		t.Errorf("got %q, want the fault on one line", why)
 	}
 	s.Status.Tools[0].Unusable = "reported before"
-	writeListing(s, wrong(pattern), now)
+	writeListing(t.Context(), s, wrong(pattern), now)
 	if got := s.Status.Tools[0].Unusable; got != "reported before" {
 		t.Errorf("got %q for the same schema, want the earlier message", got)
 	}
-	writeListing(s, wrong(`7`), now)
+	writeListing(t.Context(), s, wrong(`7`), now)
 	if got := s.Status.Tools[0].Unusable; got != "the schema is not a JSON object" {
 		t.Errorf("got %q for another schema, want its own fault", got)
 	}
-	writeListing(s, wrong(`{"type":"object"}`), now)
+	writeListing(t.Context(), s, wrong(`{"type":"object"}`), now)
 	if got := s.Status.Tools[0].Unusable; got != "" {
 		t.Errorf("got %q for a corrected schema, want none", got)
 	}

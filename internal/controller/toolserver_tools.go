@@ -2,6 +2,7 @@ package controller
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,7 +28,7 @@ const (
 
 // writeListing writes a server's name, versions and tools into its status. It returns the message of the Ready
 // condition.
-func writeListing(s *v1alpha1.ToolServer, listing toolservers.Listing, now time.Time) string {
+func writeListing(ctx context.Context, s *v1alpha1.ToolServer, listing toolservers.Listing, now time.Time) string {
 	s.Status.ServerName, s.Status.ServerVersion, s.Status.ProtocolVersion = listing.ServerName, listing.ServerVersion,
 		listing.ProtocolVersion
 	before := map[string]v1alpha1.DiscoveredTool{}
@@ -40,7 +41,7 @@ func writeListing(s *v1alpha1.ToolServer, listing toolservers.Listing, now time.
 			Name: t.Name, Description: oneLine(t.Description), Effect: v1alpha1.ToolEffect(t.Effect), Role: v1alpha1.ToolRole(t.Role),
 			SchemaHash: toolservers.SchemaHash(t.Schema),
 		}
-		found.Unusable = unusableReason(t, found.SchemaHash, before[t.Name])
+		found.Unusable = unusableReason(ctx, t, found.SchemaHash, before[t.Name])
 		tools = append(tools, found)
 	}
 	count := int32(len(listing.Tools)) //nolint:gosec // because a list has at most 1000 tools
@@ -49,14 +50,14 @@ func writeListing(s *v1alpha1.ToolServer, listing toolservers.Listing, now time.
 		found := metav1.NewTime(now)
 		s.Status.LastDiscoveryTime = &found
 	}
-	return strings.Join(append([]string{"the server answers"}, remarks(s, listing)...), "; ")
+	return strings.Join(append([]string{"the server answers"}, remarks(ctx, s, listing)...), "; ")
 }
 
 // unusableReason returns why a tool cannot be offered to models, or an empty string if it can. If a schema has several
 // faults, the validator may report any of them. So the earlier message for the same schema is kept: each change would
 // be written to this object and to the Agents that use the tool.
-func unusableReason(t tool.Tool, hash string, before v1alpha1.DiscoveredTool) string {
-	err := tool.Unusable(t)
+func unusableReason(ctx context.Context, t tool.Tool, hash string, before v1alpha1.DiscoveredTool) string {
+	err := tool.Unusable(ctx, t)
 	switch {
 	case err == nil:
 		return ""
@@ -67,7 +68,7 @@ func unusableReason(t tool.Tool, hash string, before v1alpha1.DiscoveredTool) st
 }
 
 // remarks returns remarks for people about the tools of a server that answers.
-func remarks(s *v1alpha1.ToolServer, listing toolservers.Listing) []string {
+func remarks(ctx context.Context, s *v1alpha1.ToolServer, listing toolservers.Listing) []string {
 	tools := listing.Tools
 	var unknown, all []string
 	for _, d := range s.Spec.Tools {
@@ -78,7 +79,7 @@ func remarks(s *v1alpha1.ToolServer, listing toolservers.Listing) []string {
 	if len(unknown) > 0 {
 		all = append(all, "spec.tools declares "+quotedNames(unknown)+", which the server does not have: check the spelling")
 	}
-	offered := tool.NewExposure([]tool.Offer{{Server: s.Name, Tools: tools}}, nil, tool.Selection{Most: len(tools)})
+	offered := tool.NewExposure(ctx, []tool.Offer{{Server: s.Name, Tools: tools}}, nil, tool.Selection{Most: len(tools)})
 	if len(offered.Unusable) > 0 {
 		all = append(all, "models cannot be offered "+quotedNames(offered.Unusable)+": see status.tools[].unusable")
 	}

@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// large is the number of bytes from which a piece of work must wait for its turn. A processor decodes 16 KiB in about
-// 0.3 milliseconds, so thousands of Turns with 60 KiB each can keep all processors busy for seconds.
-const large = 16 << 10
+// Large is the number of bytes from which a piece of work must wait for its turn. A processor decodes 16 KiB in about
+// 0.3 milliseconds, so thousands of Turns with 60 KiB each can keep all processors busy for seconds. For other work that
+// can take longer than that, a caller of AcquireProcessor also passes Large.
+const Large = 16 << 10
 
 // Processors lets namespaces take turns at work that keeps a processor busy: see AcquireProcessor and Flow. It is safe
 // for concurrent use. If Processors is nil, no work waits.
@@ -50,7 +51,7 @@ func (p *Processors) With(ctx context.Context, namespace string) context.Context
 // lock and no network.
 func AcquireProcessor(ctx context.Context, bytes int) (done func()) {
 	t, ok := ctx.Value(ticketKey{}).(ticket)
-	if !ok || bytes < large || t.large.Enter(ctx, t.namespace) != nil {
+	if !ok || bytes < Large || t.large.Enter(ctx, t.namespace) != nil {
 		return func() {}
 	}
 	begun := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day

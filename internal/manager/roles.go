@@ -157,6 +157,7 @@ func (p *parts) addController(ctx context.Context) error {
 		},
 		&controller.ToolServerReconciler{
 			Client: p.client, Events: p.events, Servers: p.servers, Now: p.now, ProbeInterval: probeInterval, LeftOut: leftOut,
+			Processors: p.processors,
 		},
 		&controller.AgentReconciler{
 			Client: p.client, Now: p.now, ConfigMaps: configMaps, ManagerSkills: p.skills, Recheck: recheck, ProbeInterval: probeInterval,

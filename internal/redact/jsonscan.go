@@ -16,9 +16,8 @@ const (
 	// maxNumber is the maximum length, in bytes, of a number that is also searched in its plain form. maxExponent is
 	// the maximum exponent of such a number.
 	maxNumber, maxExponent = 64, 40
-	// longString is the length of a string whose search takes turns with other namespaces, in bytes. It must not be
-	// larger than the bound of package fairgate.
-	longString = 16 << 10
+	// longString is the length of a string whose search takes turns with other namespaces, in bytes.
+	longString = fairgate.Large
 	// maxEscape is the maximum length of an escape, in bytes: two halves of a surrogate pair, or four bytes of UTF-8.
 	maxEscape = 16
 	// maxSpace is the length of the text after a value in which its end is looked for, in bytes.

@@ -103,7 +103,7 @@ func (r *toolCaller) checkServer(ctx context.Context, server *v1alpha1.ToolServe
 			continue
 		}
 		// The Turn knows the schema as Expose has completed it, so Expose must complete the current schema, too.
-		current := tool.Expose([]tool.Offer{{Server: r.source.Server, Tools: []tool.Tool{t}}}, nil)
+		current := tool.Expose(ctx, []tool.Offer{{Server: r.source.Server, Tools: []tool.Tool{t}}}, nil)
 		if len(current) == 1 && current[0].SchemaHash() == r.schemaHash {
 			return nil
 		}

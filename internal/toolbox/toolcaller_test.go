@@ -107,7 +107,7 @@ func TestApprovedToolMustNotBeReplaced(t *testing.T) {
 				t.Fatal(err)
 			}
 			var of tool.Tool
-			for _, exposed := range tool.Expose(offers, nil) {
+			for _, exposed := range tool.Expose(t.Context(), offers, nil) {
 				data, err := json.Marshal(exposed) // in the form that a journal stores
 				if err != nil {
 					t.Fatal(err)

@@ -285,13 +285,14 @@ func compensationOf(c *v1alpha1.Compensation) *tool.Compensation {
 }
 
 // CheckCompensations returns an *invalid.Error for the first expression of a compensation that cannot be used.
-func CheckCompensations(s *v1alpha1.ToolServer) error {
+// Namespaces take turns at this work: see fairgate.
+func CheckCompensations(ctx context.Context, s *v1alpha1.ToolServer) error {
 	for i := range s.Spec.Tools {
 		c := compensationOf(s.Spec.Tools[i].Compensation)
 		if c == nil {
 			continue
 		}
-		if err := compensation.Check(fmt.Sprintf("spec.tools[%d].compensation", i), c); err != nil {
+		if err := compensation.Check(ctx, fmt.Sprintf("spec.tools[%d].compensation", i), c); err != nil {
 			return err
 		}
 	}

@@ -49,7 +49,7 @@ func tools(ctx context.Context, p *bundle.Bundle, servers toolbox.Servers) ([]pr
 	if in.Selection.Query, err = p.Message(ctx, p.Turn); err != nil {
 		return nil, err
 	}
-	return tool.Prompted(tool.NewExposure(offers, tool.Reserved(), in.Selection).Tools), nil
+	return tool.Prompted(tool.NewExposure(ctx, offers, tool.Reserved(), in.Selection).Tools), nil
 }
 
 // noteTools prints a note that names the ToolServers whose tools are not shown.

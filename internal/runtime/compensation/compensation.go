@@ -18,6 +18,7 @@ import (
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/common/types/traits"
 
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/expression"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -109,9 +110,13 @@ func compile(source string) (*expression.Program, error) {
 }
 
 // Check returns an *invalid.Error for the first expression that cannot be used. field is the field of the compensation.
-func Check(field string, c *tool.Compensation) error {
+// Each expression waits for the turn of the context's namespace: see fairgate.AcquireProcessor.
+func Check(ctx context.Context, field string, c *tool.Compensation) error {
 	for i := range c.Arguments {
-		if _, err := compile(c.Arguments[i].Value); err != nil {
+		done := fairgate.AcquireProcessor(ctx, fairgate.Large)
+		_, err := compile(c.Arguments[i].Value)
+		done()
+		if err != nil {
 			return expression.Located(fmt.Sprintf("%s.arguments[%d].value", field, i), err)
 		}
 	}
@@ -151,7 +156,9 @@ func fill(ctx context.Context, c *tool.Compensation, arguments json.RawMessage, 
 	if !ok {
 		given = map[string]any{}
 	}
+	done := fairgate.AcquireProcessor(ctx, len(result))
 	variables := map[string]any{"arguments": given, "result": parse([]byte(result))}
+	done()
 	filled := make(map[string]any, len(c.Arguments))
 	for _, a := range c.Arguments {
 		value, problem := evaluate(ctx, a.Value, variables)
@@ -172,7 +179,10 @@ func fill(ctx context.Context, c *tool.Compensation, arguments json.RawMessage, 
 	return data, "", ""
 }
 
+// evaluate evaluates an expression. It waits for the turn of the context's namespace, because the cost of an expression
+// is not known before: up to 2 seconds, and about a millisecond to compile it.
 func evaluate(ctx context.Context, source string, variables map[string]any) (any, Problem) {
+	defer fairgate.AcquireProcessor(ctx, fairgate.Large)()
 	compiled, err := compile(source)
 	if err != nil {
 		return nil, InvalidExpression

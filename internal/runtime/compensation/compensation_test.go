@@ -1,12 +1,14 @@
 package compensation_test
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/capstan-dev/capstan/internal/fairgate/fairgatetest"
 	"github.com/capstan-dev/capstan/internal/runtime/compensation"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
@@ -146,16 +148,35 @@ func TestFill(t *testing.T) {
 
 // TestCheck checks that the error of an invalid expression names the position of the fault.
 func TestCheck(t *testing.T) {
-	if err := compensation.Check("c", toolWith("id", "result.id", "n", "size(arguments.a) + 1").Compensation); err != nil {
+	if err := compensation.Check(t.Context(), "c", toolWith("id", "result.id", "n", "size(arguments.a) + 1").Compensation); err != nil {
 		t.Errorf("Check = %v, want no error", err)
 	}
 	for source, want := range map[string]string{
 		"results.id":                    "c.arguments[1].value:1:1: undeclared reference to 'results' (in container '')",
 		"result.id.matches(result.key)": "c.arguments[1].value:1:25: the pattern of matches() must be a string literal",
 	} {
-		err := compensation.Check("c", toolWith("ok", "1", "id", source).Compensation)
+		err := compensation.Check(t.Context(), "c", toolWith("ok", "1", "id", source).Compensation)
 		if err == nil || err.Error() != want {
 			t.Errorf("Check(%s) = %v, want %s", source, err, want)
 		}
+	}
+}
+
+// TestExpressionsTakeTurns checks that work on expressions waits while another namespace uses the processor.
+func TestExpressionsTakeTurns(t *testing.T) {
+	closing := toolWith("id", "result.id")
+	if !fairgatetest.Waits(t, func(ctx context.Context) {
+		if got := compensation.Fill(ctx, closing, nil, `{"id":1}`, `{"id":1}`); string(got.Arguments) != `{"id":1}` {
+			t.Errorf("Fill = %+v, want the arguments", got)
+		}
+	}) {
+		t.Error("Fill does not wait for its turn")
+	}
+	if !fairgatetest.Waits(t, func(ctx context.Context) {
+		if err := compensation.Check(ctx, "c", closing.Compensation); err != nil {
+			t.Error(err)
+		}
+	}) {
+		t.Error("Check does not wait for its turn")
 	}
 }

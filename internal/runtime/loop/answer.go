@@ -2,10 +2,12 @@ package loop
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
 
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
@@ -64,14 +66,14 @@ func (s *State) stepsTaken() int {
 // checkAnswer checks an answer against the schema. It returns end if the answer fits, and nil without an error if the
 // answer was rejected, in this or an earlier run, so that the model is asked again. After maxRejections rejections in a
 // Turn, it returns an End with the reason OutputInvalid.
-func (run *runner) checkAnswer(s *Step, end *End) (*End, error) {
+func (run *runner) checkAnswer(ctx context.Context, s *Step, end *End) (*End, error) {
 	if run.Output == nil || s.Reply.TooLong { // a cut-off answer fits no schema and is too long to send back
 		return end, nil
 	}
 	if run.State.rejections[s.Step] != nil {
 		return nil, nil //nolint:nilnil // because the model is asked again
 	}
-	found := run.violations(s.Reply.Text)
+	found := run.violations(ctx, s.Reply.Text)
 	switch {
 	case len(found) == 0:
 		return end, nil
@@ -95,15 +97,19 @@ func (run *runner) notOfferedResults(s *Step) []journal.Record {
 }
 
 // violations returns one line for each violation of the schema in an answer.
-func (run *runner) violations(text string) []string { return violations(run.Output, text) }
+func (run *runner) violations(ctx context.Context, text string) []string {
+	return violations(ctx, run.Output, text)
+}
 
-func violations(output *schema.Schema, text string) []string {
+func violations(ctx context.Context, output *schema.Schema, text string) []string {
+	done := fairgate.AcquireProcessor(ctx, len(text))
 	value, ok := model.JSONAnswer(text)
+	done()
 	if !ok {
 		return []string{"it must be one JSON value without other text"}
 	}
 	var lines []string
-	for _, v := range output.Validate(value) {
+	for _, v := range output.Validate(ctx, value) {
 		lines = append(lines, violation(v))
 	}
 	return lines

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/schema"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
@@ -54,7 +55,9 @@ type arguments struct {
 func (a *arguments) valid() bool {
 	const notObject = "the arguments must be a JSON object that fits the tool's schema: correct them and call the tool again"
 	text := json.RawMessage(a.text)
+	done := fairgate.AcquireProcessor(a.ctx, len(text))
 	ambiguities := schema.Ambiguities(text)
+	done()
 	switch {
 	case len(ambiguities) > 0 && !json.Valid(text):
 		a.problem = notObject
@@ -76,10 +79,10 @@ func (a *arguments) fitsSchema(text json.RawMessage) bool {
 	if err != nil {
 		return true
 	}
-	if a.schema, err = schema.Cached(source); err != nil {
+	if a.schema, err = schema.Cached(a.ctx, source); err != nil {
 		return true
 	}
-	violations := a.schema.Validate(text)
+	violations := a.schema.Validate(a.ctx, text)
 	if len(violations) > 0 {
 		a.problem = describeViolations(violations)
 	}
@@ -107,7 +110,7 @@ func (a *arguments) repair() bool {
 		if effectOf(a.tool) == tool.ReadOnly {
 			repair = a.schema.Repair
 		}
-		after, changes = repair(json.RawMessage(a.text))
+		after, changes = repair(a.ctx, json.RawMessage(a.text))
 	}
 	if after == nil {
 		return false

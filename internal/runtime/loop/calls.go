@@ -22,7 +22,7 @@ import (
 func (run *runner) finishCalls(ctx context.Context, step *Step) (*End, error) {
 	number := step.Step
 	for open := run.open(step); len(open) > 0; open = run.open(step) {
-		if f := run.State.Terminal(run.Output); f != nil {
+		if f := run.State.Terminal(ctx, run.Output); f != nil {
 			if dropped := run.resultsAfterEnd(number, f, open); len(dropped) > 0 {
 				if err := run.Record(dropped...); err != nil {
 					return nil, err
@@ -42,21 +42,21 @@ func (run *runner) finishCalls(ctx context.Context, step *Step) (*End, error) {
 			return nil, err
 		}
 	}
-	if f := run.State.Terminal(run.Output); f != nil {
+	if f := run.State.Terminal(ctx, run.Output); f != nil {
 		return &End{Reason: ToolEnded, Message: fmt.Sprintf("the tool %q ended the turn", f.Name)}, nil
 	}
-	return run.checkTerminalResult(step)
+	return run.checkTerminalResult(ctx, step)
 }
 
 // checkTerminalResult checks the result of a tool that should end the Turn. If the result does not fit the schema,
 // checkTerminalResult sends it back to the model. After maxRejections rejections in a Turn, it ends the Turn instead.
 // All calls of the reply already have results, so the model can be asked again.
-func (run *runner) checkTerminalResult(step *Step) (*End, error) {
+func (run *runner) checkTerminalResult(ctx context.Context, step *Step) (*End, error) {
 	f := run.State.TerminalResult()
 	if f == nil || run.State.rejections[step.Step] != nil {
 		return nil, nil //nolint:nilnil // because the model is asked again
 	}
-	wrong := run.violations(f.Text)
+	wrong := run.violations(ctx, f.Text)
 	if run.State.rejectionsBy(false) >= maxRejections {
 		return &End{Reason: OutputInvalid, Message: fmt.Sprintf(
 			"the result of the tool %q, which should end the turn, does not fit spec.output.schema, even after "+
@@ -261,7 +261,7 @@ func (run *runner) parallel(t *tool.Tool) bool {
 // viewOf returns the view of a call that the gates check.
 func (run *runner) viewOf(ctx context.Context, step int, c openCall) view {
 	v := view{
-		step: step, call: c.call, own: run.own, state: run.State, limits: run.Limits, policy: run.Policy,
+		ctx: ctx, step: step, call: c.call, own: run.own, state: run.State, limits: run.Limits, policy: run.Policy,
 		callsMade: run.State.ToolCalls(), callsOfTool: run.State.callsOf(c.call.Name),
 		alreadyBegun: run.State.intent(step, c.call.ID) != nil,
 		descendants:  run.Limits.MaxDescendants - run.State.Descendants(),

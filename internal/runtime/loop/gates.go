@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -21,6 +22,7 @@ type gate func(view) verdict
 
 // view is the information that gates have about a call and its Turn.
 type view struct {
+	ctx  context.Context //nolint:containedctx // because it identifies the namespace for fairgate
 	step int
 	call model.ToolCall
 	// tool is the tool with the called name, or nil if there is none. In that case, tools lists the tools that the

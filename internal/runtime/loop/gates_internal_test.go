@@ -49,7 +49,8 @@ func earlierCall(id, name string, effect tool.Effect, o Outcome, class tool.Clas
 func viewWith(t *testing.T, change ...func(*view)) view {
 	t.Helper()
 	v := view{
-		step: 2, call: model.ToolCall{ID: "c", Name: "send", Arguments: `{"n":1}`}, limits: Limits{MaxToolCalls: 25}, state: &State{},
+		ctx: t.Context(), step: 2, call: model.ToolCall{ID: "c", Name: "send", Arguments: `{"n":1}`}, limits: Limits{MaxToolCalls: 25},
+		state: &State{},
 		tool: &tool.Tool{
 			Tool:   prompt.Tool{Name: "send", Parameters: []prompt.Parameter{{Name: "n", Type: "integer", Required: true}}},
 			Effect: tool.Destructive,

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"slices"
@@ -181,17 +182,24 @@ func (s *State) SubAgentUsage(yield func(*tool.Spent) bool) {
 
 // TerminalResult returns the result that ends the Turn: the first one in the newest reply whose EndsTurn is true. It
 // returns nil if there is none.
-func (s *State) TerminalResult() *CallResult { return s.Terminal(nil) }
+func (s *State) TerminalResult() *CallResult {
+	return s.terminal(func(string) bool { return true })
+}
 
 // Terminal is like TerminalResult, but leaves out results whose text does not fit the schema output. If output is nil,
-// every text fits.
-func (s *State) Terminal(output *schema.Schema) *CallResult {
+// every text fits. Long checks wait for the turn of the context's namespace.
+func (s *State) Terminal(ctx context.Context, output *schema.Schema) *CallResult {
+	return s.terminal(func(text string) bool { return output == nil || len(violations(ctx, output, text)) == 0 })
+}
+
+// terminal returns the first result in the newest reply that ends the Turn and whose text fits, or nil.
+func (s *State) terminal(fits func(text string) bool) *CallResult {
 	step := s.LastStep()
 	if step == nil {
 		return nil
 	}
 	for _, c := range step.Reply.ToolCalls {
-		if f := s.result(step.Step, c.ID); f != nil && f.EndsTurn && (output == nil || len(violations(output, f.Text)) == 0) {
+		if f := s.result(step.Step, c.ID); f != nil && f.EndsTurn && fits(f.Text) {
 			return f
 		}
 	}

@@ -302,7 +302,7 @@ func (run *runner) handleReply(ctx context.Context, c *Candidate, last *Step) (*
 	case last.Reply.FinishReason == model.FinishLength, end.Reason == ModelRefused: // the answer is cut off, or missing
 		return end, nil
 	}
-	end, err := run.checkAnswer(last, end)
+	end, err := run.checkAnswer(ctx, last, end)
 	if err != nil || end == nil || end.Reason == OutputInvalid {
 		return end, err
 	}

@@ -206,7 +206,7 @@ func policyRejection(check *AnswerCheck) Rejection {
 func (run *runner) findings(ctx context.Context, c *Candidate, s *Step, policies []outputpolicy.Policy) (*AnswerCheck, *End, error) {
 	check := &AnswerCheck{Step: s.Step}
 	text := run.State.AnswerText()
-	if f := run.State.Terminal(run.Output); f != nil && len(s.Reply.ToolCalls) > 0 {
+	if f := run.State.Terminal(ctx, run.Output); f != nil && len(s.Reply.ToolCalls) > 0 {
 		check.CallID, text = f.CallID, f.Text
 	}
 	check.Findings = Violations(ctx, policies, run.output(text))

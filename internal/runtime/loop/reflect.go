@@ -30,7 +30,7 @@ func (run *runner) reflect(ctx context.Context, c *Candidate, draft *Step) error
 		}
 	}
 	r := Reflection{Step: draft.Step, Text: draft.Reply.Text}
-	if checked := s.otherReply(draft.Step, ForReflection); checked != nil && run.improves(checked.Reply, r.Text) {
+	if checked := s.otherReply(draft.Step, ForReflection); checked != nil && run.improves(ctx, checked.Reply, r.Text) {
 		r.Replaced, r.Text = true, checked.Reply.Text
 	}
 	return run.Record(journal.Record{Kind: journal.Reflected, Payload: r})
@@ -51,13 +51,13 @@ func (run *runner) askReflection(ctx context.Context, c *Candidate, step int) er
 }
 
 // improves reports whether a reply replaces the draft.
-func (run *runner) improves(reply model.Reply, draft string) bool {
+func (run *runner) improves(ctx context.Context, reply model.Reply, draft string) bool {
 	switch {
 	case reply.FinishReason == model.FinishLength, reply.FinishReason == model.FinishRefusal, untrusted.Blank(reply.Text),
 		strings.TrimSpace(reply.Text) == strings.TrimSpace(draft):
 		return false
 	}
-	return run.Output == nil || len(run.violations(reply.Text)) == 0
+	return run.Output == nil || len(run.violations(ctx, reply.Text)) == 0
 }
 
 // outOfTime reports whether the Turn's deadline ended a request. It returns false for a run that was given up,

@@ -127,7 +127,7 @@ func TestTerminalResultFitsTheSchema(t *testing.T) {
 					tc.reason)
 			}
 			text := in.State.AnswerText()
-			if f := in.State.Terminal(form); f != nil {
+			if f := in.State.Terminal(t.Context(), form); f != nil {
 				text = f.Text
 			}
 			if text != tc.final {
@@ -198,7 +198,7 @@ func TestMisfitTerminalResultIsSentBack(t *testing.T) {
 					tc.requests, tc.reason)
 			}
 			text := in.State.AnswerText()
-			if f := in.State.Terminal(in.Output); f != nil {
+			if f := in.State.Terminal(t.Context(), in.Output); f != nil {
 				text = f.Text
 			} else if f := in.State.TerminalResult(); f != nil {
 				text = f.Text

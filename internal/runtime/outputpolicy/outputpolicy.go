@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/cel-go/cel"
 
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/expression"
 )
 
@@ -109,7 +110,11 @@ func compile(source string) (*expression.Program, error) {
 
 // Holds reports whether an answer follows the policy, which must have an expression. If it does not, why is the reason:
 // the expression is false, or it cannot be evaluated for this answer. why contains no part of the answer.
+//
+// Holds waits for the turn of the context's namespace, because the cost of an expression is not known before: up to 2
+// seconds, and about a millisecond to compile it. See fairgate.AcquireProcessor.
 func (p *Policy) Holds(ctx context.Context, o *Output) (holds bool, why string) {
+	defer fairgate.AcquireProcessor(ctx, fairgate.Large)()
 	compiled, err := compile(p.Expression)
 	if err != nil {
 		return false, "the expression cannot be compiled"

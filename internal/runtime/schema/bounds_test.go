@@ -1,12 +1,16 @@
 package schema_test
 
 import (
+	"context"
 	"encoding/json"
 	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/fairgate/fairgatetest"
+	"github.com/capstan-dev/capstan/internal/runtime/schema"
 )
 
 // quotedNumbers returns a JSON list of texts without its brackets.
@@ -150,11 +154,11 @@ func TestNestedValuesAreCheckedInABoundedTime(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := compiled(t, tc.schema)
-			got := texts(s.Validate(json.RawMessage(tc.value)))
+			got := texts(s.Validate(t.Context(), json.RawMessage(tc.value)))
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
-			if repaired, changes := s.Repair(json.RawMessage(tc.value)); repaired != nil || changes != nil {
+			if repaired, changes := s.Repair(t.Context(), json.RawMessage(tc.value)); repaired != nil || changes != nil {
 				t.Errorf("%s: Repair made the changes %v, want none", tc.reason, changes)
 			}
 		})
@@ -183,7 +187,7 @@ func TestViolationsTakeBoundedMemory(t *testing.T) {
 			s := compiled(t, tc.schema)
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			got := texts(s.Validate(json.RawMessage(tc.value)))
+			got := texts(s.Validate(t.Context(), json.RawMessage(tc.value)))
 			runtime.ReadMemStats(&after)
 			if allocated := after.TotalAlloc - before.TotalAlloc; allocated > most {
 				t.Errorf("the validation allocated %d MiB, want at most %d", allocated>>20, most>>20)
@@ -191,7 +195,7 @@ func TestViolationsTakeBoundedMemory(t *testing.T) {
 			if want := []string{"does not fit the schema in so many places that they cannot be listed"}; !cmp.Equal(got, want) {
 				t.Errorf("Validate = %v, want %v", got, want)
 			}
-			if repaired, changes := s.Repair(json.RawMessage(tc.value)); repaired != nil || changes != nil {
+			if repaired, changes := s.Repair(t.Context(), json.RawMessage(tc.value)); repaired != nil || changes != nil {
 				t.Errorf("Repair made the changes %v, want none", changes)
 			}
 		})
@@ -236,10 +240,47 @@ func TestLargeValuesAreCheckedAsSmallOnes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := compiled(t, tc.schema)
-			got := texts(s.Validate(json.RawMessage("[" + tc.value + strings.Repeat(","+tc.more, 20_000) + "]")))
+			got := texts(s.Validate(t.Context(), json.RawMessage("["+tc.value+strings.Repeat(","+tc.more, 20_000)+"]")))
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 		})
+	}
+}
+
+// TestLongChecksTakeTurns checks that a value whose check takes long waits while another namespace uses the processor,
+// and that the check of a usual value does not.
+func TestLongChecksTakeTurns(t *testing.T) {
+	for name, tc := range map[string]struct {
+		schema, value string
+		want          bool
+	}{
+		"usual":               {`{"properties":{"a":{"type":"string"}}}`, `{"a":1}`, false},
+		"large value":         {`{"type":"string"}`, `{"a":"` + strings.Repeat("x", 16<<10) + `"}`, true},
+		"many alternatives":   {alternatives(`{"items":{"type":"null"}}`, 200), "[1,2,3]", true},
+		"many required names": {`{"items":{"required":[` + quotedNumbers(1000) + `]}}`, "[{},{},{}]", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := compiled(t, tc.schema)
+			if got := fairgatetest.Waits(t, func(ctx context.Context) { s.Validate(ctx, json.RawMessage(tc.value)) }); got != tc.want {
+				t.Errorf("Validate waits: %t, want %t", got, tc.want)
+			}
+			if got := fairgatetest.Waits(t, func(ctx context.Context) { s.Repair(ctx, json.RawMessage(tc.value)) }); got != tc.want {
+				t.Errorf("Repair waits: %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestCompilationTakesTurns checks that a schema that is not in the cache waits while another namespace uses the
+// processor, and that a schema in the cache does not.
+func TestCompilationTakesTurns(t *testing.T) {
+	for _, source := range []string{`{"title":"of TestCompilationTakesTurns"}`, `{"title":"invalid schema","type":1}`} {
+		for i, want := range []bool{true, false} {
+			got := fairgatetest.Waits(t, func(ctx context.Context) { _, _ = schema.Cached(ctx, json.RawMessage(source)) })
+			if got != want {
+				t.Errorf("compilation %d of %s waits: %t, want %t", i+1, source, got, want)
+			}
+		}
 	}
 }

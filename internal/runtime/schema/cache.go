@@ -2,9 +2,13 @@ package schema
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"sync"
+	"sync/atomic"
+
+	"github.com/capstan-dev/capstan/internal/fairgate"
 )
 
 const (
@@ -15,12 +19,19 @@ const (
 )
 
 // Cached returns the result of Compile, but compiles each schema only once for all Turns. The cache has at most 512
-// schemas, in about 64 MiB of memory.
-func Cached(source json.RawMessage) (*Schema, error) {
+// schemas, in about 64 MiB of memory. The compilation waits for the turn of the context's namespace, even for a short
+// schema, because 500 bytes with large patterns take a millisecond: see fairgate.AcquireProcessor.
+func Cached(ctx context.Context, source json.RawMessage) (*Schema, error) {
 	if len(source) > MaxSource {
 		return Compile(source)
 	}
-	return compiled.get(source)()
+	e := compiled.get(source)
+	if !e.isCompiled.Load() {
+		// If another namespace compiles this schema now, compile waits for it. That namespace has had its turn already,
+		// so neither waits for the other.
+		defer fairgate.AcquireProcessor(ctx, fairgate.Large)()
+	}
+	return e.compile()
 }
 
 var compiled = cache{entries: map[[sha256.Size]byte]*entry{}}
@@ -35,16 +46,17 @@ type cache struct {
 // entry is a schema that is compiled on first use, or the error of its compilation. Until then, bytes is the size
 // of the source.
 type entry struct {
-	compile func() (*Schema, error)
-	bytes   int
+	compile    func() (*Schema, error)
+	isCompiled atomic.Bool
+	bytes      int
 }
 
-func (c *cache) get(source json.RawMessage) func() (*Schema, error) {
+func (c *cache) get(source json.RawMessage) *entry {
 	key := sha256.Sum256(source)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e, ok := c.entries[key]; ok {
-		return e.compile
+		return e
 	}
 	source = bytes.Clone(source)
 	e := &entry{bytes: len(source)}
@@ -53,12 +65,13 @@ func (c *cache) get(source json.RawMessage) func() (*Schema, error) {
 		if err == nil {
 			c.grow(key, e, s.size)
 		}
+		e.isCompiled.Store(true)
 		return s, err
 	})
 	c.entries[key] = e
 	c.bytes += e.bytes
 	c.shrink(key)
-	return e.compile
+	return e
 }
 
 // grow updates the size of an entry, unless the entry has been dropped.

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	neturl "net/url"
@@ -13,13 +14,16 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/canonical"
 )
 
 // Repair repairs the arguments of a call that changes nothing. It makes the repairs of RepairKeeping, and also
 // removes unknown properties where the schema allows none.
-func (s *Schema) Repair(value json.RawMessage) (json.RawMessage, []string) {
-	return s.repair(value, false)
+//
+// Work that takes long waits for the turn of the context's namespace: see fairgate.AcquireProcessor.
+func (s *Schema) Repair(ctx context.Context, value json.RawMessage) (json.RawMessage, []string) {
+	return s.repair(ctx, value, false)
 }
 
 // RepairKeeping makes unambiguous repairs to a value that does not fit, in one pass, and removes nothing. It converts a
@@ -28,12 +32,13 @@ func (s *Schema) Repair(value json.RawMessage) (json.RawMessage, []string) {
 // be a misspelt property that makes the call harmless, such as a dry run.
 //
 // RepairKeeping returns the value as canonical JSON, and the changes, sorted by path and at most MaxViolations. It
-// returns nil if there is nothing to repair. The repaired value may still not fit.
-func (s *Schema) RepairKeeping(value json.RawMessage) (json.RawMessage, []string) {
-	return s.repair(value, true)
+// returns nil if there is nothing to repair. The repaired value may still not fit. Like Repair, it takes turns.
+func (s *Schema) RepairKeeping(ctx context.Context, value json.RawMessage) (json.RawMessage, []string) {
+	return s.repair(ctx, value, true)
 }
 
-func (s *Schema) repair(value json.RawMessage, keep bool) (json.RawMessage, []string) {
+func (s *Schema) repair(ctx context.Context, value json.RawMessage, keep bool) (json.RawMessage, []string) {
+	defer fairgate.AcquireProcessor(ctx, s.work(value))()
 	if len(Ambiguities(value)) > 0 {
 		return nil, nil
 	}

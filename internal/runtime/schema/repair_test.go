@@ -96,7 +96,7 @@ func TestRepair(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := compiled(t, order)
-			got, changes := s.Repair(json.RawMessage(tc.value))
+			got, changes := s.Repair(t.Context(), json.RawMessage(tc.value))
 			if diff := cmp.Diff(tc.changes, changes); diff != "" || string(got) != tc.want {
 				t.Errorf("Repair = %s, want %s: %s; changes: -want +got:\n%s", got, tc.want, tc.reason, diff)
 			}
@@ -113,7 +113,7 @@ func TestRepairsOfSchemasWithNames(t *testing.T) {
 		`{"$id":"https://example.com/all","properties":{"o":{` + part + `}}}`,
 		`{"$defs":{"o":{"$anchor":"o",` + part + `}},"properties":{"o":{"$ref":"#o"}}}`,
 	} {
-		if got, _ := compiled(t, source).Repair(json.RawMessage(`{"o":{}}`)); string(got) != `{"o":{"d":1}}` {
+		if got, _ := compiled(t, source).Repair(t.Context(), json.RawMessage(`{"o":{}}`)); string(got) != `{"o":{"d":1}}` {
 			t.Errorf("Repair with %s = %s, want the default", source, got)
 		}
 	}
@@ -178,7 +178,7 @@ func TestRepairKeeping(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, changes := compiled(t, tc.schema).RepairKeeping(json.RawMessage(tc.value))
+			got, changes := compiled(t, tc.schema).RepairKeeping(t.Context(), json.RawMessage(tc.value))
 			if diff := cmp.Diff(tc.changes, changes); diff != "" || string(got) != tc.want {
 				t.Errorf("RepairKeeping = %s, want %s: %s; changes: -want +got:\n%s", got, tc.want, tc.reason, diff)
 			}

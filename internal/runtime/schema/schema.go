@@ -4,6 +4,7 @@ package schema
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/pattern"
 )
 
@@ -112,7 +114,10 @@ func compileSource(source json.RawMessage) (*jsonschema.Schema, int, error) {
 //   - a value whose validation would take too long, such as a deep value for a schema that refers back to itself in
 //     several ways.
 //   - a value with so many violations that they would take more than 8 MiB of memory.
-func (s *Schema) Validate(value json.RawMessage) []Violation {
+//
+// Work that takes long waits for the turn of the context's namespace: see fairgate.AcquireProcessor.
+func (s *Schema) Validate(ctx context.Context, value json.RawMessage) []Violation {
+	defer fairgate.AcquireProcessor(ctx, s.work(value))()
 	if found := Ambiguities(value); len(found) > 0 {
 		return found
 	}
@@ -128,6 +133,19 @@ func (s *Schema) Validate(value json.RawMessage) []Violation {
 		all = append(all, violation(leaf))
 	}
 	return sorted(all)
+}
+
+// work returns the work of checking a value, as the number of bytes whose decoding takes about as long. A short value
+// may need much work: a schema of 64 KiB can have thousands of alternatives.
+func (s *Schema) work(value json.RawMessage) int {
+	if len(value) >= fairgate.Large {
+		return len(value)
+	}
+	instance, err := jsonschema.UnmarshalJSON(bytes.NewReader(value))
+	if err == nil && effortOf(s.compiled, instance, quickSteps) > quickSteps {
+		return fairgate.Large
+	}
+	return len(value)
 }
 
 // check validates a value. The error means that the value or the schema cannot be processed.
@@ -150,7 +168,7 @@ func (s *Schema) check(value json.RawMessage) (failure *jsonschema.ValidationErr
 
 // validate validates a parsed value, unless that would take too long.
 func (s *Schema) validate(instance any) (*jsonschema.ValidationError, error) {
-	effort := effortOf(s.compiled, instance)
+	effort := effortOf(s.compiled, instance, maxEffort)
 	if effort > maxEffort {
 		return nil, errEffort
 	}

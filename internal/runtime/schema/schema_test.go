@@ -163,7 +163,8 @@ func TestCompile(t *testing.T) {
 		"doubling, a little": {"a few alternatives are allowed", doubling + `},"$ref":"#/$defs/n5"}`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, compile := range []func(json.RawMessage) (*schema.Schema, error){schema.Compile, schema.Cached, schema.Cached} {
+			cached := func(source json.RawMessage) (*schema.Schema, error) { return schema.Cached(t.Context(), source) }
+			for _, compile := range []func(json.RawMessage) (*schema.Schema, error){schema.Compile, cached, cached} {
 				s, err := compile(json.RawMessage(tc.source))
 				switch {
 				case tc.want == "" && (err != nil || string(s.Source) != tc.source):
@@ -296,7 +297,7 @@ func TestValidate(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, texts(compiled(t, order).Validate(json.RawMessage(tc.value)))); diff != "" {
+			if diff := cmp.Diff(tc.want, texts(compiled(t, order).Validate(t.Context(), json.RawMessage(tc.value)))); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 		})
@@ -323,7 +324,7 @@ func TestViolationsAreBounded(t *testing.T) {
 	}
 	s := compiled(t, `{"properties":{`+strings.Join(properties,
 		",")+`},"patternProperties":{"ü":{"type":"string"}},"additionalProperties":false}`)
-	got := s.Validate(json.RawMessage(`{` + strings.Join(value, ",") + `,` + string(name) + `:1,"\u202eq":1}`))
+	got := s.Validate(t.Context(), json.RawMessage(`{`+strings.Join(value, ",")+`,`+string(name)+`:1,"\u202eq":1}`))
 	if len(got) != schema.MaxViolations {
 		t.Errorf("%d violations, want the first %d", len(got), schema.MaxViolations)
 	}
@@ -341,7 +342,7 @@ func TestManyEqualItems(t *testing.T) {
 	for i := range 20_000 {
 		items = append(items, fmt.Sprint(i))
 	}
-	if got := s.Validate(json.RawMessage("[" + strings.Join(items, ",") + "]")); got != nil {
+	if got := s.Validate(t.Context(), json.RawMessage("["+strings.Join(items, ",")+"]")); got != nil {
 		t.Errorf("violations %v, want none", got)
 	}
 }
@@ -378,19 +379,20 @@ func TestCachedIsSafeForConcurrentUse(t *testing.T) {
 	for range 4 {
 		wg.Go(func() {
 			for i := range 700 {
-				s, err := schema.Cached(json.RawMessage(fmt.Sprintf(`{"title":"of TestCached","const":%d}`, i)))
-				if err != nil || s.Validate(json.RawMessage(fmt.Sprint(i))) != nil || s.Validate(json.RawMessage(fmt.Sprint(i+1))) == nil {
+				s, err := schema.Cached(t.Context(), json.RawMessage(fmt.Sprintf(`{"title":"of TestCached","const":%d}`, i)))
+				if err != nil || s.Validate(t.Context(), json.RawMessage(fmt.Sprint(i))) != nil ||
+					s.Validate(t.Context(), json.RawMessage(fmt.Sprint(i+1))) == nil {
 					t.Errorf("Cached returns a wrong schema for number %d (error %v)", i, err)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	one, err := schema.Cached(json.RawMessage(`{"title":"kept"}`))
+	one, err := schema.Cached(t.Context(), json.RawMessage(`{"title":"kept"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if two, err := schema.Cached(json.RawMessage(`{"title":"kept"}`)); err != nil || one != two {
+	if two, err := schema.Cached(t.Context(), json.RawMessage(`{"title":"kept"}`)); err != nil || one != two {
 		t.Errorf("a schema was compiled twice (error %v), want it kept", err)
 	}
 }

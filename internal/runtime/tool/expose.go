@@ -2,10 +2,12 @@ package tool
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/wildcard"
 )
@@ -84,14 +86,16 @@ func Reserved() []string { return []string{prompt.LoadSkill().Name, prompt.ReadA
 //   - A tool that several offers of its server allow is listed once, as in the first offer. It requires approval if
 //     one of the offers says so, and it has the lowest of their MaxCalls.
 //   - Tools that cannot be offered to a model are left out.
-func Expose(offers []Offer, reserved []string) []Tool {
-	tools, _ := expose(offers, reserved)
+//
+// The work on the schemas of the tools takes turns with other namespaces: see fairgate.
+func Expose(ctx context.Context, offers []Offer, reserved []string) []Tool {
+	tools, _ := expose(ctx, offers, reserved)
 	return tools
 }
 
 // NewExposure returns the tools of a Turn: a selection from the tools of the offers. The caller must set the Nonce.
-func NewExposure(offers []Offer, reserved []string, s Selection) Exposure {
-	tools, unusable := expose(offers, reserved)
+func NewExposure(ctx context.Context, offers []Offer, reserved []string, s Selection) Exposure {
+	tools, unusable := expose(ctx, offers, reserved)
 	offered, packs := SplitContextTools(tools)
 	x := Exposure{
 		ContextTools: packs[:min(len(packs), MaxContextTools)], Unusable: unusable, Missing: missing(offers),
@@ -140,14 +144,21 @@ func Prompted(tools []Tool) []prompt.Tool {
 const (
 	maxUnusable     = 64
 	maxUnusableName = 128
+	// schemaPiece is the number of bytes of a schema that a processor decodes in about 15 microseconds, which is the
+	// work of a piece of a fairgate.Flow.
+	schemaPiece = 1 << 10
 )
 
 // expose is like Expose, and also returns the names for Exposure.Unusable.
-func expose(offers []Offer, reserved []string) (tools []Tool, unusable []string) {
+func expose(ctx context.Context, offers []Offer, reserved []string) (tools []Tool, unusable []string) {
 	omitted := map[string]bool{}
 	leaveOut := func(name string) { omitted[strings.ToValidUTF8(name, "\uFFFD")] = true }
+	var flow fairgate.Flow
 	for _, t := range allowed(offers) {
-		usable, err := presentable(t)
+		for range 1 + min(len(t.Schema), fairgate.Large)/schemaPiece { // many small schemas are as much work as a large one
+			flow.Wait(ctx)
+		}
+		usable, err := presentable(ctx, t)
 		if err != nil {
 			leaveOut(t.Name)
 			continue

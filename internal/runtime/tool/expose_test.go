@@ -127,7 +127,8 @@ func TestNamesOfExposedTools(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, sourcesAndNames(tool.Expose(tc.offers, append(tool.Reserved(), "given")))); diff != "" {
+			exposed := tool.Expose(t.Context(), tc.offers, append(tool.Reserved(), "given"))
+			if diff := cmp.Diff(tc.want, sourcesAndNames(exposed)); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 		})
@@ -152,7 +153,7 @@ func TestNamesDoNotDependOnTheOrder(t *testing.T) {
 		names := func() map[string]string {
 			all := map[string]string{}
 			seen := map[string]bool{}
-			for _, x := range tool.Expose(offers, tool.Reserved()) {
+			for _, x := range tool.Expose(t.Context(), offers, tool.Reserved()) {
 				if seen[x.Name] || !fit.MatchString(x.Name) {
 					t.Fatalf("name %q is invalid, or used twice, for %v", x.Name, offers)
 				}
@@ -176,7 +177,7 @@ func TestAServerCannotTakeAName(t *testing.T) {
 	for range 4 {
 		offers := append(slices.Clone(victims), server("evil", append([]string{"s", "a_s", "b_s"}, wanted...)...))
 		seen := map[string]bool{}
-		for _, x := range tool.Expose(offers, tool.Reserved()) {
+		for _, x := range tool.Expose(t.Context(), offers, tool.Reserved()) {
 			if seen[x.Name] {
 				t.Fatalf("two tools have the name %q", x.Name)
 			}
@@ -210,13 +211,13 @@ func TestAllowPatterns(t *testing.T) {
 		{"an empty pattern matches only an empty name", "", "a", false},
 		{"a name may contain '*' and '?'", "a?c", "a*c", true},
 	} {
-		got := tool.Expose([]tool.Offer{allowing(server("s", tc.name), tc.pattern)}, nil)
+		got := tool.Expose(t.Context(), []tool.Offer{allowing(server("s", tc.name), tc.pattern)}, nil)
 		if (len(got) == 1) != tc.want {
 			t.Errorf("pattern %q and name %q match: %t, want %t: %s", tc.pattern, tc.name, !tc.want, tc.want, tc.reason)
 		}
 	}
 	begin := time.Now()
-	tool.Expose([]tool.Offer{allowing(server("s", strings.Repeat("a", 4000)), strings.Repeat("a*", 60)+"b")}, nil)
+	tool.Expose(t.Context(), []tool.Offer{allowing(server("s", strings.Repeat("a", 4000)), strings.Repeat("a*", 60)+"b")}, nil)
 	if took := time.Since(begin); took > 10*time.Second {
 		t.Errorf("a pattern with many stars took %s", took)
 	}
@@ -254,7 +255,7 @@ func TestEntriesOfOneServer(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			exposed := slices.DeleteFunc(tool.Expose(tc.offers, nil), func(x tool.Tool) bool { return x.Name != "send" })
+			exposed := slices.DeleteFunc(tool.Expose(t.Context(), tc.offers, nil), func(x tool.Tool) bool { return x.Name != "send" })
 			if len(exposed) != 1 {
 				t.Fatalf("%d tools with the name send are exposed, want 1: %v", len(exposed), exposed)
 			}
@@ -279,7 +280,7 @@ func TestExposeKeepsProperties(t *testing.T) {
 	want.Name, want.Description, want.Schema = "a_b", "x", json.RawMessage(`{"properties":{"n":{"type":"integer"}},"type":"object"}`)
 	want.Parameters = []prompt.Parameter{{Name: "n", Type: "integer"}}
 	want.Source = tool.Source{Server: "s", Name: "a.b"}
-	if diff := cmp.Diff([]tool.Tool{want}, tool.Expose(offers, nil)); diff != "" {
+	if diff := cmp.Diff([]tool.Tool{want}, tool.Expose(t.Context(), offers, nil)); diff != "" {
 		t.Errorf("exposed tools: -want +got:\n%s", diff)
 	}
 	if after := fmt.Sprintf("%+v", offers); after != before {
@@ -303,7 +304,7 @@ func TestNewExposureSelectsTools(t *testing.T) {
 			x.Tools[i].Role = tool.ContextPack
 		}
 	}
-	got := tool.NewExposure([]tool.Offer{x}, nil, tool.Selection{Most: 2})
+	got := tool.NewExposure(t.Context(), []tool.Offer{x}, nil, tool.Selection{Most: 2})
 	if diff := cmp.Diff([]string{"s/a a", "s/b b"}, sourcesAndNames(got.Tools)); diff != "" || got.LeftOut != 1 || got.Nonce != "" {
 		t.Errorf("%d tools were left out, want one: -want +got:\n%s", got.LeftOut, diff)
 	}
@@ -315,14 +316,14 @@ func TestNewExposureSelectsTools(t *testing.T) {
 func TestUnreachedServers(t *testing.T) {
 	away := func(name string) tool.Offer { return tool.Offer{Server: name, Missing: true} }
 	offers := []tool.Offer{away("z"), server("known", "a"), away("b"), away("z"), server("empty")}
-	if diff := cmp.Diff([]string{"z", "b"}, tool.NewExposure(offers, nil, tool.Selection{Most: 9}).Missing); diff != "" {
+	if diff := cmp.Diff([]string{"z", "b"}, tool.NewExposure(t.Context(), offers, nil, tool.Selection{Most: 9}).Missing); diff != "" {
 		t.Errorf("missing servers, each once, without servers that have no tools: -want +got:\n%s", diff)
 	}
 	var many []tool.Offer
 	for i := range 2 * tool.MaxMissing {
 		many = append(many, away(fmt.Sprint(i)))
 	}
-	if got := tool.NewExposure(many, nil, tool.Selection{}).Missing; len(got) != tool.MaxMissing {
+	if got := tool.NewExposure(t.Context(), many, nil, tool.Selection{}).Missing; len(got) != tool.MaxMissing {
 		t.Errorf("%d servers are named, want %d", len(got), tool.MaxMissing)
 	}
 }

@@ -2,6 +2,7 @@ package tool
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/schema"
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
@@ -31,30 +33,28 @@ const (
 
 // Unusable returns the reason why a server's tool cannot be offered to a model, or nil if it can. The error may quote
 // the tool's schema, which is text from outside.
-func Unusable(t Tool) error {
-	_, err := presentable(t)
+func Unusable(ctx context.Context, t Tool) error {
+	_, err := presentable(ctx, t)
 	return err
 }
 
 // presentable returns a tool in the form for a model, or the reason why this is impossible. No provider accepts a tool
 // whose arguments are not an object, and one rejected tool would end the Turn. Texts of a server are from outside, so
-// they are cleaned and shortened. A tool with neither a server nor a schema is Capstan's own and stays unchanged.
-func presentable(t Tool) (Tool, error) {
+// they are cleaned and shortened. A tool with neither a server nor a schema is Capstan's own and stays unchanged. Work on
+// a large schema waits for the turn of the context's namespace: see fairgate.AcquireProcessor.
+func presentable(ctx context.Context, t Tool) (Tool, error) {
 	if t.Source.Server == "" && len(t.Schema) == 0 {
 		return t, nil
 	}
 	t.Description, t.UseWhen = first(t.Description, maxDescription), first(t.UseWhen, maxDescription)
-	object, err := rootOf(t.Schema)
+	object, whole, err := wholeSchema(ctx, t.Schema)
 	if err != nil {
 		return Tool{}, err
 	}
-	whole, err := json.Marshal(object)
-	if err != nil {
-		return Tool{}, fmt.Errorf("failed to marshal the schema: %w", err)
-	}
-	if _, err := schema.Cached(whole); err != nil {
+	if _, err := schema.Cached(ctx, whole); err != nil {
 		return Tool{}, err
 	}
+	defer fairgate.AcquireProcessor(ctx, len(whole))()
 	t.Schema, t.Shown = whole, shownSchema(whole)
 	var complete bool
 	t.Parameters, complete = parametersOf(object)
@@ -62,6 +62,20 @@ func presentable(t Tool) (Tool, error) {
 		t.Description = strings.TrimSpace(t.Description + " " + furtherParameters)
 	}
 	return t, nil
+}
+
+// wholeSchema returns the top-level keywords of a schema as rootOf does, and the schema with all of them.
+func wholeSchema(ctx context.Context, source json.RawMessage) (map[string]json.RawMessage, json.RawMessage, error) {
+	defer fairgate.AcquireProcessor(ctx, len(source))()
+	object, err := rootOf(source)
+	if err != nil {
+		return nil, nil, err
+	}
+	whole, err := json.Marshal(object)
+	if err != nil {
+		return nil, nil, errors.New("the schema cannot be written as JSON")
+	}
+	return object, whole, nil
 }
 
 // rootOf returns the top-level keywords of a schema. It adds a missing type or missing properties, and rejects a

@@ -35,7 +35,7 @@ func (r *run) expose(ctx context.Context, message string) error {
 			all, failure = r.similarities(ctx, selection.Query, texts)
 			return all
 		}
-		if x = tool.NewExposure(offers, reserved, selection); failure != nil {
+		if x = tool.NewExposure(ctx, offers, reserved, selection); failure != nil {
 			return failure
 		}
 	}

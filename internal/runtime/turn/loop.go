@@ -66,7 +66,7 @@ func (r *run) withoutLoop(ctx context.Context) (*Result, error) {
 	if len(r.in.Chain) == 0 {
 		return r.finalize(StopDeadline, r.overdue(nil))
 	}
-	if err := r.compile(); err != nil {
+	if err := r.compile(ctx); err != nil {
 		return r.stopped(err)
 	}
 	if r.in.PrepareOnly {
@@ -108,11 +108,11 @@ func (r *run) resultOf(end *loop.End) (*Result, error) {
 }
 
 // compile compiles the schema of the answer, if the Turn has one.
-func (r *run) compile() (err error) {
+func (r *run) compile(ctx context.Context) (err error) {
 	if len(r.in.Output) == 0 {
 		return nil
 	}
-	if r.output, err = schema.Cached(r.in.Output); err != nil {
+	if r.output, err = schema.Cached(ctx, r.in.Output); err != nil {
 		return endsTurn(invalid.Field("Turn spec.output.schema", "%s", err))
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/judge"
@@ -33,7 +34,9 @@ func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prompt, e
 	}
 	in := *r.input
 	in.Provider, in.Model = c.ProviderName, c.Model
+	done := fairgate.AcquireProcessor(ctx, preparationWork(&in))
 	p, err := prepare.Prepare(in)
+	done()
 	if err != nil {
 		return nil, endsTurn(err)
 	}
@@ -48,6 +51,15 @@ func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prompt, e
 	r.dropCopies(c)
 	return r.replayed.prompt,
 		errors.Join(err, r.memory.countPrompt()) // as read back from the journal, so that a resumed run sends the same messages
+}
+
+// preparationWork returns the work of making the messages, as the number of bytes whose decoding takes about as long.
+// Prepare compiles the expressions of output policies, and each may take a millisecond.
+func preparationWork(in *prepare.Input) int {
+	if slices.ContainsFunc(in.Profile.OutputPolicies, func(p outputpolicy.Policy) bool { return p.Expression != "" }) {
+		return fairgate.Large
+	}
+	return in.Turn.Size()
 }
 
 // dropCopies drops the run's own copies of data that it has read back from the journal. Otherwise both copies would

@@ -350,7 +350,7 @@ func (r *run) messageCount() int {
 func (r *run) toolAnswer(stop Stop) *loop.CallResult {
 	switch stop { //nolint:exhaustive // because only these ends have a tool's text
 	case StopToolEnded:
-		return r.replayed.loop.Terminal(r.output)
+		return r.replayed.loop.Terminal(r.life, r.output)
 	case StopOutputInvalid:
 		return r.replayed.loop.TerminalResult()
 	}

@@ -51,7 +51,7 @@ func (r *run) planUndo(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("failed to list the agent's tools: %w", err)
 		}
-		exposure.Tools = compensationTools(plan, offers, r.in.Tools)
+		exposure.Tools = compensationTools(ctx, plan, offers, r.in.Tools)
 	}
 	fixed := plan.fixedCalls(exposure.Tools)
 	return r.record(journal.Record{Kind: journal.UndoPlanned, Payload: undoPlanned{loop.FixedCalls{Calls: fixed}, *plan, exposure}})
@@ -120,7 +120,7 @@ func (r *run) readEntry(ctx context.Context, uid string, e *journal.Entry, reade
 
 // compensationTools returns the tools that undo calls. The patterns in an Agent's allow do not apply, because they
 // restrict only a model. Each call requires approval.
-func compensationTools(plan *UndoPlan, offers []tool.Offer, own []tool.Tool) []tool.Tool {
+func compensationTools(ctx context.Context, plan *UndoPlan, offers []tool.Offer, own []tool.Tool) []tool.Tool {
 	needed := map[tool.Source]bool{}
 	for i := range plan.Calls {
 		if c := &plan.Calls[i]; c.State == UndoPossible {
@@ -142,7 +142,7 @@ func compensationTools(plan *UndoPlan, offers []tool.Offer, own []tool.Tool) []t
 	for _, t := range own {
 		reserved = append(reserved, t.Name)
 	}
-	tools := tool.Expose(selected, reserved)
+	tools := tool.Expose(ctx, selected, reserved)
 	for i := range tools {
 		tools[i].EndsTurn, tools[i].Compensation = false, nil
 	}

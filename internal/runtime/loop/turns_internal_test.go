@@ -1,0 +1,39 @@
+package loop
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/fairgate/fairgatetest"
+	"github.com/capstan-dev/capstan/internal/runtime/schema"
+)
+
+// TestLongArgumentsAndAnswersTakeTurns checks that the checks of long arguments and of long answers wait while another
+// namespace uses the processor, and that the checks of short ones do not.
+func TestLongArgumentsAndAnswersTakeTurns(t *testing.T) {
+	output, err := schema.Compile(json.RawMessage(`{"type":"object"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkGates(viewWith(t)) // compiles the schema of the tool
+	for name, tc := range map[string]struct {
+		text string
+		want bool
+	}{
+		"short": {`{"n":1}`, false},
+		"long":  {`{"n":1,"x":"` + strings.Repeat("x", 16<<10) + `"}`, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := fairgatetest.Waits(t, func(ctx context.Context) {
+				validArguments(viewWith(t, func(v *view) { v.ctx, v.call.Arguments = ctx, tc.text }))
+			}); got != tc.want {
+				t.Errorf("the check of arguments waits: %t, want %t", got, tc.want)
+			}
+			if got := fairgatetest.Waits(t, func(ctx context.Context) { violations(ctx, output, tc.text) }); got != tc.want {
+				t.Errorf("the check of an answer waits: %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
