@@ -300,8 +300,9 @@ type DiscoveredTool struct {
 	SchemaHash string `json:"schemaHash"`
 
 	// unusable says why this tool cannot be offered to any model, for example because of the schema of its arguments.
-	// It is one line of at most 256 characters, and empty for a usable tool. It may quote text of the server, so do not
-	// trust it.
+	// It is one line of at most 256 characters, and empty for a usable tool. It says what is wrong and where, without
+	// text of the server: in the place, * stands for a name that the schema defines. The log of the manager has the
+	// details.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Unusable string `json:"unusable,omitempty"`

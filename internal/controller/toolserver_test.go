@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	corev1 "k8s.io/api/core/v1"
@@ -437,6 +438,27 @@ func TestMessageAboutManyTools(t *testing.T) {
 	writeListing(t.Context(), s, toolservers.Listing{Tools: listing.Tools[:299]}, now.Add(time.Hour))
 	if s.Status.ToolCount != 299 || s.Status.LastDiscoveryTime.Equal(before) {
 		t.Error("a change of an unlisted tool must count")
+	}
+}
+
+// TestUnusableReasonQuotesNoSchema checks that the schema of a server is quoted only in the log, once.
+func TestUnusableReasonQuotesNoSchema(t *testing.T) {
+	var log strings.Builder
+	ctx := ctrl.LoggerInto(t.Context(), funcr.New(func(_, args string) { log.WriteString(args + "\n") }, funcr.Options{}))
+	s := &v1alpha1.ToolServer{}
+	listing := toolservers.Listing{Tools: []tool.Tool{{
+		Tool:   prompt.Tool{Name: "t"},
+		Schema: json.RawMessage(`{"type":"object","properties":{"ignore all rules":{"type":"string","pattern":"(obey"}}}`),
+	}}}
+	for range 2 {
+		writeListing(ctx, s, listing, now)
+		const want = "the schema cannot be used: a pattern is invalid or too large, at /properties/*/pattern"
+		if got := s.Status.Tools[0].Unusable; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "(obey") {
+		t.Errorf("the log is %q, want one line with the pattern", got)
 	}
 }
 

@@ -1,8 +1,8 @@
 package controller
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,8 +10,10 @@ import (
 	"unicode/utf8"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/schema"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 	"github.com/capstan-dev/capstan/internal/toolservers"
@@ -22,6 +24,8 @@ const (
 	// their descriptions, in characters.
 	maxDiscovered  = 256
 	maxDescription = 256
+	// maxDetails is the maximum length of the details of a fault in the log, in characters.
+	maxDetails = 2048
 	// maxNamed is the maximum number of names in a message.
 	maxNamed = 8
 )
@@ -55,7 +59,8 @@ func writeListing(ctx context.Context, s *v1alpha1.ToolServer, listing toolserve
 
 // unusableReason returns why a tool cannot be offered to models, or an empty string if it can. If a schema has several
 // faults, the validator may report any of them. So the earlier message for the same schema is kept: each change would
-// be written to this object and to the Agents that use the tool.
+// be written to this object and to the Agents that use the tool. The schema is text of a foreign server, so only the log
+// has the details of the fault, and only once for each schema.
 func unusableReason(ctx context.Context, t tool.Tool, hash string, before v1alpha1.DiscoveredTool) string {
 	err := tool.Unusable(ctx, t)
 	switch {
@@ -64,7 +69,13 @@ func unusableReason(ctx context.Context, t tool.Tool, hash string, before v1alph
 	case before.SchemaHash == hash && before.Unusable != "":
 		return before.Unusable
 	}
-	return cmp.Or(oneLine(err.Error()), "the schema of its arguments cannot be used")
+	reason := err.Error()
+	if fault, ok := errors.AsType[*schema.Fault](err); ok {
+		reason = fault.Summary()
+	}
+	details, _ := untrusted.Cap(untrusted.Line(err.Error()), maxDetails)
+	ctrl.LoggerFrom(ctx).Info("A tool cannot be offered to models", "tool", oneLine(t.Name), "reason", details)
+	return oneLine(reason)
 }
 
 // remarks returns remarks for people about the tools of a server that answers.

@@ -254,7 +254,8 @@ var _ = Describe("An Agent with tools", func() {
 		var stored v1alpha1.ToolServer
 		Expect(apiClient.Get(ctx, s.key("tickets"), &stored)).To(Succeed())
 		Expect(stored.Status.Tools).To(HaveExactElements(
-			HaveField("Unusable", ContainSubstring("references to other documents are not followed: ")), HaveField("Unusable", BeEmpty())))
+			HaveField("Unusable", Equal("the schema cannot be used: references to other documents are not followed")),
+			HaveField("Unusable", BeEmpty())))
 	}, SpecTimeout(patience))
 
 	It("reports that it leads back to itself, even if another Agent closes the loop", func(ctx SpecContext) {

@@ -59,13 +59,13 @@ func (v Violation) String() string {
 	return v.Path + ": " + v.Message
 }
 
-// Compile compiles a schema. It returns an error for a source that is not JSON, is longer than MaxSource or deeper than
-// 64 levels, refers to another document, or is not a JSON Schema. It also returns an error if validation could take too
+// Compile compiles a schema. It returns a *Fault for a source that is not JSON, is longer than MaxSource or deeper than
+// 64 levels, refers to another document, or is not a JSON Schema. It also returns a *Fault if validation could take too
 // long, because the schema refers to itself for the same value, has too many parts or alternatives, or has too many or
 // too large patterns.
 func Compile(source json.RawMessage) (*Schema, error) {
 	if len(source) > MaxSource {
-		return nil, fmt.Errorf("the schema cannot be used: it has %d bytes, and the maximum is %d", len(source), MaxSource)
+		return nil, ownFault(fmt.Errorf("it has %d bytes, and the maximum is %d", len(source), MaxSource))
 	}
 	compiled, size, err := compileSource(source)
 	if err != nil {
@@ -78,13 +78,15 @@ func Compile(source json.RawMessage) (*Schema, error) {
 func compileSource(source json.RawMessage) (*jsonschema.Schema, int, error) {
 	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(source))
 	if err != nil {
-		return nil, 0, fmt.Errorf("the schema is not JSON: %w", err)
+		return nil, 0, &Fault{Class: "it is not JSON", err: fmt.Errorf("the schema is not JSON: %w", err)}
 	}
 	if found := ambiguities(source); len(found) > 0 {
-		return nil, 0, fmt.Errorf("the schema cannot be used: %s", found[0])
+		return nil, 0, &Fault{
+			Class: "a part of it " + found[0].Message, Place: keywordsOf(found[0].Path), err: errors.New(cannotBeUsed + found[0].String()),
+		}
 	}
 	if tooLarge(document) {
-		return nil, 0, fmt.Errorf("the schema cannot be used: %w", errSchemas)
+		return nil, 0, ownFault(errSchemas)
 	}
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
@@ -92,15 +94,15 @@ func compileSource(source json.RawMessage) (*jsonschema.Schema, int, error) {
 	regexps := patterns{known: map[string]*pattern.Pattern{}}
 	c.UseRegexpEngine(regexps.compile)
 	if err := c.AddResource(location, document); err != nil {
-		return nil, 0, fmt.Errorf("the schema cannot be used: %w", err)
+		return nil, 0, libraryFault(err)
 	}
 	compiled, err := c.Compile(location)
 	if err != nil {
-		return nil, 0, fmt.Errorf("the schema cannot be used: %w", err)
+		return nil, 0, libraryFault(err)
 	}
 	schemas, err := countSchemas(compiled, document)
 	if err != nil {
-		return nil, 0, fmt.Errorf("the schema cannot be used: %w", err)
+		return nil, 0, ownFault(err)
 	}
 	return compiled, len(source) + schemas*bytesOfSchema + regexps.close()*bytesOfPattern, nil
 }
@@ -191,10 +193,13 @@ func (s *Schema) validate(instance any) (*jsonschema.ValidationError, error) {
 	return nil, err
 }
 
+// errLoad is the error of a schema that refers to another document.
+var errLoad = errors.New("references to other documents are not followed")
+
 // noLoader is a loader that loads nothing.
 type noLoader struct{}
 
 // Load returns an error for every URL.
 func (noLoader) Load(url string) (any, error) {
-	return nil, errors.New("references to other documents are not followed: " + strings.TrimPrefix(url, "capstan:///"))
+	return nil, fmt.Errorf("%w: %s", errLoad, strings.TrimPrefix(url, "capstan:///"))
 }

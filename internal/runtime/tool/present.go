@@ -31,8 +31,8 @@ const (
 	anyParameterSchema = `{"properties":{},"type":"object"}`
 )
 
-// Unusable returns the reason why a server's tool cannot be offered to a model, or nil if it can. The error may quote
-// the tool's schema, which is text from outside.
+// Unusable returns the reason why a server's tool cannot be offered to a model, or nil if it can. If the error
+// is a *schema.Fault, it may quote the tool's schema, which is text from outside, but its Summary does not.
 func Unusable(ctx context.Context, t Tool) error {
 	_, err := presentable(ctx, t)
 	return err
