@@ -3,6 +3,7 @@ package redact
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -53,6 +54,8 @@ type Rules struct {
 
 type compiledPattern struct {
 	*pattern.Pattern
+	// after returns an expression whose first group is the first match after the first character of a text.
+	after             func() (*regexp.Regexp, error)
 	name, replacement string
 }
 
@@ -88,7 +91,7 @@ func NewRules(field string, patterns []PatternRule, paths []string) (*Rules, err
 		if replacement == "" {
 			replacement = "[redacted:" + p.Name + "]"
 		}
-		r.patterns = append(r.patterns, compiledPattern{compiled, p.Name, replacement})
+		r.patterns = append(r.patterns, compiledPattern{compiled, afterCharacter(p.Pattern), p.Name, replacement})
 	}
 	if size > MaxPatternsSize {
 		return nil, invalid.Field(field+".patterns", "must have at most %d characters together after their repetitions are expanded, "+
@@ -176,9 +179,7 @@ func (r *Rules) search(ctx context.Context, text string) []match {
 	}
 	for i := range r.patterns {
 		p := &r.patterns[i]
-		done := fairgate.AcquireProcessor(ctx, len(text))
-		found := p.matchesIn(text)
-		done()
+		found := p.matchesIn(ctx, text)
 		for start := 0; !isTextPlain && start < len(text) && len(found) <= maxMatches; {
 			next := boundary(text, start+chunk)
 			from, to := boundary(text, max(0, start-ruleReach)), boundary(text, next+ruleReach)
@@ -211,7 +212,13 @@ func boundary(text string, at int) int {
 }
 
 // matchesIn returns the matches of a pattern in a text, at most one more than maxMatches.
-func (p *compiledPattern) matchesIn(text string) (all []span) {
+func (p *compiledPattern) matchesIn(ctx context.Context, text string) (all []span) {
+	if len(text) > longText {
+		if after, err := p.after(); err == nil { // it fails for a pattern that is almost too deep
+			return p.matchesInTurns(ctx, text, after)
+		}
+	}
+	defer fairgate.AcquireProcessor(ctx, len(text))()
 	for _, m := range p.FindAllStringIndex(text, maxMatches+1) {
 		if m[0] < m[1] {
 			all = append(all, span{m[0], m[1]})

@@ -1,0 +1,88 @@
+package redact
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/fairgate"
+	"github.com/capstan-dev/capstan/internal/runtime/pattern"
+)
+
+// compiledRule returns a compiled pattern.
+func compiledRule(t *testing.T, text string) *compiledPattern {
+	t.Helper()
+	p, err := pattern.Compile(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &compiledPattern{Pattern: p, after: afterCharacter(text)}
+}
+
+// TestMatchesInTurns checks that a search in turns finds the same matches as the search of the whole text, also if a
+// match depends on the characters around it, is long, or is empty.
+func TestMatchesInTurns(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	pieces := []string{"a", "b", "ab", " ", "\n", "é", "\xff", "aaa", "#"}
+	for _, source := range []string{
+		"a", "ab", "a+", "a+?", `\ba`, `a\b`, `\b`, `\Ba`, "^a", "a$", "(?m)^a", "(?m)a$", `(?m)$`, "a(.*#)?", "(?s)a.*?b", "(?s)a.*b",
+		"(?i)A|b+", "[^a]+", "é", "^.", "(a)(b)?", `\Aab|b`, "(?:^|[^b])a", `\xff|b`,
+	} {
+		p := compiledRule(t, source)
+		for range 300 {
+			var b strings.Builder
+			for range random.IntN(20) {
+				b.WriteString(pieces[random.IntN(len(pieces))])
+			}
+			text := b.String()
+			after, err := p.after()
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, got := p.matchesIn(t.Context(), text), p.matchesInTurns(t.Context(), text, after)
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(span{})); diff != "" {
+				t.Fatalf("%q in %q: -whole +in turns:\n%s", source, text, diff)
+			}
+		}
+	}
+	long := "a" + strings.Repeat("x", 3<<20) + "b"
+	if got := compiledRule(t, "ax+b").matchesIn(t.Context(), long+"ab"+long); len(got) != 2 || got[0].to != len(long) {
+		t.Errorf("matches at %v, want two of %d bytes each", got, len(long))
+	}
+}
+
+// TestLongSearchLetsOthersGoFirst checks that another namespace gets the only processor many times while one pattern is
+// searched for in a long text.
+func TestLongSearchLetsOthersGoFirst(t *testing.T) {
+	p := compiledRule(t, "x[0-9]{9}")
+	text := strings.Repeat("x", 2<<20)
+	synctest.Test(t, func(t *testing.T) {
+		processors := fairgate.NewProcessors(1)
+		other := processors.With(t.Context(), "other")
+		done := fairgate.AcquireProcessor(other, fairgate.Large)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			p.matchesIn(processors.With(t.Context(), "own"), text)
+		}()
+		synctest.Wait()
+		turns := 0
+		for isOver := false; !isOver; {
+			done()
+			done = fairgate.AcquireProcessor(other, fairgate.Large)
+			turns++
+			select {
+			case <-ended:
+				isOver = true
+			default:
+			}
+		}
+		done()
+		if turns < 10 {
+			t.Errorf("the other namespace had %d turns during the search, want more", turns)
+		}
+	})
+}
