@@ -402,7 +402,7 @@ func TestNoCallBeyondTheBudget(t *testing.T) {
 					in.State.UnknownOutcomes() != 0 {
 					t.Errorf("run %d: %d calls in all, want %d in the first: %s", epoch+1, in.State.ToolCalls(), tc.calls, tc.reason)
 				}
-				messages := in.State.Messages()
+				messages := in.State.Messages(t.Context())
 				if len(messages) != 1+tc.calls || messages[0].Content != "I look." || len(messages[0].ToolCalls) != tc.calls {
 					t.Errorf("the messages are %+v, want the text of the reply and its %d calls that have a result", messages, tc.calls)
 				}

@@ -211,7 +211,7 @@ func TestCallsInTheLastReply(t *testing.T) {
 	if err != nil || end.Reason != loop.OutOfSteps || len(found.calls) != 1 {
 		t.Fatalf("Run = %+v, %v after %d calls; want the end and one call", end, err, len(found.calls))
 	}
-	messages := in.State.Messages()
+	messages := in.State.Messages(t.Context())
 	if last := messages[len(messages)-1]; last.Content != "I would look again." || len(last.ToolCalls) != 0 {
 		t.Errorf("the last message is %+v, want its text alone", last)
 	}

@@ -28,7 +28,7 @@ const (
 // fittingRequest returns the request for a step. It compacts older messages first if they do not fit, and reports
 // whether it did.
 func (run *runner) fittingRequest(ctx context.Context, c *Candidate, p *prepare.Prompt, number int) (*modelRequest, bool, error) {
-	q, err := run.stepRequest(c, p, number)
+	q, err := run.stepRequest(ctx, c, p, number)
 	if err != nil {
 		return nil, false, err
 	}
@@ -39,7 +39,7 @@ func (run *runner) fittingRequest(ctx context.Context, c *Candidate, p *prepare.
 	if err != nil || !compacted {
 		return q, false, err
 	}
-	q, err = run.stepRequest(c, p, number)
+	q, err = run.stepRequest(ctx, c, p, number)
 	return q, true, err
 }
 
@@ -60,7 +60,7 @@ func (run *runner) warn(c *Candidate, tokens int64) error {
 func (run *runner) compact(ctx context.Context, c *Candidate, p *prepare.Prompt, q *modelRequest) (bool, error) {
 	s := run.State
 	forced := s.tooLong(q.step, c) && !s.forced(q.step)
-	older, from, kept := s.replaceable(p.Messages, forced)
+	older, from, kept := s.replaceable(ctx, p.Messages, forced)
 	if s.unusedSummary() == nil {
 		if !run.wantsSummary(c, q, older, forced) {
 			return false, nil
@@ -113,7 +113,7 @@ func (run *runner) askOptional(ctx context.Context, c *Candidate, q *modelReques
 // The result depends only on the journal, so one run can use the summary that another run requested. The newest
 // exchanges stay whole, both of earlier Turns and of this Turn. If the endpoint refused the prompt as too long (forced)
 // and these exchanges are its larger part, fewer of them stay whole.
-func (s *State) replaceable(prepared []model.Message, forced bool) (older []model.Message, from, keptHistory int) {
+func (s *State) replaceable(ctx context.Context, prepared []model.Message, forced bool) (older []model.Message, from, keptHistory int) {
 	first, earlier := 1, history(prepared)
 	if c := s.compaction(); c != nil {
 		first, earlier = c.From, earlier[max(0, len(earlier)-c.KeptHistory):]
@@ -122,8 +122,8 @@ func (s *State) replaceable(prepared []model.Message, forced bool) (older []mode
 	for keep := 2 * keptExchanges; ; keep-- {
 		from = max(first, next-min(keep, keptExchanges))
 		cut := lastExchanges(earlier, max(0, keep-keptExchanges)) // exchanges of this Turn are given up last
-		older = slices.Concat(earlier[:cut], s.between(first, from))
-		if !forced || keep == 0 || size(older) > size(earlier[cut:])+size(s.between(from, next)) {
+		older = slices.Concat(earlier[:cut], s.between(ctx, first, from))
+		if !forced || keep == 0 || size(older) > size(earlier[cut:])+size(s.between(ctx, from, next)) {
 			return older, from, len(earlier) - cut
 		}
 	}
@@ -141,11 +141,11 @@ func lastExchanges(messages []model.Message, n int) int {
 }
 
 // between returns the exchanges from one step up to, but not including, another step.
-func (s *State) between(from, to int) []model.Message {
+func (s *State) between(ctx context.Context, from, to int) []model.Message {
 	var all []model.Message
 	for _, step := range s.Steps {
 		if from <= step.Step && step.Step < to {
-			all = append(all, s.exchange(step)...)
+			all = append(all, s.exchange(ctx, step)...)
 		}
 	}
 	return all

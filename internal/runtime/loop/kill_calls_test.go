@@ -132,7 +132,7 @@ func TestKilledAmidCalls(t *testing.T) {
 			unknown := checkHarm(t, where, s, got.State)
 			unknowns += unknown
 			if unknown == 0 {
-				if diff := cmp.Diff(callResults(want.State), callResults(got.State)); diff != "" {
+				if diff := cmp.Diff(callResults(t.Context(), want.State), callResults(t.Context(), got.State)); diff != "" {
 					t.Errorf("%s: the model received: -want +got:\n%s", where, diff)
 				}
 			}
@@ -172,9 +172,9 @@ func checkHarm(t *testing.T, where string, s *toolCounter, state *loop.State) in
 }
 
 // callResults returns the results of all calls as the model received them.
-func callResults(s *loop.State) []string {
+func callResults(ctx context.Context, s *loop.State) []string {
 	var lines []string
-	for _, m := range s.Messages() {
+	for _, m := range s.Messages(ctx) {
 		lines = append(lines, m.ToolCallID+" "+m.Content)
 	}
 	return lines

@@ -151,7 +151,7 @@ func TestKilledBetweenAnyTwoRecords(t *testing.T) {
 					if len(m.requests) != requests {
 						t.Errorf("killed at append %d (written %t): %d requests in all, want %d", at, written, len(m.requests), requests)
 					}
-					if diff := cmp.Diff(turnResult(want.State), turnResult(got.State)); diff != "" {
+					if diff := cmp.Diff(turnResult(t.Context(), want.State), turnResult(t.Context(), got.State)); diff != "" {
 						t.Errorf("killed at append %d (written %t): -want +got:\n%s", at, written, diff)
 					}
 				}
@@ -161,7 +161,7 @@ func TestKilledBetweenAnyTwoRecords(t *testing.T) {
 }
 
 // turnResult describes the result of a Turn, which must not depend on kills.
-func turnResult(s *loop.State) []string {
+func turnResult(ctx context.Context, s *loop.State) []string {
 	lines := []string{s.AnswerText()}
 	for _, step := range s.Steps {
 		lines = append(lines, fmt.Sprintf("step %d: %s %v", step.Step, step.Reply.Text, step.Reply.ToolCalls))
@@ -170,7 +170,7 @@ func turnResult(s *loop.State) []string {
 		lines = append(lines, fmt.Sprintf("%s for %d: %s", step.Purpose, step.Step, step.Reply.Text))
 	}
 	lines = append(lines, fmt.Sprintf("%+v %+v %+v %+v", s.Compactions, s.Rejections, s.Reflections, s.Warning))
-	for _, m := range s.Messages() {
+	for _, m := range s.Messages(ctx) {
 		lines = append(lines, fmt.Sprintf("%s %.40s", m.Role, strings.TrimSpace(m.Content)))
 	}
 	return lines

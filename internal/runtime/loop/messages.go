@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"context"
 	"slices"
 
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -29,7 +30,7 @@ const (
 // conversation returns the messages for the model: the prompt, with notes of the loop before the user's message, and
 // all steps. After a compaction, system messages, the user's message and the newest exchanges stay unchanged. The
 // summary replaces all other messages and precedes the history that is kept. An exchange is kept whole or not at all.
-func conversation(prepared []model.Message, s *State, notes ...model.Message) []model.Message {
+func conversation(ctx context.Context, prepared []model.Message, s *State, notes ...model.Message) []model.Message {
 	compaction := s.compaction()
 	user := lastUser(prepared)
 	all := make([]model.Message, 0, len(prepared)+len(notes)+2*len(s.Steps)+1)
@@ -42,27 +43,27 @@ func conversation(prepared []model.Message, s *State, notes ...model.Message) []
 	for _, m := range prepared[:user] {
 		switch {
 		case m.Role == model.RoleSystem, compaction == nil:
-			all = append(all, sendable(m)) // an old history may contain unsendable arguments
+			all = append(all, sendable(ctx, m)) // an old history may contain unsendable arguments
 		case m.Name == MessageSummary: // the newer summary includes this one
 		case replaced > 0:
 			replaced--
 		default:
-			all, summary = append(append(all, summary...), sendable(m)), nil
+			all, summary = append(append(all, summary...), sendable(ctx, m)), nil
 		}
 	}
 	all = append(append(all, notes...), summary...)
 	all = append(all, prepared[user:]...)
 	for _, step := range s.Steps {
 		if compaction == nil || step.Step >= compaction.From {
-			all = append(all, s.exchange(step)...)
+			all = append(all, s.exchange(ctx, step)...)
 		}
 	}
 	return all
 }
 
 // messagesFor returns the conversation for a candidate. Data of other candidates is left out.
-func (run *runner) messagesFor(c *Candidate, p *prepare.Prompt) []model.Message {
-	all := conversation(p.Messages, run.State, run.outputNotes(c, p)...)
+func (run *runner) messagesFor(ctx context.Context, c *Candidate, p *prepare.Prompt) []model.Message {
+	all := conversation(ctx, p.Messages, run.State, run.outputNotes(c, p)...)
 	for i := range all {
 		if !all[i].ProviderData.MadeBy(c.ProviderName, c.Model, c.Endpoint) {
 			all[i] = all[i].WithoutProviderData()

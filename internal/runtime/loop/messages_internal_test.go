@@ -107,8 +107,8 @@ func TestConversationsAreLegal(t *testing.T) {
 			{Role: model.RoleSystem, Name: MessageOutputForm, Content: "note"},
 			{Role: model.RoleUser, Name: MessageOutputSchema, Content: "schema"},
 		}
-		all := conversation(w.prepared, s, note...)
-		return checkLegal(t, all) && checkKept(t, w.prepared, all, s) && cmp.Equal(all, conversation(w.prepared, s, note...))
+		all := conversation(t.Context(), w.prepared, s, note...)
+		return checkLegal(t, all) && checkKept(t, w.prepared, all, s) && cmp.Equal(all, conversation(t.Context(), w.prepared, s, note...))
 	}
 	if err := quick.Check(holds, &quick.Config{MaxCount: 700}); err != nil {
 		t.Error(err)
@@ -178,8 +178,8 @@ func TestReplaceableLosesNoMessage(t *testing.T) {
 			t.Error(err)
 			return false
 		}
-		before := conversation(w.prepared, s)
-		older, from, keptHistory := s.replaceable(w.prepared, forced)
+		before := conversation(t.Context(), w.prepared, s)
+		older, from, keptHistory := s.replaceable(t.Context(), w.prepared, forced)
 		if !checkLegal(t, older) {
 			return false
 		}
@@ -189,7 +189,7 @@ func TestReplaceableLosesNoMessage(t *testing.T) {
 			t.Error(err)
 			return false
 		}
-		after := conversation(w.prepared, s)
+		after := conversation(t.Context(), w.prepared, s)
 		spoken := func(messages []model.Message) []model.Message {
 			return slices.DeleteFunc(slices.Clone(messages), func(m model.Message) bool {
 				return m.Role == model.RoleSystem || m.Name == MessageSummary || m.Name == "user_message"
@@ -278,7 +278,7 @@ func TestConversationOrder(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got []string
-			for _, m := range conversation(tc.prepared, s, model.Message{Role: model.RoleSystem, Content: "note"}) {
+			for _, m := range conversation(t.Context(), tc.prepared, s, model.Message{Role: model.RoleSystem, Content: "note"}) {
 				if m.Name == MessageSummary {
 					if !cmp.Equal(m, summaryMessage("s")) {
 						t.Errorf("the summary is %+v, want the newest", m)

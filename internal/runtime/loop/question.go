@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 
@@ -23,8 +24,8 @@ const stepLimitNote = "You have no steps left and cannot call any more tools. Gi
 
 // stepRequest returns the request for a step. After the last step it offers no tools, so that the model must
 // answer.
-func (run *runner) stepRequest(c *Candidate, p *prepare.Prompt, number int) (*modelRequest, error) {
-	r := model.Request{Messages: run.messagesFor(c, p), Output: run.nativeOutput(c, p)}
+func (run *runner) stepRequest(ctx context.Context, c *Candidate, p *prepare.Prompt, number int) (*modelRequest, error) {
+	r := model.Request{Messages: run.messagesFor(ctx, c, p), Output: run.nativeOutput(c, p)}
 	if run.lastStep(number) {
 		r.Messages = append(r.Messages, model.Message{Role: model.RoleSystem, Name: MessageStepLimit, Content: stepLimitNote})
 	}

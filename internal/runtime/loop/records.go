@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"context"
 	"encoding/json"
 	"time"
 
@@ -158,7 +159,7 @@ func (s Step) useful() bool {
 // exchange returns the messages of a step: the reply, and the results of its calls, as far as there are any. The calls
 // of a last reply are never made, so they are left out unless the model is asked again. If an endpoint could not read
 // the model's arguments, exchange uses the arguments with which the call was made, if it was made.
-func (s *State) exchange(step Step) []model.Message {
+func (s *State) exchange(ctx context.Context, step Step) []model.Message {
 	var calls []model.ToolCall
 	var results []model.Message
 	for _, c := range step.Reply.ToolCalls {
@@ -166,7 +167,7 @@ func (s *State) exchange(step Step) []model.Message {
 			break
 		}
 		if f := s.result(step.Step, c.ID); f != nil {
-			if i := s.intent(step.Step, c.ID); i != nil && sendableArguments(c.Arguments) == noArguments {
+			if i := s.intent(step.Step, c.ID); i != nil && sendableArguments(ctx, c.Arguments) == noArguments {
 				c.Arguments = string(i.Arguments)
 			}
 			calls = append(calls, c)
@@ -179,7 +180,7 @@ func (s *State) exchange(step Step) []model.Message {
 		text = c.Text // the answer that was rejected
 	}
 	if len(calls) > 0 || len(step.Reply.ToolCalls) == 0 || text != "" {
-		all = append(all, sendable(model.Message{
+		all = append(all, sendable(ctx, model.Message{
 			Role: model.RoleAssistant, Content: text, ToolCalls: calls, ProviderData: step.Reply.ProviderData,
 		}))
 	}

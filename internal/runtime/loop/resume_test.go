@@ -167,7 +167,7 @@ func TestStateOfInvalidEntries(t *testing.T) {
 			if ok := payload == "null" || payload == "{}"; (err == nil) != ok {
 				t.Errorf("Apply(%s, %s): %v, want an error: %t", kind, payload, err, !ok)
 			}
-			_, _, _ = s.Messages(), s.ToolCalls(), s.UnknownOutcomes()
+			_, _, _ = s.Messages(t.Context()), s.ToolCalls(), s.UnknownOutcomes()
 		}
 	}
 }
@@ -243,7 +243,7 @@ func TestMessagesAnswerEachCall(t *testing.T) {
 			if err := in.Record(records...); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tc.want, in.State.Messages()); diff != "" {
+			if diff := cmp.Diff(tc.want, in.State.Messages(t.Context())); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 		})

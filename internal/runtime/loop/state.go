@@ -2,6 +2,7 @@ package loop
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"slices"
 
@@ -450,11 +451,11 @@ func appendEntry[T any](all *[]T, e journal.Entry) error {
 // Messages returns the conversation since the prompt: each reply, its calls and their results. Every endpoint
 // refuses a call without a result, so calls that have not finished are left out. A reply without text whose calls
 // are all left out is left out too. Calls of a last reply, and calls that the budget did not allow, never finish.
-func (s *State) Messages() []model.Message { return s.MessagesFrom(1) }
+func (s *State) Messages(ctx context.Context) []model.Message { return s.MessagesFrom(ctx, 1) }
 
 // MessagesFrom returns the messages of a step and of all later steps.
-func (s *State) MessagesFrom(first int) []model.Message {
-	return s.between(first, len(s.Steps)+1)
+func (s *State) MessagesFrom(ctx context.Context, first int) []model.Message {
+	return s.between(ctx, first, len(s.Steps)+1)
 }
 
 // LastStep returns the newest reply, or nil if there is none.

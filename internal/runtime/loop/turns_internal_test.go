@@ -34,6 +34,9 @@ func TestLongArgumentsAndAnswersTakeTurns(t *testing.T) {
 			if got := fairgatetest.Waits(t, func(ctx context.Context) { violations(ctx, output, tc.text) }); got != tc.want {
 				t.Errorf("the check of an answer waits: %t, want %t", got, tc.want)
 			}
+			if got := fairgatetest.Waits(t, func(ctx context.Context) { sendableArguments(ctx, tc.text) }); got != tc.want {
+				t.Errorf("the check of earlier arguments waits: %t, want %t", got, tc.want)
+			}
 		})
 	}
 }

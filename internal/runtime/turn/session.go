@@ -156,7 +156,7 @@ func (r *run) addition(result *Result) session.Turn {
 	if p := r.replayed.prompt; p != nil && result.Stop.answered() && !result.Withheld {
 		user := p.Messages[len(p.Messages)-1] // the user's message is the last one of a prompt
 		t.Messages = append([]model.Message{{Role: user.Role, Content: user.Content + attachment.Note(user.Attachments)}},
-			messagesAfterUser(&r.replayed.loop, result, r.reference() != nil)...)
+			messagesAfterUser(r.life, &r.replayed.loop, result, r.reference() != nil)...)
 	}
 	return t
 }
@@ -208,13 +208,13 @@ func withoutDraft(all []model.Message) []model.Message {
 // messagesAfterUser returns the messages after the user's message, as later Turns receive them. Rejected drafts are
 // left out. The last message is the answer, even if a tool wrote it. hasHistory is true if the Turn refers to the
 // history of its Session.
-func messagesAfterUser(s *loop.State, result *Result, hasHistory bool) []model.Message {
+func messagesAfterUser(ctx context.Context, s *loop.State, result *Result, hasHistory bool) []model.Message {
 	var all []model.Message
 	first := 1
 	if c := s.LastCompaction(); c != nil && hasHistory {
 		first = c.From // the Session keeps the summary, which replaces the steps before it
 	}
-	for _, m := range s.MessagesFrom(first) {
+	for _, m := range s.MessagesFrom(ctx, first) {
 		if m.Name == loop.MessageViolations {
 			all = withoutDraft(all)
 			continue
