@@ -45,6 +45,7 @@ func For(p *netpolicy.Policy) func(namespace string) func(ctx context.Context, u
 // declare mediaType, application/octet-stream, or no media type. The error never quotes the server.
 func (f *Fetcher) Fetch(ctx context.Context, url, mediaType string, most int) ([]byte, error) {
 	transport := netpolicy.Transport(f.Policy, connectTimeout, f.TLS)
+	transport.ForceAttemptHTTP2 = false // one large response is faster with the larger buffers of HTTP/1.1
 	f.Policy.UseProxy(transport)
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, CheckRedirect: netpolicy.CheckRedirect}

@@ -78,7 +78,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	clock := apiclock.New(o.Hooks.clock(), metrics.SetClockOffset, log.WithName("clock"))
 	p := &parts{
 		options: o, memory: limit.NewBudget(), shared: at.shared(), now: clock.Now, localNow: o.Hooks.clock(),
-		credentials: credentials, log: log,
+		credentials: credentials, processors: fairgate.HalfOfProcessors(), log: log,
 	}
 	p.objects = objectbudget.New(p.memory)
 	if p.policy, err = o.netPolicy(); err != nil {
@@ -186,7 +186,6 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	defer p.providers.Close()
 	p.servers = toolservers.NewCache(read, p.policy, time.Now, log.WithName("tool-servers"))
 	p.servers.SetMemoryBudget(p.memory)
-	p.processors = fairgate.HalfOfProcessors()
 	p.servers.SetProcessors(p.processors)
 	p.servers.SetCredentialSet(p.credentials)
 	metrics.SetMemoryBudget(p.memory)

@@ -189,7 +189,7 @@ func (p *parts) addNetwork() error {
 		return err
 	}
 	network := clusternet.New(p.clientset, given, p.localNow, p.log.WithName("network"))
-	p.policy = p.policy.ForCluster(network)
+	p.policy = p.policy.ForCluster(network).Paced(p.processors)
 	if inPod() {
 		p.policy = p.policy.InPod()
 	}

@@ -78,7 +78,7 @@ func get(t *testing.T, transport *http.Transport) io.ReadCloser {
 // because it is in the memory of this process.
 func TestHTTP2(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const requests, most = 50, 128 << 10
+		const requests, most = 50, 32 << 10
 		var written atomic.Int64
 		transport, connections := serve(t, true, func(w http.ResponseWriter, _ *http.Request) {
 			for range 1024 {

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+
+	"github.com/capstan-dev/capstan/internal/fairgate"
 )
 
 // The flags of the manager by which the operator of a cluster adds rules.
@@ -36,8 +38,12 @@ type Policy struct {
 	// cluster is nil if the process works for no cluster.
 	cluster   Cluster
 	namespace string
-	// buffers bounds the receive buffers of connections. It is nil if the process works for no cluster.
+	// buffers bounds the receive buffers of connections, and idle bounds idle connections. They are nil if the process
+	// works for no cluster.
 	buffers *buffers
+	idle    *idle
+	// processors pace the data of connections. If it is nil, no connection waits.
+	processors *fairgate.Processors
 	// inPod is true if the process runs in a Pod.
 	inPod bool
 }
@@ -72,16 +78,17 @@ type Range struct {
 
 // ForCluster returns the policy of a process that works for a cluster.
 func (p *Policy) ForCluster(cluster Cluster) *Policy {
-	return &Policy{entries: p.rules(), cluster: cluster, buffers: &buffers{}, inPod: p != nil && p.inPod}
+	return &Policy{entries: p.rules(), cluster: cluster, buffers: &buffers{}, idle: &idle{}, inPod: p != nil && p.inPod}
 }
 
 // InPod returns the policy of a process that runs in a Pod. It allows the same addresses. Only its messages differ:
 // there, a loopback address leads to the Pod itself, although the author of an object often means their own machine.
 func (p *Policy) InPod() *Policy {
-	policy := Policy{entries: p.rules(), inPod: true}
+	policy := Policy{entries: p.rules()}
 	if p != nil {
-		policy.cluster, policy.namespace, policy.buffers = p.cluster, p.namespace, p.buffers
+		policy = *p
 	}
+	policy.inPod = true
 	return &policy
 }
 
@@ -90,7 +97,17 @@ func (p *Policy) ForNamespace(namespace string) *Policy {
 	if p == nil || p.cluster == nil {
 		return p
 	}
-	return &Policy{entries: p.entries, cluster: p.cluster, namespace: namespace, buffers: p.buffers, inPod: p.inPod}
+	own := *p
+	own.namespace = namespace
+	return &own
+}
+
+// Paced returns the policy of a process in which namespaces take turns at the processors: the data of a connection then
+// arrives no faster than its namespace may process it.
+func (p *Policy) Paced(processors *fairgate.Processors) *Policy {
+	paced := *p
+	paced.processors = processors
+	return &paced
 }
 
 func (p *Policy) rules() []entry {

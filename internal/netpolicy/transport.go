@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/capstan-dev/capstan/internal/fairgate"
 )
 
 // ErrRedirect means that an HTTP server redirects a GET to another server, or redirects another method.
@@ -29,27 +31,35 @@ const pingTimeout = 15 * time.Second
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 3}
 
 // streamBuffer bounds the bytes of one response over HTTP/2 that arrive before they are read, because they are in the
-// memory of this process. It is as large as the kernel's usual buffer for a connection over HTTP/1.1.
-const streamBuffer = 128 << 10
+// memory of this process. It is as small as the smallest buffer of a connection over HTTP/1.1. The sum of all responses
+// of a connection has no bound of its own: responses that wait for memory would then stop the others.
+const streamBuffer = minBuffer
+
+// writeTimeout is the time after which an HTTP/2 connection is closed if its server reads nothing but still sends
+// frames. A server that sends nothing either is found by pings in the same time.
+const writeTimeout = 2 * pingTimeout
 
 // maxIdle bounds the idle connections to one server over HTTP/1.1, each of which takes about 20 KB. Over HTTP/2,
-// requests usually share one connection.
+// requests usually share one connection. See also idle.
 const maxIdle = 256
 
 // DialContext returns a function for http.Transport.DialContext that connects only to addresses that the policy
 // allows. It checks each address when it connects. timeout bounds the time to connect, including the resolution of the
 // name. Errors wrap a *Refused if an address is refused.
 func (p *Policy) DialContext(timeout time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
-	return p.dialWatched(timeout, usualWatch)
+	return p.dialer(timeout, usualWatch, nil)
 }
 
-func (p *Policy) dialWatched(timeout time.Duration, w watch) func(ctx context.Context, network, address string) (net.Conn, error) {
+// dialer is DialContext for the connections of a transport, which may be nil.
+func (p *Policy) dialer(
+	timeout time.Duration, w watch, of *http.Transport,
+) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		host, _, err := net.SplitHostPort(address)
 		if err != nil || !strings.HasPrefix(network, "tcp") {
 			return nil, fmt.Errorf("connections to %q over %q are not supported", address, network)
 		}
-		receive, leave := p.enter()
+		receive, leave := p.enter(of)
 		dialer := net.Dialer{
 			Timeout: timeout, KeepAliveConfig: keepAlive,
 			ControlContext: func(ctx context.Context, _, address string, socket syscall.RawConn) error {
@@ -66,17 +76,31 @@ func (p *Policy) dialWatched(timeout time.Duration, w watch) func(ctx context.Co
 			leave()
 			return nil, err
 		}
-		return newWatchedConn(conn, w, leave), nil
+		return newWatchedConn(conn, w, p.pace(), leave), nil
 	}
 }
 
-// enter counts a new connection, and returns the size of its receive buffer in bytes, or 0 if the kernel decides. The
-// caller must call leave when the connection is closed.
-func (p *Policy) enter() (size int, leave func()) {
+// enter counts a new connection of a transport, which may be nil, and returns the size of its receive buffer in bytes,
+// or 0 if the kernel decides. The caller must call leave when the connection is closed.
+func (p *Policy) enter(of *http.Transport) (size int, leave func()) {
 	if p == nil || p.buffers == nil {
 		return 0, func() {}
 	}
-	return p.buffers.enter(p.namespace), func() { p.buffers.leave(p.namespace) }
+	leaveIdle := p.idle.enter(p.namespace, of)
+	return p.buffers.enter(p.namespace), func() {
+		p.buffers.leave(p.namespace)
+		leaveIdle()
+	}
+}
+
+// pace returns the function that waits after a piece of a connection's data: see fairgate.Flow. It does not depend on the
+// request for which the connection was made, because other requests use the connection, too.
+func (p *Policy) pace() func(*fairgate.Flow) {
+	if p == nil || p.processors == nil {
+		return func(*fairgate.Flow) {}
+	}
+	turns := p.processors.With(context.Background(), p.namespace)
+	return func(f *fairgate.Flow) { f.Wait(turns) }
 }
 
 // connectionBuffer is the size of each buffer of an HTTP/1 connection, in bytes: half of the default. Thousands of
@@ -90,16 +114,18 @@ func Transport(p *Policy, connectTimeout time.Duration, certificates *tls.Config
 	if certificates == nil {
 		certificates = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
-	return &http.Transport{
-		DialContext: p.DialContext(connectTimeout), TLSHandshakeTimeout: connectTimeout,
-		TLSClientConfig:   certificates,
+	t := &http.Transport{
+		TLSHandshakeTimeout: connectTimeout, TLSClientConfig: certificates,
 		ForceAttemptHTTP2: true, MaxIdleConns: maxIdle, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: 90 * time.Second,
 		MaxResponseHeaderBytes: 32 << 10, DisableCompression: true,
 		ReadBufferSize: connectionBuffer, WriteBufferSize: connectionBuffer,
 		HTTP2: &http.HTTP2Config{
-			SendPingTimeout: pingTimeout, PingTimeout: pingTimeout, MaxReceiveBufferPerStream: streamBuffer,
+			SendPingTimeout: pingTimeout, PingTimeout: pingTimeout, WriteByteTimeout: writeTimeout,
+			MaxReceiveBufferPerStream: streamBuffer,
 		},
 	}
+	t.DialContext = p.dialer(connectTimeout, usualWatch, t)
+	return t
 }
 
 // CheckRedirect is a function for http.Client.CheckRedirect. It allows only redirects of a GET within the same scheme,

@@ -7,7 +7,13 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/capstan-dev/capstan/internal/fairgate"
 )
+
+// pieceBytes is the number of received bytes that count as a piece of work: see fairgate.Flow. A processor needs up to
+// 15 microseconds for them if they are many small frames of HTTP/2.
+const pieceBytes = 1 << 10
 
 // watchedConn ends a connection whose peer no longer acknowledges sent data. Linux alone would send the data again for
 // about 15 minutes. The option TCP_USER_TIMEOUT of Linux is not a solution: it would also end a connection whose peer
@@ -23,6 +29,13 @@ type watchedConn struct {
 	// closed is called when the connection is closed for the first time.
 	closed func()
 	once   sync.Once
+
+	// pace waits after a piece of received or sent data. A server can send frames that belong to no response, such as
+	// pings, and most of them need an answer. So each write counts as a piece.
+	pace           func(*fairgate.Flow)
+	received, sent fairgate.Flow
+	// unpaced is the number of bytes that were received since the last piece.
+	unpaced int
 }
 
 // watch is the interval of the checks of a connection while it is read, and the time after which its peer counts as
@@ -33,13 +46,15 @@ type watch struct{ every, silent time.Duration }
 // usualWatch detects within a minute that a peer is gone.
 var usualWatch = watch{every: 10 * time.Second, silent: 40 * time.Second}
 
-// newWatchedConn returns a connection that is watched, and that calls closed when it is closed. It returns conn itself,
-// and calls closed at once, if the system does not report acknowledgements: that system has no receive buffers to share
-// either.
-func newWatchedConn(conn net.Conn, w watch, closed func()) net.Conn {
+// newWatchedConn returns a connection that is watched, that waits by pace, and that calls closed when it is closed. It
+// returns conn itself, and calls closed at once, if the system does not report acknowledgements: that system has no
+// receive buffers to share either.
+func newWatchedConn(conn net.Conn, w watch, pace func(*fairgate.Flow), closed func()) net.Conn {
 	if tcp, ok := conn.(syscall.Conn); ok && canWatch {
 		if raw, err := tcp.SyscallConn(); err == nil {
-			return &watchedConn{Conn: conn, watch: w, isSilent: func() bool { return isSilent(raw, w.silent) }, closed: closed}
+			return &watchedConn{
+				Conn: conn, watch: w, isSilent: func() bool { return isSilent(raw, w.silent) }, pace: pace, closed: closed,
+			}
 		}
 	}
 	closed()
@@ -65,6 +80,9 @@ func (c *watchedConn) Read(b []byte) (int, error) {
 		n, err := c.Conn.Read(b)
 		switch {
 		case n > 0, !errors.Is(err, os.ErrDeadlineExceeded):
+			for c.unpaced += n; c.unpaced >= pieceBytes; c.unpaced -= pieceBytes {
+				c.pace(&c.received)
+			}
 			return n, err
 		case !c.isSilent():
 			silent = 0
@@ -74,4 +92,10 @@ func (c *watchedConn) Read(b []byte) (int, error) {
 			silent++
 		}
 	}
+}
+
+// Write writes to the connection.
+func (c *watchedConn) Write(b []byte) (int, error) {
+	c.pace(&c.sent)
+	return c.Conn.Write(b)
 }

@@ -55,7 +55,7 @@ func TestServerThatReadsLate(t *testing.T) {
 	})}
 	go func() { _ = server.Serve(listener) }()
 	defer server.Close() //nolint:errcheck // because the test is over
-	dial := NewLocalPolicy().dialWatched(time.Minute, w)
+	dial := NewLocalPolicy().dialer(time.Minute, w, nil)
 	transport := Transport(NewLocalPolicy(), time.Minute, nil)
 	defer transport.CloseIdleConnections()
 	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
