@@ -35,14 +35,14 @@ type SecretKeyReference struct {
 // ClientTLS configures TLS for the connections of a client: the authorities that it trusts, and its own certificate.
 // +kubebuilder:validation:MinProperties=1
 type ClientTLS struct {
-	// caBundleRef names the Secret key with the certificates of certificate authorities, in PEM. Capstan trusts these
-	// authorities in addition to those of the system.
+	// caBundleRef names the Secret key with the certificates of certificate authorities, in PEM, with at most 256 KiB.
+	// Capstan trusts these authorities in addition to those of the system.
 	// +optional
 	CABundleRef *SecretKeyReference `json:"caBundleRef,omitempty"`
 
 	// clientCertificateRef names the Secret with the certificate by which Capstan identifies itself to the server. The
-	// Secret has the keys tls.crt and tls.key, in PEM, like all Secrets of type kubernetes.io/tls. A changed
-	// certificate is used within 10 seconds.
+	// Secret has the keys tls.crt and tls.key, in PEM, with at most 64 KiB each, like all Secrets of type
+	// kubernetes.io/tls. A changed certificate is used within 10 seconds.
 	// +optional
 	ClientCertificateRef *ObjectReference `json:"clientCertificateRef,omitempty"`
 }

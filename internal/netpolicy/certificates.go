@@ -16,6 +16,22 @@ type Certificates struct {
 	Own, Key string
 }
 
+const (
+	// systemBytes is about the memory of a copy of the system's authorities, in bytes.
+	systemBytes = 64 << 10
+	// parsedBytes is about the memory of a certificate, with its PEM, that was parsed, as a multiple of its PEM.
+	parsedBytes = 8
+)
+
+// Memory returns an upper bound of the memory that the certificates and the settings of TLS take, in bytes.
+func (c Certificates) Memory() int64 {
+	bytes := int64(len(c.Authorities)+len(c.Own)+len(c.Key)) * parsedBytes
+	if c.Authorities != "" {
+		bytes += systemBytes
+	}
+	return bytes
+}
+
 // Errors of Certificates.TLS.
 var (
 	ErrAuthorities = errors.New("there is no certificate in PEM")

@@ -3,14 +3,17 @@ package providers
 import (
 	"fmt"
 	"reflect"
+	"runtime"
 	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/redact"
+	"github.com/capstan-dev/capstan/internal/secrets"
 )
 
 // maxGenerations is the number of generations of an object whose providers are kept. A Turn continues with the
@@ -70,16 +73,25 @@ func (e *entry) put(p *v1alpha1.ModelProvider, made config, read time.Time, swee
 		if whole.TLS, err = made.certificates.TLS(); err != nil {
 			return nil, fmt.Errorf("failed to read the certificates of provider %q: %w", p.Name, err)
 		}
+		var known []string
+		if e.uid == p.UID {
+			known = e.known()
+		}
+		whole.Earlier = redact.RetainPrevious(nil, known, made.Secrets())
+		reservation, err := secrets.Reserve(made.kept, slices.Concat(made.Secrets(), whole.Earlier), made.certificates)
+		if err != nil {
+			return nil, err
+		}
 		if e.uid != p.UID {
 			e.clear()
 			e.uid = p.UID
 		}
-		known := e.known()
 		if slices.ContainsFunc(made.Secrets(), func(s string) bool { return !slices.Contains(known, s) }) {
 			e.changes++
 		}
-		whole.Earlier = redact.RetainPrevious(nil, known, made.Secrets())
 		v.provider = whole.provider()
+		// Requests in progress may use the provider after it was dropped.
+		runtime.AddCleanup(v.provider, (*bytebudget.Reservation).Release, reservation)
 	}
 	v.changes = e.changes
 	others := slices.DeleteFunc(slices.Clone(e.versions), func(other *version) bool { return other.generation == p.Generation })

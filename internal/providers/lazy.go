@@ -9,6 +9,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/secrets"
@@ -64,10 +65,11 @@ func (u unusable) Generate(context.Context, *model.Request) (*model.Reply, error
 }
 
 // Unsent returns the error for a request that was never sent. A Secret that cannot be used counts as an authentication
-// error, because a retry does not help. Any other cause may be temporary, so it counts as a network error.
+// error, because a retry does not help. Any other cause, such as a lack of memory, may be temporary, so it counts as a
+// network error.
 func Unsent(name string, cause error) *model.Error {
 	kind := model.Network
-	if _, ok := errors.AsType[*SecretError](cause); ok {
+	if _, ok := errors.AsType[*SecretError](cause); ok && !errors.Is(cause, bytebudget.ErrShort) {
 		kind = model.Auth
 	}
 	return &model.Error{Kind: kind, Message: fmt.Sprintf("provider %q: %s", name, cause), Err: cause, Unsent: true}

@@ -64,6 +64,8 @@ type config struct {
 	// dialect is nil for the Messages protocol of Anthropic, and anthropic is nil for chat completions.
 	dialect   *openai.Dialect
 	anthropic *anthropic.Options
+	// kept is the account for the memory of the credentials and certificates.
+	kept bytebudget.Account
 }
 
 // provider returns a provider with this configuration.
@@ -245,7 +247,7 @@ func (c *Cache) config(ctx context.Context, p *v1alpha1.ModelProvider) (cfg conf
 		Memory:         c.memory.Account(p.Namespace, bytebudget.Replies),
 		ConnectTimeout: time.Duration(p.Spec.Timeouts.ConnectSeconds) * time.Second,
 		IdleTimeout:    time.Duration(p.Spec.Timeouts.IdleSeconds) * time.Second,
-	}}
+	}, kept: c.memory.Account(p.Namespace, bytebudget.Objects)}
 	if first := p.Spec.Timeouts.FirstEventSeconds; first != nil {
 		cfg.FirstEventTimeout = time.Duration(*first) * time.Second
 	}
@@ -272,6 +274,9 @@ func (c *Cache) config(ctx context.Context, p *v1alpha1.ModelProvider) (cfg conf
 	}
 	for i, h := range p.Spec.Headers {
 		cfg.Headers = append(cfg.Headers, endpoint.Header{Name: h.Name, Value: values[i], Secret: h.ValueFrom != nil})
+	}
+	if err := secrets.CheckTotal(cfg.Secrets()); err != nil {
+		return cfg, err
 	}
 	cfg.certificates, err = c.secrets.Certificates(ctx, p.Namespace, p.Spec.TLS, p.Spec.BaseURL)
 	return cfg, err

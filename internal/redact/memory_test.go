@@ -40,6 +40,39 @@ func TestRedactorIsSmall(t *testing.T) {
 	runtime.KeepAlive(credential)
 }
 
+// TestMemory checks that Memory bounds the memory of a redactor together with that of a set.
+func TestMemory(t *testing.T) {
+	const ofNamespace = 20 << 10
+	for name, secrets := range map[string][]string{
+		"one long credential":        {credentialOf(longest)},
+		"a credential with a scheme": {"Bearer " + credentialOf(longest-7)},
+		"a usual key":                {"sk-0123456789-very-secret-0123456789"},
+		"many short keys":            manyKeys(100),
+	} {
+		r, set := redact.New(secrets...), redact.NewSet()
+		set.Put("demo", "owner", secrets)
+		_ = set.Redact("demo", "a text") // so that the set has a redactor
+		with := heap()
+		runtime.KeepAlive(r)
+		runtime.KeepAlive(set)
+		r, set = nil, nil
+		if kept, most := int64(with)-int64(heap()), redact.Memory(secrets); kept > most+ofNamespace {
+			t.Errorf("%s: %d bytes are kept, but Memory returns %d", name, kept, most)
+		}
+		runtime.KeepAlive(secrets)
+	}
+}
+
+// manyKeys returns different keys.
+func manyKeys(count int) []string {
+	all := credentialOf(longest)
+	keys := make([]string, count)
+	for i := range keys {
+		keys[i] = all[i*20 : i*20+15]
+	}
+	return keys
+}
+
 // heap returns the size of the heap without garbage, in bytes.
 func heap() uint64 {
 	runtime.GC()

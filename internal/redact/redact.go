@@ -56,6 +56,27 @@ func New(secrets ...string) *Redactor {
 	return r
 }
 
+const (
+	// memoryOfAny, memoryOfEach and memoryOfByte bound the memory for any secrets, for each secret, and for each byte of a
+	// secret, in bytes: of a redactor, and of the same secrets in a Set.
+	memoryOfAny  = 22 << 10
+	memoryOfEach = 4 << 10
+	memoryOfByte = 48
+)
+
+// Memory returns an upper bound of the memory that a redactor of secrets takes, in bytes, including the memory that the
+// secrets take in a Set. It does not include about 20 KiB that a Set needs for each namespace.
+func Memory(secrets []string) int64 {
+	if len(secrets) == 0 {
+		return 0
+	}
+	bytes := int64(memoryOfAny)
+	for _, secret := range secrets {
+		bytes += memoryOfEach + int64(len(secret))*memoryOfByte
+	}
+	return bytes
+}
+
 // newForms returns the forms of secrets.
 func newForms(secrets []string) []form {
 	var all []form
@@ -67,7 +88,10 @@ func newForms(secrets []string) []form {
 
 // newFormRedactor returns a redactor of forms that supports only Redact.
 func newFormRedactor(forms []form) *Redactor {
-	r := &Redactor{forms: forms, filter: newFilter(forms)}
+	r := &Redactor{forms: forms}
+	if len(forms) > 0 { // an empty filter would take 16 KiB
+		r.filter = newFilter(forms)
+	}
 	for i := range forms {
 		r.longest = max(r.longest, len(forms[i].text))
 	}

@@ -2,11 +2,21 @@ package secrets
 
 import (
 	"context"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
+)
+
+const (
+	// maxAuthorities is the maximum length of the certificates of authorities, in bytes. All public authorities together
+	// have about 220 KiB.
+	maxAuthorities = 256 << 10
+	// maxCertificate is the maximum length of a client certificate with those of its issuers, and of its private key, in
+	// bytes.
+	maxCertificate = 64 << 10
 )
 
 // Certificates returns the certificates of connections to a URL. It returns an *Error if a certificate is missing or
@@ -20,6 +30,10 @@ func (r Reader) Certificates(
 	if ref := spec.CABundleRef; ref != nil {
 		if c.Authorities, _, err = r.value(ctx, namespace, *ref, "put the certificates of the authorities there, in PEM"); err != nil {
 			return c, err
+		}
+		if len(c.Authorities) > maxAuthorities {
+			return c, keyError(namespace, *ref, fmt.Sprintf("is %d bytes long, but the certificates of authorities may have at most %d: "+
+				"leave out public authorities, which are trusted anyway", len(c.Authorities), maxAuthorities))
 		}
 		if _, err = c.TLS(); err != nil {
 			return c, keyError(namespace, *ref, "has no certificate in PEM: put the certificates of the authorities "+
@@ -45,6 +59,12 @@ func (r Reader) pair(ctx context.Context, namespace, name, to string) (certifica
 	}
 	if key, err = valueOf(secret, namespace, keyRef, "put the private key of the client certificate there, in PEM"); err != nil {
 		return "", "", err
+	}
+	for ref, length := range map[v1alpha1.SecretKeyReference]int{certificateRef: len(certificate), keyRef: len(key)} {
+		if length > maxCertificate {
+			return "", "", keyError(namespace, ref, fmt.Sprintf("is %d bytes long, but may have at most %d: store only the "+
+				"certificate, those of its issuers, and its key", length, maxCertificate))
+		}
 	}
 	if err = checkHost(secret, namespace, keyRef, to); err != nil {
 		return "", "", err

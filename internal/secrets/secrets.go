@@ -2,6 +2,7 @@
 package secrets
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,10 @@ const AllowedHosts = "capstan.dev/allowed-hosts"
 // ten times the credential's length in memory.
 const MaxCredential = 16 << 10
 
+// MaxCredentials is the maximum length of all credentials of one object together, in bytes: most servers accept less in
+// the headers of a request.
+const MaxCredentials = 32 << 10
+
 // Kind classifies the errors of this package.
 type Kind int
 
@@ -50,10 +55,15 @@ type Error struct {
 	Secret, Key string
 	// Reason names the cause and says how to correct it.
 	Reason string
+	// Err is the error of a reservation if the process has no memory for the credentials. Otherwise it is nil.
+	Err error
 }
 
 // Error returns the reason.
 func (e *Error) Error() string { return e.Reason }
+
+// Unwrap returns Err.
+func (e *Error) Unwrap() error { return e.Err }
 
 // Header returns the value of a key for an HTTP header of a request to a URL, without surrounding white space. It
 // returns an *Error if the value is missing, cannot be sent in a header, or must not be sent to this URL. It returns an
@@ -137,7 +147,7 @@ func valueOf(secret *corev1.Secret, namespace string, ref v1alpha1.SecretKeyRefe
 		return "", &Error{Secret: ref.Name, Key: ref.Key, Reason: fmt.Sprintf(
 			"Secret %q in namespace %q has no key %q: add it", ref.Name, namespace, ref.Key)}
 	}
-	value := strings.TrimSpace(string(raw))
+	value := string(bytes.TrimSpace(raw)) // without the memory of the white space
 	if value == "" {
 		return "", keyError(namespace, ref, "is empty: "+ifEmpty)
 	}

@@ -3,6 +3,7 @@ package secrets_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -84,6 +85,29 @@ func TestHeader(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, tc.err)
 		}
 	}
+}
+
+// TestWhiteSpaceIsNotKept checks that a value does not keep the memory of the white space around it.
+func TestWhiteSpaceIsNotKept(t *testing.T) {
+	const padding = 1 << 20
+	read := readerOf(map[string]string{"token": strings.Repeat(" ", padding) + "a-token"})
+	var kept []string
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for range 16 {
+		value, err := read.Header(t.Context(), "demo", v1alpha1.SecretKeyReference{Name: "s", Key: "token"}, "https://api.example/v1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept = append(kept, value)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > padding {
+		t.Errorf("16 short tokens keep %d bytes", grown)
+	}
+	runtime.KeepAlive(kept)
 }
 
 func TestHeaders(t *testing.T) {

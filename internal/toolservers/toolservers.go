@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -294,9 +295,15 @@ func (c *Cache) newClient(name string, e *entry, s settings, earlier []string) (
 	if err != nil {
 		return nil, fmt.Errorf("failed to read the certificates of tool server %q: %w", name, err)
 	}
+	reservation, err := secrets.Reserve(c.memory.Account(e.key.Namespace, bytebudget.Objects),
+		append(mcp.Secrets(s.token, s.headers), earlier...), s.certificates)
+	if err != nil {
+		return nil, &mcp.Error{Kind: mcp.NoMemory, Message: err.Error()}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
+		reservation.Release()
 		return nil, errClosed
 	}
 	var client *mcp.Client
@@ -308,6 +315,8 @@ func (c *Cache) newClient(name string, e *entry, s settings, earlier []string) (
 		Idle: c.idle, OnIdle: func() { c.dropIdle(e, client) },
 		Log: c.log.WithValues("toolServer", e.key.String()),
 	})
+	// Calls in progress may use the client after it was retired.
+	runtime.AddCleanup(client, (*bytebudget.Reservation).Release, reservation)
 	return client, nil
 }
 
@@ -331,6 +340,9 @@ func (c *Cache) settings(ctx context.Context, s *v1alpha1.ToolServer) (out setti
 	}
 	for i, h := range s.Spec.Headers {
 		out.headers = append(out.headers, mcp.Header{Name: h.Name, Value: values[i], Secret: h.ValueFrom != nil})
+	}
+	if err := secrets.CheckTotal(mcp.Secrets(out.token, out.headers)); err != nil {
+		return out, err
 	}
 	out.certificates, err = c.secrets.Certificates(ctx, s.Namespace, s.Spec.TLS, out.url)
 	return out, err

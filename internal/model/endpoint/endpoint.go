@@ -112,8 +112,8 @@ type Provider struct {
 	cfg       Config
 	protocol  Protocol
 	transport *http.Transport
-	// redactor removes secrets from replies, and errorRedactor from errors.
-	redactor, errorRedactor *redact.Redactor
+	// redactor removes secrets from all texts, and proxyRedactor removes the password of a proxy from errors.
+	redactor, proxyRedactor *redact.Redactor
 }
 
 // New returns the provider of an endpoint. It sends nothing. Close closes its idle connections.
@@ -122,7 +122,7 @@ func New(cfg Config, protocol Protocol) *Provider {
 	transport.ReadBufferSize, transport.WriteBufferSize = readBuffer, writeBuffer
 	cfg.Policy.UseProxy(transport) // many clusters reach providers only through a proxy
 	cfg.BaseURL = strings.TrimRight(cfg.BaseURL, "/")
-	return &Provider{cfg: cfg, protocol: protocol, transport: transport, redactor: redactorOf(&cfg), errorRedactor: errorRedactorOf(&cfg)}
+	return &Provider{cfg: cfg, protocol: protocol, transport: transport, redactor: redactorOf(&cfg), proxyRedactor: proxyRedactorOf(&cfg)}
 }
 
 // Close closes idle connections. Running requests continue.

@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"context"
+	"math"
 	"slices"
 	"strings"
 
@@ -17,7 +18,9 @@ const maxDetail = 900
 
 // clean makes a text of the endpoint safe for a message: one line, printable, bounded, and without secrets, which
 // some endpoints repeat.
-func (p *Provider) clean(text string) string { return p.errorRedactor.Line(text, maxDetail) }
+func (p *Provider) clean(text string) string {
+	return p.proxyRedactor.Line(p.redactor.Line(text, math.MaxInt), maxDetail)
+}
 
 // cleanReply removes the secrets from all texts of the endpoint. It must run on the whole reply, because a stream
 // may cut a secret into pieces.
@@ -30,15 +33,14 @@ func redactorOf(cfg *Config) *redact.Redactor {
 	return redact.New(slices.Concat(cfg.Secrets(), cfg.Earlier)...)
 }
 
-// errorRedactorOf returns a redactor for errors. It also removes the password of a proxy that sees whole requests,
-// because such a proxy can repeat the password in errors. The password is not removed from replies: a tenant whose
-// endpoint replies with many guesses would see which guess is right.
-func errorRedactorOf(cfg *Config) *redact.Redactor {
-	secrets := slices.Concat(cfg.Secrets(), cfg.Earlier)
+// proxyRedactorOf returns a redactor of errors for the password of a proxy that sees whole requests, because such a
+// proxy can repeat the password in errors. The password is not removed from replies: a tenant whose endpoint replies
+// with many guesses would see which guess is right.
+func proxyRedactorOf(cfg *Config) *redact.Redactor {
 	if strings.HasPrefix(strings.ToLower(cfg.BaseURL), "http:") {
-		secrets = append(secrets, netpolicy.ProxySecrets()...)
+		return redact.New(netpolicy.ProxySecrets()...)
 	}
-	return redact.New(secrets...)
+	return redact.New()
 }
 
 // Secrets returns the key, the token and the values of secret headers.
