@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/access"
@@ -140,7 +141,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	if err := checkWatched(ctx, p.clientset, o.WatchNamespaces, log); err != nil {
 		return err
 	}
-	if p.manager, err = newManager(o, p.config, lock, p.access, cacheOptions(o, p.specs.Share, p.objects), log); err != nil {
+	if p.manager, err = newManager(o, p.config, lock, cacheOptions(o, p.specs.Share, p.objects), log); err != nil {
 		return err
 	}
 	p.events = barrier.Events(p.manager.GetEventRecorder("capstan"), p.credentials)
@@ -155,6 +156,11 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		}
 		return err
 	}
+	stopMetrics, err := p.addMetrics(ctx)
+	if err != nil {
+		return err
+	}
+	defer stopMetrics()
 	probes, err := newProbes(ctx, o.HealthProbeBindAddress)
 	if err != nil {
 		return err
@@ -216,13 +222,9 @@ func (p *parts) closeTraces(ctx context.Context) {
 // newManager creates the manager, which becomes the leader when it acquires the Lease of lock. lock is nil if there is
 // no leader election.
 func newManager(
-	o Options, cfg *rest.Config, lock *leaderLock, guard *access.Guard, cached cache.Options, log logr.Logger,
+	o Options, cfg *rest.Config, lock *leaderLock, cached cache.Options, log logr.Logger,
 ) (ctrl.Manager, error) {
 	scheme, err := Scheme()
-	if err != nil {
-		return nil, err
-	}
-	served, watcher, err := o.metricsOptions(guard)
 	if err != nil {
 		return nil, err
 	}
@@ -231,8 +233,8 @@ func newManager(
 		// controller-runtime logs dozens of lines about its own parts at each start; they are shown at the debug
 		// level. Errors are always shown.
 		Scheme: scheme, Logger: log.V(1),
-		Metrics:                       served,
-		HealthProbeBindAddress:        "0", // because the type probes serves them
+		Metrics:                       metricsserver.Options{BindAddress: "0"}, // because addMetrics serves them within bounds
+		HealthProbeBindAddress:        "0",                                     // because the type probes serves them
 		LeaderElection:                lock != nil,
 		LeaderElectionReleaseOnCancel: true,
 		GracefulShutdownTimeout:       &stop,
@@ -248,9 +250,6 @@ func newManager(
 	mgr, err := ctrl.NewManager(cfg, options)
 	if err != nil {
 		return nil, fmt.Errorf("failed to create the manager: %w", err)
-	}
-	if watcher != nil {
-		return mgr, mgr.Add(watcher)
 	}
 	return mgr, nil
 }

@@ -9,23 +9,27 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/access"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/webserver"
 )
 
 const (
 	// mostScrapes is the maximum number of concurrent scrapes, because each scrape renders all metrics in memory.
 	mostScrapes = 4
+	// mostConnections is the maximum number of connections of the metrics, and that of the probes.
+	mostConnections = 32
+	// requestTimeout bounds the time to read a request, and scrapeTimeout the time from then to the end of the response.
+	requestTimeout, scrapeTimeout = 10 * time.Second, 30 * time.Second
 	// seriesInterval is the time between two removals of the series of deleted objects.
 	seriesInterval = time.Minute
 )
@@ -37,30 +41,75 @@ func (o *Options) metricsSecure() bool {
 	return err == nil && (o.MetricsTLSCertFile != "" || !readapi.IsLoopback(host))
 }
 
-// metricsOptions returns the options of the metrics server. watcher keeps its certificate up to date; it is nil if
-// the server has no certificate, or creates its own.
-func (o *Options) metricsOptions(guard *access.Guard) (options metricsserver.Options, watcher *certwatcher.CertWatcher, err error) {
-	options = metricsserver.Options{
-		BindAddress: o.MetricsBindAddress,
-		HandlerOpts: []func(*promhttp.HandlerOpts){func(h *promhttp.HandlerOpts) { h.MaxRequestsInFlight = mostScrapes }},
+// metricsHandler returns the handler of /metrics, and the settings of its TLS, which are nil for plain HTTP. watcher keeps
+// the certificate up to date; it is nil if no certificate is configured.
+func (o *Options) metricsHandler(guard *access.Guard) (h http.Handler, secure *tls.Config, watcher *certwatcher.CertWatcher, err error) {
+	h = promhttp.HandlerFor(ctrlmetrics.Registry,
+		promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError, MaxRequestsInFlight: mostScrapes})
+	if o.metricsSecure() {
+		h = guard.Handler(h)
+		secure = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}} // a scrape does not need HTTP/2
 	}
-	if !o.metricsSecure() {
-		return options, nil, nil
-	}
-	options.SecureServing = true
-	options.FilterProvider = func(*rest.Config, *http.Client) (metricsserver.Filter, error) {
-		return func(_ logr.Logger, next http.Handler) (http.Handler, error) { return guard.Handler(next), nil }, nil
-	}
-	options.TLSOpts = []func(*tls.Config){func(c *tls.Config) {
-		c.MinVersion, c.NextProtos = tls.VersionTLS12, []string{"http/1.1"} // a scrape does not need HTTP/2
-	}}
-	if o.MetricsTLSCertFile != "" {
+	if o.metricsSecure() && o.MetricsTLSCertFile != "" {
 		if watcher, err = certwatcher.New(o.MetricsTLSCertFile, o.MetricsTLSKeyFile); err != nil {
-			return options, nil, fmt.Errorf("--metrics-tls-cert-file and --metrics-tls-key-file: %w", err)
+			return nil, nil, nil, fmt.Errorf("--metrics-tls-cert-file and --metrics-tls-key-file: %w", err)
 		}
-		options.TLSOpts = append(options.TLSOpts, func(c *tls.Config) { c.GetCertificate = watcher.GetCertificate })
+		secure.GetCertificate = watcher.GetCertificate
 	}
-	return options, watcher, nil
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", h)
+	return mux, secure, watcher, nil
+}
+
+// listenForMetrics returns a listener with these settings of TLS, which are nil for plain HTTP. Without a certificate, it
+// makes one that nobody trusts: a scraper must skip its check, but the metrics and tokens are encrypted.
+func (o *Options) listenForMetrics(ctx context.Context, secure *tls.Config) (net.Listener, error) {
+	if secure != nil && secure.GetCertificate == nil {
+		certificate, key, err := cert.GenerateSelfSignedCertKeyWithFixtures("localhost", []net.IP{{127, 0, 0, 1}}, nil, "")
+		if err != nil {
+			return nil, fmt.Errorf("failed to make a certificate for the metrics: %w", err)
+		}
+		pair, err := tls.X509KeyPair(certificate, key)
+		if err != nil {
+			return nil, fmt.Errorf("failed to use the certificate for the metrics: %w", err)
+		}
+		secure.Certificates = []tls.Certificate{pair}
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.MetricsBindAddress)
+	if err != nil {
+		return nil, fmt.Errorf("--metrics-bind-address: %w", err)
+	}
+	l = webserver.Limit(l, mostConnections)
+	if secure != nil {
+		l = tls.NewListener(l, secure)
+	}
+	return l, nil
+}
+
+// addMetrics makes the manager serve /metrics, unless no address is set. The caller must call stop, even if the manager
+// is never started.
+func (p *parts) addMetrics(ctx context.Context) (stop func(), err error) {
+	o := p.options
+	if o.MetricsBindAddress == "" || o.MetricsBindAddress == "0" {
+		return func() {}, nil
+	}
+	handler, secure, watcher, err := o.metricsHandler(p.access)
+	if err != nil {
+		return nil, err
+	}
+	listener, err := o.listenForMetrics(ctx, secure)
+	if err != nil {
+		return nil, err
+	}
+	if watcher != nil {
+		err = p.manager.Add(watcher)
+	}
+	server := webserver.New(handler)
+	server.ReadTimeout, server.WriteTimeout = requestTimeout, scrapeTimeout
+	err = errors.Join(err, p.manager.Add(&manager.Server{
+		Name: "metrics", Listener: listener, ShutdownTimeout: new(time.Second), Server: server,
+	}))
+	return func() { _ = listener.Close() }, err // it is closed already if the server has run
 }
 
 // checkMetrics returns an error if the options of /metrics contradict each other.

@@ -2,9 +2,12 @@ package manager
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/access"
 	"github.com/capstan-dev/capstan/internal/metrics"
 )
 
@@ -23,15 +27,23 @@ func TestMetricsNeedTLSBeyondThisMachine(t *testing.T) {
 		":8443": true, "0.0.0.0:8443": true, "[::]:8443": true, "10.0.0.1:8443": true, "capstan.example:8443": true,
 	} {
 		o := Options{MetricsBindAddress: address}
-		options, watcher, err := o.metricsOptions(nil)
-		if err != nil || watcher != nil || options.SecureServing != secure || (options.FilterProvider != nil) != secure {
-			t.Errorf("%s: secure is %t with a guard: %t, %v; want both %t", address, options.SecureServing,
-				options.FilterProvider != nil, err, secure)
+		handler, settings, watcher, err := o.metricsHandler(access.New(nil, nil, time.Now)) //nolint:forbidigo // because the test needs any clock
+		if err != nil || watcher != nil || (settings != nil) != secure {
+			t.Fatalf("%s: secure is %t, %v; want %t", address, settings != nil, err, secure)
+		}
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody))
+		want := http.StatusOK
+		if secure {
+			want = http.StatusUnauthorized
+		}
+		if w.Code != want {
+			t.Errorf("%s: a scrape without a token has status %d, want %d", address, w.Code, want)
 		}
 	}
 	file := filepath.Join(t.TempDir(), "none.pem")
 	o := Options{MetricsBindAddress: "127.0.0.1:8080", MetricsTLSCertFile: file, MetricsTLSKeyFile: file}
-	if _, _, err := o.metricsOptions(nil); err == nil || !strings.Contains(err.Error(), "--metrics-tls-cert-file") {
+	if _, _, _, err := o.metricsHandler(nil); err == nil || !strings.Contains(err.Error(), "--metrics-tls-cert-file") {
 		t.Errorf("got %v, want an error that names the flag of the missing certificate", err)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/capstan-dev/capstan/internal/webserver"
 )
 
 // probes serves /healthz and /readyz. Only a client on this machine can read which check fails and why. Other clients
@@ -30,10 +32,11 @@ func newProbes(ctx context.Context, address string) (*probes, error) {
 	if address == "" || address == "0" {
 		return p, nil
 	}
-	var err error
-	if p.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", address); err != nil {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
 		return nil, fmt.Errorf("--health-probe-bind-address: %w", err)
 	}
+	p.listener = webserver.Limit(l, mostConnections)
 	return p, nil
 }
 
@@ -61,9 +64,11 @@ func (p *probes) addTo(mgr ctrl.Manager) error {
 	if err != nil || p.listener == nil {
 		return err
 	}
+	server := webserver.New(p.handler())
+	server.ReadHeaderTimeout, server.MaxHeaderBytes = 5*time.Second, 8<<10
+	server.ReadTimeout, server.WriteTimeout = requestTimeout, requestTimeout
 	return mgr.Add(&manager.Server{
-		Name: "health probe", Listener: p.listener, ShutdownTimeout: new(time.Second),
-		Server: &http.Server{Handler: p.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10},
+		Name: "health probe", Listener: p.listener, ShutdownTimeout: new(time.Second), Server: server,
 	})
 }
 

@@ -25,7 +25,7 @@ func (s *Server) serveArtifact(w http.ResponseWriter, r *http.Request, v visit) 
 		return refuse(http.StatusBadRequest,
 			"an artifact cannot be redacted, because all of it is conversation: request it without redact, or request the journal")
 	}
-	release, refused := s.hold(r.Context(), v.user)
+	release, refused := s.hold(r.Context(), v.turn.Namespace, v.user)
 	if refused != nil {
 		return refused
 	}

@@ -106,6 +106,12 @@ func (s *Server) serveFeedback(w http.ResponseWriter, r *http.Request) {
 		answer(w, refuse(http.StatusNotFound, "this server has no records of Turns"))
 		return
 	}
+	leave, refused := s.enter(r, namespace, user)
+	if refused != nil {
+		answer(w, refused)
+		return
+	}
+	defer leave()
 	var body struct{ Score, Comment string }
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxFeedback))
 	if err == nil {

@@ -1,86 +1,101 @@
 package readapi
 
 import (
+	"container/list"
 	"context"
 	"sync"
 	"time"
 )
 
-// gate limits the number of concurrent requests, in total and for each user, so that a user who reads slowly does not
-// block other users. It is safe for concurrent use.
-type gate struct {
-	all chan struct{}
-	// each is the number of slots of one user.
-	each int
+// perFree is the number of slots that the requests for one namespace may have for each free slot. So a namespace alone
+// has at most three quarters of the slots, two have three sevenths each, and so on: another one always finds a slot.
+const perFree = 3
 
-	mu    sync.Mutex
-	users map[string]*visitor
+// gate limits the number of concurrent requests, in total, for each user, and for each namespace whose data is read. So
+// neither a user who reads slowly nor a namespace with many service accounts blocks others. It is safe for concurrent
+// use.
+type gate struct {
+	// all is the number of slots, and each that of one user.
+	all, each int
+
+	mu   sync.Mutex
+	used int
+	// users and namespaces have the used slots. They have no entries that are 0.
+	users, namespaces map[string]int
+	// waiting has the requests that wait, in order, as *visitor.
+	waiting list.List
 }
 
-// visitor is a user who has slots or waits for one.
+// visitor is a request that waits.
 type visitor struct {
-	slots chan struct{}
-	// present counts the calls of enter that use the visitor. The visitor is removed when the last of them has left.
-	present int
+	namespace, user string
+	// admitted is closed when the request has a slot.
+	admitted chan struct{}
 }
 
 func newGate(all, each int) *gate {
-	return &gate{all: make(chan struct{}, all), each: each, users: map[string]*visitor{}}
+	return &gate{all: all, each: each, users: map[string]int{}, namespaces: map[string]int{}}
 }
 
-// enter waits for a slot, at most for the given time; 0 means that it does not wait. It takes a slot of the user before
-// it waits for one of the common slots. If ok is true, the caller must call leave.
-func (g *gate) enter(ctx context.Context, user string, wait time.Duration) (leave func(), ok bool) {
-	v := g.arrive(user)
+// enter waits for a slot, at most for the given time; 0 means that it does not wait. If ok is true, the caller must call
+// leave.
+func (g *gate) enter(ctx context.Context, namespace, user string, wait time.Duration) (leave func(), ok bool) {
+	v := &visitor{namespace: namespace, user: user, admitted: make(chan struct{})}
+	g.mu.Lock()
+	place := g.waiting.PushBack(v)
+	g.admit()
+	g.mu.Unlock()
 	waiting, stop := context.WithTimeout(ctx, wait)
 	defer stop()
-	if !take(waiting, v.slots) {
-		g.depart(user, v)
-		return nil, false
-	}
-	if !take(waiting, g.all) {
-		<-v.slots
-		g.depart(user, v)
-		return nil, false
-	}
-	return func() {
-		<-g.all
-		<-v.slots
-		g.depart(user, v)
-	}, true
-}
-
-func (g *gate) arrive(user string) *visitor {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	v := g.users[user]
-	if v == nil {
-		v = &visitor{slots: make(chan struct{}, g.each)}
-		g.users[user] = v
-	}
-	v.present++
-	return v
-}
-
-func (g *gate) depart(user string, v *visitor) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if v.present--; v.present == 0 {
-		delete(g.users, user)
-	}
-}
-
-// take takes a slot. It takes a free slot even if ctx has already ended.
-func take(ctx context.Context, slots chan struct{}) bool {
 	select {
-	case slots <- struct{}{}:
-		return true
+	case <-v.admitted:
+		return func() { g.leave(v) }, true
+	case <-waiting.Done():
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	select {
+	case <-v.admitted: // at the same time, or before the wait
+		return func() { g.leave(v) }, true
 	default:
+		g.waiting.Remove(place)
+		return nil, false
 	}
-	select {
-	case slots <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		return false
+}
+
+// admit gives free slots to waiting requests: first to those of the namespace with the fewest slots, and among them in
+// order. The caller must hold the lock.
+func (g *gate) admit() {
+	for {
+		var first *list.Element
+		var v *visitor
+		for e := g.waiting.Front(); e != nil; e = e.Next() {
+			other, _ := e.Value.(*visitor)
+			fits := g.users[other.user] < g.each && g.namespaces[other.namespace] < perFree*(g.all-g.used)
+			if fits && (first == nil || g.namespaces[other.namespace] < g.namespaces[v.namespace]) {
+				first, v = e, other
+			}
+		}
+		if first == nil {
+			return
+		}
+		g.used++
+		g.users[v.user]++
+		g.namespaces[v.namespace]++
+		g.waiting.Remove(first)
+		close(v.admitted)
 	}
+}
+
+func (g *gate) leave(v *visitor) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.used--
+	if g.users[v.user]--; g.users[v.user] == 0 {
+		delete(g.users, v.user)
+	}
+	if g.namespaces[v.namespace]--; g.namespaces[v.namespace] == 0 {
+		delete(g.namespaces, v.namespace)
+	}
+	g.admit()
 }

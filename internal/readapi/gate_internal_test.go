@@ -2,6 +2,7 @@ package readapi
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,7 +11,7 @@ import (
 // enterGate enters a gate and returns the function that leaves it, or nil if there was no slot.
 func enterGate(t *testing.T, g *gate, user string, wait time.Duration) (leave func()) {
 	t.Helper()
-	leave, ok := g.enter(t.Context(), user, wait)
+	leave, ok := g.enter(t.Context(), "demo", user, wait)
 	if ok != (leave != nil) {
 		t.Fatalf("enter returned leave: %t, ok: %t for user %q; want both or neither", leave != nil, ok, user)
 	}
@@ -34,9 +35,72 @@ func TestGateKeepsSlotsForOtherUsers(t *testing.T) {
 	for _, leave := range []func(){one, two, other} {
 		leave()
 	}
-	if len(g.users) != 0 || len(g.all) != 0 {
-		t.Errorf("%d users and %d slots in use after all have left, want none", len(g.users), len(g.all))
+	if len(g.users) != 0 || len(g.namespaces) != 0 || g.used != 0 {
+		t.Errorf("%d users and %d slots in use after all have left, want none", len(g.users), g.used)
 	}
+}
+
+// TestGateKeepsSlotsForOtherNamespaces checks that the users of one namespace, however many they are, leave slots to
+// others.
+func TestGateKeepsSlotsForOtherNamespaces(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ all, each, want int }{
+		"streams":   {mostStreams, userStreams, 48},
+		"artifacts": {mostLarge, userLarge, 3},
+	} {
+		g := newGate(tc.all, tc.each)
+		enter := func(namespace string, user int) bool {
+			_, ok := g.enter(t.Context(), namespace, fmt.Sprintf("system:serviceaccount:%s:%d", namespace, user), 0)
+			return ok
+		}
+		got := 0
+		for user := range 1000 {
+			if enter("greedy", user) {
+				got++
+			}
+		}
+		if got != tc.want {
+			t.Errorf("%s: a namespace with many users got %d slots, want %d", name, got, tc.want)
+		}
+		if !enter("other", 0) {
+			t.Errorf("%s: another namespace got no slot", name)
+		}
+	}
+}
+
+// TestGateDoesNotBlockBehindAFullNamespace checks that a waiting request of a namespace without slots goes first.
+func TestGateDoesNotBlockBehindAFullNamespace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(4, 4)
+		var leave []func()
+		for i := range 4 {
+			out, ok := g.enter(t.Context(), "greedy", fmt.Sprint(i%2), 0)
+			if ok != (i < 3) {
+				t.Fatalf("request %d: slot %t, want three in total", i, ok)
+			}
+			leave = append(leave, out)
+		}
+		if _, ok := g.enter(t.Context(), "other", "x", 0); !ok {
+			t.Fatal("another namespace got no slot")
+		}
+		order := make(chan string, 2)
+		for _, namespace := range []string{"greedy", "third"} {
+			go func() {
+				if _, ok := g.enter(t.Context(), namespace, namespace, time.Hour); ok {
+					order <- namespace
+				}
+			}()
+			synctest.Wait()
+		}
+		leave[0]()
+		synctest.Wait()
+		if len(order) != 1 || <-order != "third" {
+			t.Error("the namespace without slots did not get the free slot")
+		}
+		leave[1]()
+		leave[2]()
+	})
 }
 
 func TestWaitForGateIsBounded(t *testing.T) {
@@ -66,7 +130,7 @@ func TestCancelledRequestLeavesTheGate(t *testing.T) {
 	defer enterGate(t, g, "a", 0)()
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, ok := g.enter(gone, "b", time.Hour); ok || len(g.users) != 1 {
+	if _, ok := g.enter(gone, "demo", "b", time.Hour); ok || len(g.users) != 1 {
 		t.Errorf("a cancelled request: slot %t, %d users; want no slot, and only the other user", ok, len(g.users))
 	}
 }

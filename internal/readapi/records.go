@@ -205,11 +205,9 @@ func (s *Server) authorized(k kept, verb string, serve func(context.Context, *ht
 			answer(w, s.keptRefusal(k, refusal, verb, namespace))
 			return
 		}
-		leave, ok := s.streams.enter(r.Context(), user, 0)
-		if !ok {
-			answer(w, refuse(http.StatusServiceUnavailable,
-				"too many journals and records are read at the same time, at most %d in total and %d by user %q: try again in a moment",
-				mostStreams, userStreams, user))
+		leave, refused := s.enter(r, namespace, user)
+		if refused != nil {
+			answer(w, refused)
 			return
 		}
 		defer leave()

@@ -24,11 +24,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/store"
+	"github.com/capstan-dev/capstan/internal/webserver"
 )
 
 const (
 	// mostStreams is the maximum number of requests that are served at the same time, and userStreams that of one user.
+	// The requests for the data of one namespace have a share: see gate.
 	mostStreams, userStreams = 64, 16
+	// mostConnections is the maximum number of connections of each listener. HTTP/1.1 has one request on each.
+	mostConnections = 2 * mostStreams
 	// mostLarge is the maximum number of artifacts in memory at the same time, and userLarge that of one user.
 	mostLarge, userLarge = 4, 2
 	// largeWait is how long a request waits for memory for an artifact.
@@ -39,8 +43,7 @@ const (
 	slowest    = 64 << 10
 	// bodyTimeout is the time limit for reading the body of a request.
 	bodyTimeout = 5 * time.Second
-	// headerTimeout and maxHeaderBytes limit the headers of a request.
-	headerTimeout  = 10 * time.Second
+	// maxHeaderBytes limits the headers of a request: the token of a user with many groups is long.
 	maxHeaderBytes = 64 << 10
 	// getTimeout is the time limit of one request for a Turn.
 	getTimeout = 10 * time.Second
@@ -112,7 +115,8 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{
 		o: o, streams: newGate(mostStreams, userStreams), large: newGate(mostLarge, userLarge),
 	}
-	s.http = &http.Server{Handler: s.handler(), ReadHeaderTimeout: headerTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeaderBytes}
+	s.http = webserver.New(s.handler())
+	s.http.MaxHeaderBytes = maxHeaderBytes
 	if o.CertFile != "" {
 		var err error
 		if s.certificate, err = certwatcher.New(o.CertFile, o.KeyFile); err != nil {
@@ -133,9 +137,11 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("%s: %w", endpoint.flag, err), s.Close())
 		}
+		listener = webserver.Limit(listener, mostConnections)
 		if endpoint.secure {
+			// Without HTTP/2, which would allow hundreds of requests on each connection before their users are known.
 			listener = tls.NewListener(listener, &tls.Config{
-				GetCertificate: s.certificate.GetCertificate, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+				GetCertificate: s.certificate.GetCertificate, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
 			})
 		}
 		s.listeners = append(s.listeners, listener)
@@ -282,11 +288,9 @@ func (s *Server) granted(serve func(http.ResponseWriter, *http.Request, visit) *
 			answer(w, refused)
 			return
 		}
-		leave, ok := s.streams.enter(r.Context(), user, 0)
-		if !ok {
-			answer(w, refuse(http.StatusServiceUnavailable,
-				"too many journals are read at the same time, at most %d in total and %d by user %q: try again in a moment",
-				mostStreams, userStreams, user))
+		leave, refused := s.enter(r, key.Namespace, user)
+		if refused != nil {
+			answer(w, refused)
 			return
 		}
 		defer leave()
@@ -300,9 +304,21 @@ func (s *Server) granted(serve func(http.ResponseWriter, *http.Request, visit) *
 	}
 }
 
-// hold waits until there is memory for an artifact of this user. The caller must call release if refused is nil.
-func (s *Server) hold(ctx context.Context, user string) (release func(), refused *Error) {
-	leave, ok := s.large.enter(ctx, user, largeWait)
+// enter takes a slot for a request of a user for data of a namespace, which is empty for all namespaces. The caller must
+// call leave if refused is nil.
+func (s *Server) enter(r *http.Request, namespace, user string) (leave func(), refused *Error) {
+	leave, ok := s.streams.enter(r.Context(), namespace, user, 0)
+	if ok {
+		return leave, nil
+	}
+	return nil, refuse(http.StatusServiceUnavailable, "too many journals are read at the same time, at most %d in total, %d by "+
+		"user %q, and the share of namespace %q: try again in a moment", mostStreams, userStreams, user, namespace)
+}
+
+// hold waits until there is memory for an artifact of a Turn in this namespace, for this user. The caller must call
+// release if refused is nil.
+func (s *Server) hold(ctx context.Context, namespace, user string) (release func(), refused *Error) {
+	leave, ok := s.large.enter(ctx, namespace, user, largeWait)
 	switch {
 	case ok:
 		return leave, nil
@@ -310,8 +326,8 @@ func (s *Server) hold(ctx context.Context, user string) (release func(), refused
 		panic(http.ErrAbortHandler)
 	}
 	return nil, refuse(http.StatusServiceUnavailable,
-		"too many artifacts are read at the same time, at most %d in total and %d by user %q: try again in a moment",
-		mostLarge, userLarge, user)
+		"too many artifacts are read at the same time, at most %d in total, %d by user %q, and the share of namespace %q: try "+
+			"again in a moment", mostLarge, userLarge, user, namespace)
 }
 
 // largeTime returns how long an artifact of this size may stay in memory for a reader.

@@ -191,7 +191,7 @@ func isLast(k journal.Kind) bool {
 func (st *stream) sendOne(ctx context.Context, e journal.Entry) *Error {
 	large := e.Artifact != "" || turn.NeedsExpand(e)
 	if large {
-		release, refused := st.server.hold(ctx, st.user)
+		release, refused := st.server.hold(ctx, st.key.Namespace, st.user)
 		if refused != nil {
 			return refused
 		}
