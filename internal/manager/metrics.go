@@ -28,7 +28,8 @@ const (
 	mostScrapes = 4
 	// mostConnections is the maximum number of connections of the metrics, and that of the probes.
 	mostConnections = 32
-	// requestTimeout bounds the time to read a request, and scrapeTimeout the time from then to the end of the response.
+	// requestTimeout bounds the time to read a request, and scrapeTimeout the time from then to the end of the
+	// response.
 	requestTimeout, scrapeTimeout = 10 * time.Second, 30 * time.Second
 	// seriesInterval is the time between two removals of the series of deleted objects.
 	seriesInterval = time.Minute
@@ -41,8 +42,8 @@ func (o *Options) metricsSecure() bool {
 	return err == nil && (o.MetricsTLSCertFile != "" || !readapi.IsLoopback(host))
 }
 
-// metricsHandler returns the handler of /metrics, and the settings of its TLS, which are nil for plain HTTP. watcher keeps
-// the certificate up to date; it is nil if no certificate is configured.
+// metricsHandler returns the handler of /metrics, and the settings of its TLS, which are nil for plain HTTP. watcher
+// keeps the certificate up to date; it is nil if no certificate is configured.
 func (o *Options) metricsHandler(guard *access.Guard) (h http.Handler, secure *tls.Config, watcher *certwatcher.CertWatcher, err error) {
 	h = promhttp.HandlerFor(ctrlmetrics.Registry,
 		promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError, MaxRequestsInFlight: mostScrapes})
@@ -61,8 +62,8 @@ func (o *Options) metricsHandler(guard *access.Guard) (h http.Handler, secure *t
 	return mux, secure, watcher, nil
 }
 
-// listenForMetrics returns a listener with these settings of TLS, which are nil for plain HTTP. Without a certificate, it
-// makes one that nobody trusts: a scraper must skip its check, but the metrics and tokens are encrypted.
+// listenForMetrics returns a listener with these settings of TLS, which are nil for plain HTTP. Without a certificate,
+// it makes one that nobody trusts: a scraper must skip its check, but the metrics and tokens are encrypted.
 func (o *Options) listenForMetrics(ctx context.Context, secure *tls.Config) (net.Listener, error) {
 	if secure != nil && secure.GetCertificate == nil {
 		certificate, key, err := cert.GenerateSelfSignedCertKeyWithFixtures("localhost", []net.IP{{127, 0, 0, 1}}, nil, "")

@@ -27,7 +27,7 @@ func TestMetricsNeedTLSBeyondThisMachine(t *testing.T) {
 		":8443": true, "0.0.0.0:8443": true, "[::]:8443": true, "10.0.0.1:8443": true, "capstan.example:8443": true,
 	} {
 		o := Options{MetricsBindAddress: address}
-		handler, settings, watcher, err := o.metricsHandler(access.New(nil, nil, time.Now)) //nolint:forbidigo // because the test needs any clock
+		handler, settings, watcher, err := o.metricsHandler(access.New(nil, nil, time.Now))
 		if err != nil || watcher != nil || (settings != nil) != secure {
 			t.Fatalf("%s: secure is %t, %v; want %t", address, settings != nil, err, secure)
 		}

@@ -20,6 +20,7 @@ import (
 func hostile(t *testing.T, reads func(http2.Frame) bool, write func(*http2.Framer)) *http.Transport {
 	t.Helper()
 	p := NewLocalPolicy().ForCluster(nil).Paced(fairgate.NewProcessors(1)).ForNamespace("greedy")
+	pace := p.pace()
 	transport := Transport(p, time.Minute, nil)
 	transport.Protocols = new(http.Protocols)
 	transport.Protocols.SetUnencryptedHTTP2(true)
@@ -45,7 +46,7 @@ func hostile(t *testing.T, reads func(http2.Frame) bool, write func(*http2.Frame
 			}
 		}()
 		return &watchedConn{
-			Conn: near, watch: usualWatch, isSilent: func() bool { return false }, pace: p.pace(), closed: func() {},
+			Conn: near, watch: usualWatch, isSilent: func() bool { return false }, pace: pace, closed: func() {},
 		}, nil
 	}
 	t.Cleanup(transport.CloseIdleConnections)
@@ -158,7 +159,7 @@ func TestIdleConnectionsOfANamespace(t *testing.T) {
 				near, far := net.Pipe()
 				accepted <- far
 				return &watchedConn{
-					Conn: near, watch: usualWatch, isSilent: func() bool { return false }, pace: (*Policy)(nil).pace(),
+					Conn: near, watch: usualWatch, isSilent: func() bool { return false }, pace: func(*fairgate.Flow) {},
 					closed: all.idle.enter(namespace, transport),
 				}, nil
 			}

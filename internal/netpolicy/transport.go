@@ -76,7 +76,7 @@ func (p *Policy) dialer(
 			leave()
 			return nil, err
 		}
-		return newWatchedConn(conn, w, p.pace(), leave), nil
+		return newWatchedConn(conn, w, p.pace(), leave), nil //nolint:contextcheck // because the connection outlives the request
 	}
 }
 
@@ -93,8 +93,8 @@ func (p *Policy) enter(of *http.Transport) (size int, leave func()) {
 	}
 }
 
-// pace returns the function that waits after a piece of a connection's data: see fairgate.Flow. It does not depend on the
-// request for which the connection was made, because other requests use the connection, too.
+// pace returns the function that waits after a piece of a connection's data: see fairgate.Flow. It does not depend on
+// the request for which the connection was made, because other requests use the connection, too.
 func (p *Policy) pace() func(*fairgate.Flow) {
 	if p == nil || p.processors == nil {
 		return func(*fairgate.Flow) {}

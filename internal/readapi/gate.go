@@ -37,8 +37,8 @@ func newGate(all, each int) *gate {
 	return &gate{all: all, each: each, users: map[string]int{}, namespaces: map[string]int{}}
 }
 
-// enter waits for a slot, at most for the given time; 0 means that it does not wait. If ok is true, the caller must call
-// leave.
+// enter waits for a slot, at most for the given time; 0 means that it does not wait. If ok is true, the caller must
+// call leave.
 func (g *gate) enter(ctx context.Context, namespace, user string, wait time.Duration) (leave func(), ok bool) {
 	v := &visitor{namespace: namespace, user: user, admitted: make(chan struct{})}
 	g.mu.Lock()

@@ -304,8 +304,8 @@ func (s *Server) granted(serve func(http.ResponseWriter, *http.Request, visit) *
 	}
 }
 
-// enter takes a slot for a request of a user for data of a namespace, which is empty for all namespaces. The caller must
-// call leave if refused is nil.
+// enter takes a slot for a request of a user for data of a namespace, which is empty for all namespaces. The caller
+// must call leave if refused is nil.
 func (s *Server) enter(r *http.Request, namespace, user string) (leave func(), refused *Error) {
 	leave, ok := s.streams.enter(r.Context(), namespace, user, 0)
 	if ok {

@@ -57,8 +57,8 @@ func New(secrets ...string) *Redactor {
 }
 
 const (
-	// memoryOfAny, memoryOfEach and memoryOfByte bound the memory for any secrets, for each secret, and for each byte of a
-	// secret, in bytes: of a redactor, and of the same secrets in a Set.
+	// memoryOfAny, memoryOfEach and memoryOfByte bound the memory for any secrets, for each secret, and for each byte
+	// of a secret, in bytes: of a redactor, and of the same secrets in a Set.
 	memoryOfAny  = 22 << 10
 	memoryOfEach = 4 << 10
 	memoryOfByte = 48

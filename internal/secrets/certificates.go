@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// maxAuthorities is the maximum length of the certificates of authorities, in bytes. All public authorities together
-	// have about 220 KiB.
+	// maxAuthorities is the maximum length of the certificates of authorities, in bytes. All public authorities
+	// together have about 220 KiB.
 	maxAuthorities = 256 << 10
-	// maxCertificate is the maximum length of a client certificate with those of its issuers, and of its private key, in
-	// bytes.
+	// maxCertificate is the maximum length of a client certificate with those of its issuers, and of its private key,
+	// in bytes.
 	maxCertificate = 64 << 10
 )
 
