@@ -29,6 +29,10 @@ const (
 	// capstan.dev/allowed-hosts of a Secret, or the operator's list for a workload token, does not allow the object's
 	// host. Nothing was sent.
 	ReasonHostNotAllowed = "HostNotAllowed"
+	// ReasonMemoryUsedUp is set on ModelProvider and ToolServer. It means that the manager has no memory for the
+	// credentials and certificates of the object or, on a ToolServer, for its list of tools, because the objects of the
+	// namespace use all memory that one namespace may use for them.
+	ReasonMemoryUsedUp = "MemoryUsedUp"
 	// ReasonHeaderRefused is set on ModelProvider and ToolServer. It means that the object sets a header that it must
 	// not set, and was stored before the schema rejected that header. Nothing was sent.
 	ReasonHeaderRefused = "HeaderRefused"
@@ -94,9 +98,6 @@ const (
 	ReasonInvalidCompensation = "InvalidCompensation"
 	// ReasonProtocolError means that the server answered, but not as an MCP server.
 	ReasonProtocolError = "ProtocolError"
-	// ReasonMemoryUsedUp means that the manager has no memory for the server's list of tools, because the
-	// ToolServers of the namespace use all memory that one namespace may use for such lists.
-	ReasonMemoryUsedUp = "MemoryUsedUp"
 )
 
 // Reasons of a PromptProfile's Ready condition.

@@ -74,6 +74,8 @@ func secretFinding(err *secrets.Error) finding {
 		f.reason = v1alpha1.ReasonHostNotAllowed
 	case secrets.ReservedHeader:
 		f.reason = v1alpha1.ReasonHeaderRefused
+	case secrets.NoMemory:
+		f.reason = v1alpha1.ReasonMemoryUsedUp
 	}
 	return f
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/secrets"
@@ -69,7 +68,7 @@ func (u unusable) Generate(context.Context, *model.Request) (*model.Reply, error
 // network error.
 func Unsent(name string, cause error) *model.Error {
 	kind := model.Network
-	if _, ok := errors.AsType[*SecretError](cause); ok && !errors.Is(cause, bytebudget.ErrShort) {
+	if refused, ok := errors.AsType[*SecretError](cause); ok && refused.Kind != secrets.NoMemory {
 		kind = model.Auth
 	}
 	return &model.Error{Kind: kind, Message: fmt.Sprintf("provider %q: %s", name, cause), Err: cause, Unsent: true}

@@ -28,6 +28,7 @@ func Reserve(account bytebudget.Account, credentials []string, c netpolicy.Certi
 	r, err := account.TryReserve(redact.Memory(credentials) + c.Memory())
 	if err != nil {
 		return nil, &Error{
+			Kind: NoMemory,
 			Reason: "the manager has no memory left for the credentials and certificates of this object: a namespace may use a " +
 				"share of it; use fewer ModelProviders and ToolServers or smaller certificate bundles, or raise the manager's memory limit",
 			Err: err,

@@ -45,9 +45,12 @@ const (
 	OtherHost
 	// ReservedHeader means that the object sets a header that it must not set.
 	ReservedHeader
+	// NoMemory means that the process has no memory for the credentials and certificates of the object.
+	NoMemory
 )
 
-// Error means that a Secret is missing, has no usable value or must not be sent, or that a header must not be set.
+// Error means that a Secret is missing, has no usable value or must not be sent, that a header must not be set, or that
+// there is no memory for the credentials.
 type Error struct {
 	// Kind is the class of the error.
 	Kind Kind
@@ -55,7 +58,7 @@ type Error struct {
 	Secret, Key string
 	// Reason names the cause and says how to correct it.
 	Reason string
-	// Err is the error of a reservation if the process has no memory for the credentials. Otherwise it is nil.
+	// Err is the error of the reservation if Kind is NoMemory. Otherwise it is nil.
 	Err error
 }
 

@@ -59,7 +59,7 @@ func preparationWork(in *prepare.Input) int {
 	if slices.ContainsFunc(in.Profile.OutputPolicies, func(p outputpolicy.Policy) bool { return p.Expression != "" }) {
 		return fairgate.Large
 	}
-	return in.Turn.Size()
+	return in.Size()
 }
 
 // dropCopies drops the run's own copies of data that it has read back from the journal. Otherwise both copies would
