@@ -3,6 +3,7 @@ package main
 
 import (
 	"fmt"
+	standard "log"
 	"os"
 	_ "time/tzdata" // the image has no time zone files
 
@@ -76,6 +77,8 @@ and the remaining Turns are handed back.`,
 			log := logger(o)
 			ctrl.SetLogger(logr.New(quiet{log.GetSink()}))
 			klog.SetLogger(log)
+			standard.SetFlags(0)
+			standard.SetOutput(manager.StandardLog(log))
 			cfg, err := o.RESTConfig()
 			if err != nil {
 				return fmt.Errorf("no cluster is configured: set --kubeconfig, or run in a Pod: %w", err)
