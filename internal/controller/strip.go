@@ -19,9 +19,9 @@ import (
 const strippedMark = "\x00"
 
 // Strip removes everything from a Turn that no decision about it needs: the texts and URLs of the request, the schema
-// of the answer, and other clients' labels, annotations, owners and finalizers. The trace of its caller and the references to ConfigMaps
-// stay. Strip may be called again on a stripped Turn. A stripped Turn can be patched, and its status can be written.
-// The API server rejects an update of the whole object, because of its message.
+// of the answer, and other clients' labels, annotations, owners and finalizers. The trace of its caller and the
+// references to ConfigMaps stay. Strip may be called again on a stripped Turn. A stripped Turn can be patched, and its
+// status can be written. The API server rejects an update of the whole object, because of its message.
 func Strip(t *v1alpha1.Turn) {
 	if isStripped(t) {
 		return
@@ -58,8 +58,8 @@ func OwnLabels(labels map[string]string) map[string]string {
 // maxOwnerName is the maximum length of the names of objects, in bytes. The API server does not check it for owners.
 const maxOwnerName = 253
 
-// OwnOwners returns the only owner of a Turn that Capstan reads: the Turn that calls it as a sub-agent's Turn. It returns
-// nil if there is none. A user may add thousands of others.
+// OwnOwners returns the only owner of a Turn that Capstan reads: the Turn that calls it as a sub-agent's Turn. It
+// returns nil if there is none. A user may add thousands of others.
 func OwnOwners(t *v1alpha1.Turn) []metav1.OwnerReference {
 	owner, ok := translate.Parent(t)
 	if !ok || max(len(owner.Name), len(owner.UID), len(owner.APIVersion)) > maxOwnerName {

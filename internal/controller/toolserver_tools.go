@@ -59,8 +59,8 @@ func writeListing(ctx context.Context, s *v1alpha1.ToolServer, listing toolserve
 
 // unusableReason returns why a tool cannot be offered to models, or an empty string if it can. If a schema has several
 // faults, the validator may report any of them. So the earlier message for the same schema is kept: each change would
-// be written to this object and to the Agents that use the tool. The schema is text of a foreign server, so only the log
-// has the details of the fault, and only once for each schema.
+// be written to this object and to the Agents that use the tool. The schema is text of a foreign server, so only the
+// log has the details of the fault, and only once for each schema.
 func unusableReason(ctx context.Context, t tool.Tool, hash string, before v1alpha1.DiscoveredTool) string {
 	err := tool.Unusable(ctx, t)
 	switch {

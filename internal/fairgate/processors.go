@@ -7,8 +7,8 @@ import (
 )
 
 // Large is the number of bytes from which a piece of work must wait for its turn. A processor decodes 16 KiB in about
-// 0.3 milliseconds, so thousands of Turns with 60 KiB each can keep all processors busy for seconds. For other work that
-// can take longer than that, a caller of AcquireProcessor also passes Large.
+// 0.3 milliseconds, so thousands of Turns with 60 KiB each can keep all processors busy for seconds. For other work
+// that can take longer than that, a caller of AcquireProcessor also passes Large.
 const Large = 16 << 10
 
 // Processors lets namespaces take turns at work that keeps a processor busy: see AcquireProcessor and Flow. It is safe

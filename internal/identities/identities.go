@@ -22,8 +22,8 @@ import (
 // accept requests only the metadata of objects. The API server has sent it as JSON since Kubernetes 1.15.
 const accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-// Reader reads from the API server. Its lists of metadata hold only the namespace, name and UID of each object, and need
-// the memory of one object at a time. All other reads are those of the embedded Reader.
+// Reader reads from the API server. Its lists of metadata hold only the namespace, name and UID of each object, and
+// need the memory of one object at a time. All other reads are those of the embedded Reader.
 type Reader struct {
 	client.Reader
 	// REST sends requests to the API server.

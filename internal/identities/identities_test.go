@@ -2,7 +2,6 @@ package identities_test
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -55,7 +54,8 @@ func TestList(t *testing.T) {
 			t.Errorf("the request accepts %q, want only metadata", got)
 		}
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprint(w, `{"kind":"PartialObjectMetadataList","extra":{"a":[1]},"metadata":{"continue":"more","resourceVersion":"7"},"items":[
+		_, _ = io.WriteString(w, `{"kind":"PartialObjectMetadataList","extra":{"a":[1]},
+			"metadata":{"continue":"more","resourceVersion":"7"},"items":[
 			{"kind":"PartialObjectMetadata","metadata":{"name":"a","namespace":"helpdesk","uid":"1","labels":{"many":"x"}}},
 			{"metadata":{"uid":"2","name":"b","namespace":"helpdesk","finalizers":["x/y"]}}]}`)
 	})
@@ -79,7 +79,9 @@ func TestListThatFails(t *testing.T) {
 		body   string
 		check  func(error) bool
 	}{
-		"expired": {410, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}`, apierrors.IsResourceExpired},
+		"expired": {
+			410, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}`, apierrors.IsResourceExpired,
+		},
 		"forbidden": {
 			403, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`, apierrors.IsForbidden,
 		},
@@ -90,7 +92,7 @@ func TestListThatFails(t *testing.T) {
 			r := reader(t, func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Content-Type", "application/json")
 				w.WriteHeader(tc.status)
-				fmt.Fprint(w, tc.body)
+				_, _ = io.WriteString(w, tc.body)
 			})
 			page, err := list(t.Context(), r)
 			if err == nil || tc.check != nil && !tc.check(err) {
@@ -98,7 +100,7 @@ func TestListThatFails(t *testing.T) {
 			}
 		})
 	}
-	r := reader(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"items":null}`) })
+	r := reader(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"items":null}`) })
 	if page, err := list(t.Context(), r); err != nil || len(page.Items) > 0 {
 		t.Errorf("got %v and %v, want an empty list", page, err)
 	}
@@ -109,10 +111,10 @@ func TestLargeMetadata(t *testing.T) {
 	const objects, size = 200, 1 << 20
 	text := strings.Repeat("x", size/2)
 	r := reader(t, func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprint(w, `{"items":[`)
+		_, _ = io.WriteString(w, `{"items":[`)
 		for i := range objects {
 			if i > 0 {
-				fmt.Fprint(w, ",")
+				_, _ = io.WriteString(w, ",")
 			}
 			for _, part := range []string{
 				`{"metadata":{"annotations":{"a":"`, text, `"},"uid":"`, strconv.Itoa(i), `","finalizers":["`, text, `"]}}`,
@@ -120,7 +122,7 @@ func TestLargeMetadata(t *testing.T) {
 				_, _ = io.WriteString(w, part) // this allocates nothing
 			}
 		}
-		fmt.Fprint(w, `]}`)
+		_, _ = io.WriteString(w, `]}`)
 	})
 	var before, after runtime.MemStats
 	runtime.GC()

@@ -50,7 +50,8 @@ func readerOf(
 ) func(namespace string) translate.ConfigMaps {
 	return func(namespace string) translate.ConfigMaps {
 		reader := &configMaps{
-			reader: r, gate: gate, most: most, data: data, namespace: namespace, versions: map[string]string{}, kept: map[string]map[string]string{},
+			reader: r, gate: gate, most: most, data: data, namespace: namespace,
+			versions: map[string]string{}, kept: map[string]map[string]string{},
 		}
 		return reader.value
 	}

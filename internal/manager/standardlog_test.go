@@ -11,7 +11,8 @@ import (
 func TestStandardLog(t *testing.T) {
 	for verbosity, want := range []int{0, 1} {
 		var lines []string
-		l := log.New(StandardLog(funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{Verbosity: verbosity})), "", 0)
+		to := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{Verbosity: verbosity})
+		l := log.New(StandardLog(to), "", 0)
 		l.Printf("Unsolicited response: %s\nERROR forged line", strings.Repeat("x", 10_000))
 		if len(lines) != want {
 			t.Errorf("at the verbosity %d there are %d lines, want %d", verbosity, len(lines), want)

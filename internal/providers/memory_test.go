@@ -48,7 +48,8 @@ func TestCredentialsAreCounted(t *testing.T) {
 		_, err = c.Get(t.Context(), named(made))
 	}
 	refused, ok := errors.AsType[*providers.SecretError](err)
-	if !ok || refused.Kind != secrets.NoMemory || !errors.Is(err, bytebudget.ErrShort) || !strings.Contains(refused.Reason, "no memory left for the credentials") {
+	if !ok || refused.Kind != secrets.NoMemory || !errors.Is(err, bytebudget.ErrShort) ||
+		!strings.Contains(refused.Reason, "no memory left for the credentials") {
 		t.Fatalf("after %d ModelProviders with a credential of %d bytes: %v, want the next one refused", made, secrets.MaxCredential, err)
 	}
 	if made < 5 {

@@ -67,9 +67,9 @@ var _ = Describe("A namespace whose journals are near their quota", func() {
 			"expected bytes must count")
 		s.create(ctx, newTurn("late"))
 		s.awaitState(ctx, "late", v1alpha1.TurnReasonWaitingForJournalSpace)
-		// How many Turns run when the message is written depends on how soon the executor measures: a run that begins
-		// later waits, too. But each running Turn writes from 44 to 62 KiB, as the first one did, and together with what
-		// is used this must reach 80 % of the quota.
+		// How many Turns run when the message is written depends on how soon the executor measures: a run that
+		// begins later waits, too. But each running Turn writes from 44 to 62 KiB, as the first one did, and together
+		// with what is used this must reach 80 % of the quota.
 		const least, most, nearlyFull = 44, 62, 1024 * 8 / 10
 		expected := regexp.MustCompile(`use (\d+) KiB of their quota of 1.0 MiB, and running Turns will write about (\d+) KiB more`)
 		Eventually(func(g Gomega) {

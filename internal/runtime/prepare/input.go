@@ -29,8 +29,9 @@ type Input struct {
 	Now time.Time
 }
 
-// Size returns about how many bytes the texts take in memory that belong to this Turn only: those of the Turn, and those
-// that the Agent and the profile have in ConfigMaps, because each Turn reads them again. The cache shares the others.
+// Size returns about how many bytes the texts take in memory that belong to this Turn only: those of the Turn, and
+// those that the Agent and the profile have in ConfigMaps, because each Turn reads them again. The cache shares the
+// others.
 func (in *Input) Size() int {
 	size := in.Turn.size() + sizeOfContributions(in.Agent.Contributions) + sizeOfContributions(in.Profile.Contributions)
 	if in.Agent.InstructionsFrom != "" {

@@ -16,10 +16,12 @@ const (
 	// quickSteps is the effort up to which the check of a short value does not wait for the turn of its namespace. It
 	// takes about as long as decoding fairgate.Large bytes, and the arguments of most calls need less than a tenth.
 	quickSteps = 300
-	// The following amounts of work cost as much as one step: namesPerStep names that the library looks at for each
-	// schema of an object, because the object has them or the schema requires them; bytesPerStep bytes of a text, which
-	// the library copies for each schema; and formatBytesPerStep bytes of a text whose format is checked.
-	namesPerStep, bytesPerStep, formatBytesPerStep = 8, 512, 128
+	// namesPerStep is the number of names that cost one step. The library looks at all names that an object has, and
+	// that its schema requires.
+	namesPerStep = 8
+	// bytesPerStep is the number of bytes of a text that cost one step, because the library copies the text for each
+	// schema. If the schema has a format, formatBytesPerStep bytes cost one step.
+	bytesPerStep, formatBytesPerStep = 512, 128
 	// regexPerStep is the number of characters of a pattern that a step compiles, for a value that must be a pattern.
 	regexPerStep = 8
 	// fewItems is the maximum length of a list whose items the library compares pair by pair to find equal ones.

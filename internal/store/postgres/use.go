@@ -8,8 +8,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// Use returns how much space is used. Bytes is the sum over all journals and memories. Free is negative, because the server does
-// not report its free space.
+// Use returns how much space is used. Bytes is the sum over all journals and memories. Free is negative, because the
+// server does not report its free space.
 func (s *Store) Use(ctx context.Context) (store.Use, error) {
 	type row struct {
 		namespace string

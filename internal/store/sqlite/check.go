@@ -74,7 +74,8 @@ func (s *Store) checkFile() error {
 
 // probe writes up to maxProbe bytes and deletes them.
 func (s *Store) probe(ctx context.Context, n int64) error {
-	if _, err := s.writes.ExecContext(ctx, `INSERT OR REPLACE INTO probe (id, data) VALUES (1, zeroblob(?))`, min(n, maxProbe)); err != nil {
+	_, err := s.writes.ExecContext(ctx, `INSERT OR REPLACE INTO probe (id, data) VALUES (1, zeroblob(?))`, min(n, maxProbe))
+	if err != nil {
 		return err
 	}
 	if _, err := s.writes.ExecContext(ctx, `DELETE FROM probe`); err != nil {

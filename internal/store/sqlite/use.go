@@ -7,6 +7,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
+// selectUse adds up the bytes of each namespace.
+const selectUse = `SELECT namespace, sum(bytes) FROM (
+		SELECT namespace, bytes FROM head WHERE namespace <> ''
+		UNION ALL SELECT namespace, ` + store.MemoryBytes + ` FROM memory
+	) GROUP BY namespace`
+
 // Use returns how much space is used. Bytes counts the file's pages in use. Free is the free space of the volume
 // plus the free pages of the file.
 func (s *Store) Use(ctx context.Context) (u store.Use, err error) {
@@ -21,10 +27,7 @@ func (s *Store) Use(ctx context.Context) (u store.Use, err error) {
 	} else {
 		u.Free += spare
 	}
-	rows, err := s.db.QueryContext(ctx, `SELECT namespace, sum(bytes) FROM (
-			SELECT namespace, bytes FROM head WHERE namespace <> ''
-			UNION ALL SELECT namespace, `+store.MemoryBytes+` FROM memory
-		) GROUP BY namespace`)
+	rows, err := s.db.QueryContext(ctx, selectUse)
 	if err != nil {
 		return store.Use{}, s.failed(err)
 	}
