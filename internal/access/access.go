@@ -17,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/capstan-dev/capstan/internal/fairgate"
 )
 
 const (
@@ -28,9 +30,10 @@ const (
 	mostAnswers, mostTokens = 1024, 1024
 	// keepKnown is how long a token counts as known after the API server has accepted it.
 	keepKnown = time.Hour
-	// mostReviews limits the concurrent reviews of known tokens. mostStrange limits those of all other tokens, so that
+	// mostReviews limits the concurrent reviews of known tokens. While others wait, one user, or the ServiceAccounts of
+	// one namespace, may have reviewsOfCaller of them. mostStrange limits the reviews of all other tokens, so that
 	// invented tokens do not block active users.
-	mostReviews, mostStrange = 16, 8
+	mostReviews, reviewsOfCaller, mostStrange = 16, 8, 8
 	// reviewWait is the maximum time that a request waits until its review may begin. reviewTimeout is the time limit
 	// of the review.
 	reviewWait, reviewTimeout = 2 * time.Second, 10 * time.Second
@@ -68,10 +71,12 @@ type Guard struct {
 	// answers has the answers by token and permission, for known tokens. Unknown tokens are stored in another cache, so
 	// that invented tokens cannot evict answers.
 	answers *cache.LRUExpireCache
-	// known are the tokens that the API server accepted at their last review, and unknown those that it rejected.
+	// known has the callers of the tokens that the API server accepted at their last review, and unknown the refusals
+	// of those that it rejected.
 	known, unknown *cache.LRUExpireCache
-	// knownSlots and strangeSlots bound the concurrent reviews.
-	knownSlots, strangeSlots chan struct{}
+	// knownSlots and strangeSlots bound the concurrent reviews. Callers take turns at knownSlots.
+	knownSlots   *fairgate.Gate
+	strangeSlots chan struct{}
 }
 
 // verdict is the answer of the API server: the user, and the refusal, which is nil if the user has the permission.
@@ -101,7 +106,7 @@ func New(reviews kubernetes.Interface, audiences []string, now func() time.Time)
 		answers:    cache.NewLRUExpireCacheWithClock(mostAnswers, clock(now)),
 		known:      cache.NewLRUExpireCacheWithClock(mostTokens, clock(now)),
 		unknown:    cache.NewLRUExpireCacheWithClock(mostTokens, clock(now)),
-		knownSlots: make(chan struct{}, mostReviews), strangeSlots: make(chan struct{}, mostStrange),
+		knownSlots: fairgate.New(mostReviews, reviewsOfCaller), strangeSlots: make(chan struct{}, mostStrange),
 	}
 }
 
@@ -121,37 +126,61 @@ func (g *Guard) Check(ctx context.Context, r *http.Request, right Right) (user s
 		v := answer.(verdict) //nolint:forcetypeassert // because the cache has only values of this type
 		return v.user, v.refused
 	}
-	_, known := g.known.Get(q.token)
-	v := g.review(ctx, token, right, known)
+	var caller string // of a known token
+	if of, ok := g.known.Get(q.token); ok {
+		caller = of.(string) //nolint:forcetypeassert // because the cache has only values of this type
+	}
+	v := g.review(ctx, token, right, caller)
 	switch {
 	case v.refused == nil:
-		g.known.Add(q.token, true, keepKnown)
+		g.known.Add(q.token, callerOf(v.user), keepKnown)
 		g.answers.Add(q, v, keepGranted)
 	case v.refused.Status == http.StatusUnauthorized:
 		g.known.Remove(q.token)
 		g.unknown.Add(q.token, v.refused, keepDenied)
 	case v.refused.Status == http.StatusForbidden:
-		g.known.Add(q.token, true, keepKnown)
+		g.known.Add(q.token, callerOf(v.user), keepKnown)
 		g.answers.Add(q, v, keepDenied)
 	}
 	return v.user, v.refused
 }
 
-// review asks the API server as soon as there is a slot. Known and unknown tokens have separate slots.
-func (g *Guard) review(ctx context.Context, token string, right Right, known bool) verdict {
-	slots := g.strangeSlots
-	if known {
-		slots = g.knownSlots
+// callerOf returns the name under which a user takes turns with others: ServiceAccounts of the same namespace count as
+// one caller, because whoever may create one may create many. It is not empty.
+func callerOf(user string) string {
+	const prefix = "system:serviceaccount:"
+	if account, ok := strings.CutPrefix(user, prefix); ok {
+		namespace, _, _ := strings.Cut(account, ":")
+		return prefix + namespace
 	}
-	bounded, cancel := context.WithTimeout(ctx, reviewWait)
-	defer cancel()
-	select {
-	case slots <- struct{}{}:
-	case <-bounded.Done():
+	return "user:" + user
+}
+
+// review asks the API server as soon as there is a slot. Known and unknown tokens have separate slots. caller is empty
+// for an unknown token.
+func (g *Guard) review(ctx context.Context, token string, right Right, caller string) verdict {
+	leave, ok := g.enter(ctx, caller)
+	if !ok {
 		return verdict{refused: refuse(http.StatusServiceUnavailable, "too many requests wait for the API server: try again in a moment")}
 	}
-	defer func() { <-slots }()
+	defer leave()
 	return g.ask(ctx, token, right)
+}
+
+// enter waits for a slot, at most reviewWait. The caller must call leave if ok is true.
+func (g *Guard) enter(ctx context.Context, caller string) (leave func(), ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, reviewWait)
+	defer cancel()
+	if caller != "" {
+		err := g.knownSlots.Enter(ctx, caller)
+		return func() { g.knownSlots.Leave(caller) }, err == nil
+	}
+	select {
+	case g.strangeSlots <- struct{}{}:
+		return func() { <-g.strangeSlots }, true
+	case <-ctx.Done():
+		return nil, false
+	}
 }
 
 // ask asks the API server for the user of a token, and whether that user has the permission.

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -117,6 +118,36 @@ func TestInventedTokensDoNotBlockActiveUsers(t *testing.T) {
 		synctest.Wait()
 		<-g.strangeSlots
 		served.Wait()
+	})
+}
+
+// TestManyTokensOfOneNamespaceLeaveReviewsToOthers checks that the ServiceAccounts of a namespace do not use all slots.
+func TestManyTokensOfOneNamespaceLeaveReviewsToOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := New(newReviewer(), nil, time.Now)
+		for _, turn := range []string{"first", "second"} { // the second review is that of a known token
+			if got := statusOf(t, g, "good", turn); got != http.StatusOK {
+				t.Fatalf("status = %d, want 200", got)
+			}
+		}
+		end := make(chan struct{})
+		var all sync.WaitGroup
+		for i := range 10 * mostReviews { // reviews that the API server does not answer
+			all.Go(func() {
+				if leave, ok := g.enter(t.Context(), callerOf("system:serviceaccount:greedy:"+strconv.Itoa(i))); ok {
+					defer leave()
+				}
+				<-end
+			})
+		}
+		synctest.Wait()
+		begin := time.Now()
+		if got := statusOf(t, g, "good", "third"); got != http.StatusOK || time.Since(begin) > 0 {
+			t.Errorf("status = %d after %s, want 200 at once", got, time.Since(begin))
+		}
+		close(end)
+		all.Wait()
 	})
 }
 
