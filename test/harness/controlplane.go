@@ -123,6 +123,8 @@ func (h *Harness) logControlPlane(env *envtest.Environment) (func(), error) {
 		return nil, errors.Join(err, etcd.Close())
 	}
 	env.ControlPlane.Etcd = &envtest.Etcd{Out: etcd, Err: etcd}
+	// The objects of all attacks of a benchmark, and their history, have more than the 2 GiB of the default.
+	env.ControlPlane.Etcd.Configure().Set("quota-backend-bytes", "8589934592")
 	apiServer := env.ControlPlane.GetAPIServer()
 	apiServer.Out, apiServer.Err = server, server
 	return func() {
