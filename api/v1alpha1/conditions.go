@@ -21,9 +21,9 @@ const (
 
 // Reasons of a ModelProvider's Ready condition.
 const (
-	// ReasonSecretNotFound means that a Secret that the object names does not exist, lacks the key, or holds a
-	// value that cannot be used. On a ModelProvider, it also means that its workload token is not offered to the
-	// namespace, or cannot be read.
+	// ReasonSecretNotFound means that a Secret that the object names does not exist, may not be read by the manager,
+	// lacks the key, or holds a value that cannot be used. On a ModelProvider, it also means that its workload token is
+	// not offered to the namespace, or cannot be read.
 	ReasonSecretNotFound = "SecretNotFound"
 	// ReasonHostNotAllowed is set on ModelProvider and ToolServer. It means that the annotation
 	// capstan.dev/allowed-hosts of a Secret, or the operator's list for a workload token, does not allow the object's
@@ -94,7 +94,8 @@ const (
 // asks the server itself, and calls that do not reach it fail as unavailable.
 const (
 	// ReasonInvalidCompensation means that an expression of spec.tools[].compensation cannot be used; the message names
-	// its line and column. Capstan does not connect to the server to check it. Turns use its tools as usual.
+	// its line and column. The server is not checked, so Capstan does not update its list of tools. Turns use its tools
+	// as usual.
 	ReasonInvalidCompensation = "InvalidCompensation"
 	// ReasonProtocolError means that the server answered, but not as an MCP server.
 	ReasonProtocolError = "ProtocolError"
@@ -125,8 +126,8 @@ const (
 	// Agent's instructions render with it, and the Agent's contributions can be read.
 	ConditionProfileResolved = "ProfileResolved"
 	// ConditionModelsResolved is True while at least one model of the Agent's chain can be used. The message names the
-	// ModelProviders that cannot be used, with the causes. It is also True if no endpoint answers and none is new,
-	// because each Turn tries the endpoints itself.
+	// ModelProviders that cannot be used, with the causes. It is also True if no endpoint answers, at least one
+	// ModelProvider cannot be reached, and none is new or unchecked, because each Turn then tries the endpoints itself.
 	ConditionModelsResolved = "ModelsResolved"
 
 	// ConditionToolsResolved is True when all ToolServers and sub-agents that the Agent names exist, and no ToolServer
@@ -135,8 +136,9 @@ const (
 	ConditionToolsResolved = "ToolsResolved"
 	// ReasonToolServerNotFound means that a ToolServer does not exist.
 	ReasonToolServerNotFound = "ToolServerNotFound"
-	// ReasonToolServerNotReady means that none of a ToolServer's tools are known, because it was not asked for its
-	// tools yet, is new and could not be reached, or does not fit into the manager's memory (TooManyObjects).
+	// ReasonToolServerNotReady means that none of a ToolServer's tools are known. The ToolServer was not asked for its
+	// tools yet, nothing can be sent to it (SecretNotFound, HostNotAllowed or HeaderRefused), it is new and could not
+	// be reached, or it does not fit into the manager's memory (TooManyObjects).
 	ReasonToolServerNotReady = "ToolServerNotReady"
 	// ReasonSubAgentNotFound means that a sub-agent does not exist.
 	ReasonSubAgentNotFound = "SubAgentNotFound"
@@ -152,14 +154,16 @@ const (
 	// ReasonNoEmbeddings is set on EmbeddingsResolved. It means that the protocol of the ModelProvider does not support
 	// embeddings.
 	ReasonNoEmbeddings = "NoEmbeddings"
-	// ReasonNoJudges is set on JudgesResolved. It means that the PromptProfile has no judges, so no answer is
-	// evaluated.
+	// ReasonNoJudges is set on JudgesResolved. It means that the PromptProfile has no judges or cannot be used, so no
+	// answer is evaluated.
 	ReasonNoJudges = "NoJudges"
 	// ReasonJudgeModelNotAllowed is set on JudgesResolved. It means that the modelRef of a judge is not one of
 	// spec.evaluation.models, so the judge asks these models instead. The message names the judge.
 	ReasonJudgeModelNotAllowed = "JudgeModelNotAllowed"
 	// ReasonResolved is set on ProfileResolved, ModelsResolved, ToolsResolved, JudgesResolved, LearningResolved and
-	// EmbeddingsResolved. It means that all referenced objects exist and can be used.
+	// EmbeddingsResolved. It means that all referenced objects exist and may be used. With conditions other than
+	// ProfileResolved and ModelsResolved, an endpoint may still fail. On ToolsResolved, the message names ToolServers
+	// that are not Ready.
 	ReasonResolved = "Resolved"
 	// ReasonPartiallyResolved is set on ModelsResolved=True. It means that Turns run, but not all models of the chain
 	// can be used now. The message names the ModelProviders that cannot be used, with the causes.
@@ -178,10 +182,13 @@ const (
 	ReasonInvalidRedaction = "InvalidRedaction"
 	// ReasonInvalidTimeZone means that the Agent's time zone is unknown.
 	ReasonInvalidTimeZone = "InvalidTimeZone"
-	// ReasonProviderNotFound means that no model of the chain can be used, and that a ModelProvider does not exist.
+	// ReasonProviderNotFound means on ModelsResolved that no model of the chain can be used, and that a ModelProvider
+	// does not exist. On JudgesResolved, LearningResolved and EmbeddingsResolved it means that a ModelProvider does not
+	// exist.
 	ReasonProviderNotFound = "ProviderNotFound"
 	// ReasonReferenceNotAllowed means that an object of another namespace does not exist or does not allow the Agent's
-	// namespace: the PromptProfile, a ToolServer, a sub-agent, or a ModelProvider if no model of the chain can be used.
+	// namespace: the PromptProfile, a ToolServer, a sub-agent, a ModelProvider of the chain if no model of the chain
+	// can be used, or a ModelProvider for judges, learning or embeddings.
 	ReasonReferenceNotAllowed = "ReferenceNotAllowed"
 	// ReasonProviderNotReady means that no model of the chain can be used: each ModelProvider lacks usable credentials,
 	// was not checked yet, is new and could not be reached, or does not fit into the manager's memory (TooManyObjects).
@@ -360,11 +367,12 @@ const (
 	// EventFallbackUsed is emitted at the end of a Turn if another model than the first of the chain answered. It names
 	// both models and the kind of the first one's failure.
 	EventFallbackUsed = "FallbackUsed"
-	// EventWaitingLong is emitted when a Turn has waited for its start for a minute, or for half of its starting
-	// deadline if that is less. It is also emitted when a bound Turn has waited for a ModelProvider or for memory for a
-	// minute, or for half of its time limit if that is less, and has made no step meanwhile. A Turn gets this Event
-	// once for each reason. In ten minutes, at most ten Turns of a namespace get it for the same reason. The tenth
-	// Event says that no more are emitted.
+	// EventWaitingLong is emitted when a Turn has waited to start or to continue, for one reason, for a minute, or for
+	// half of its starting deadline if that is less. Waits for approvals and sub-agents do not count. It is also
+	// emitted when a bound Turn has waited for a ModelProvider or for memory for a minute, or for half of its time
+	// limit if that is less, and has made no step meanwhile. A Turn gets this Event at most once for each wait. In ten
+	// minutes, at most ten Turns of a namespace get it for the same reason. The tenth Event says that no more are
+	// emitted.
 	EventWaitingLong = "WaitingLong"
 	// EventAwaitingApproval is emitted when a call requires approval.
 	EventAwaitingApproval = "AwaitingApproval"
@@ -383,6 +391,7 @@ const (
 	// have lost confirmed entries: an older copy of it was restored, or it failed over to a server that may lack
 	// them.
 	EventStoreLostEntries = "StoreLostEntries"
-	// EventResumed is emitted when a Turn that was interrupted or suspended continued from its journal.
+	// EventResumed is emitted at the end of a Turn that continued from its journal after it was interrupted or
+	// suspended, unless EventToolsMissing, EventFallbackUsed or EventContextWarning is emitted at the end.
 	EventResumed = "Resumed"
 )

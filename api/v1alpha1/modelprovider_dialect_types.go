@@ -92,8 +92,9 @@ type RequestOptions struct {
 
 	// apiVersion is the version of Azure's deployment-based API, such as 2024-10-21, for baseURLs like
 	// https://example.openai.azure.com/openai. With apiVersion, requests go to deployments/NAME, where NAME is the
-	// model of the Agent, and the key is sent in the header Api-Key. Without it, baseURL must end with /openai/v1, the
-	// API that has no versions. Only the dialect AzureOpenAI has an apiVersion.
+	// model of the Agent, and the key is sent in the header Api-Key. Without apiVersion, the dialect AzureOpenAI uses
+	// Azure's newer API, which needs none: baseURL must then end with /openai/v1. Other dialects must not set
+	// apiVersion.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(-[a-z0-9]+)?$")`,

@@ -230,7 +230,7 @@ type Judge struct {
 
 	// modelRef is the model to ask, of any ModelProvider in the namespace. In a cluster, it is ignored unless it is one
 	// of the models that spec.evaluation of the Agent allows. Default: the models of the Agent, in order, with their
-	// parameters.
+	// parameters; in a cluster spec.evaluation.models of the Agent, if they are set.
 	// +optional
 	ModelRef *JudgeModelReference `json:"modelRef,omitempty"`
 

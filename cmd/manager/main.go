@@ -110,7 +110,7 @@ func clientsOf(kubeconfig, command string) (kubernetes.Interface, error) {
 	return clients, nil
 }
 
-const kubeconfigUsage = "path of a kubeconfig file; default: the cluster this process runs in, else $KUBECONFIG or ~/.kube/config"
+const kubeconfigUsage = "path of a kubeconfig file; default: $KUBECONFIG, else the cluster this process runs in, else ~/.kube/config"
 
 func drainCommand() *cobra.Command {
 	var kubeconfig string

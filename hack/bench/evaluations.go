@@ -20,8 +20,8 @@ const (
 	// judges.
 	judgedName = "bench-judged"
 
-	// evaluatedTurns is the number of Turns of a burst.
-	evaluatedTurns = 200
+	// evaluationBurst is the number of Turns of each burst, with or without evaluations.
+	evaluationBurst = 200
 	// evaluationRounds is the number of rounds: see compareEvaluations.
 	evaluationRounds = 5
 	// maxSlowdown is the maximum factor by which evaluations may increase the time until an answer.
@@ -45,7 +45,7 @@ type EvaluationsReport struct {
 	SecondsUntilEvaluated float64 `json:"secondsUntilEvaluated"`
 	// EvaluatedTurns is the number of Turns of all rounds whose answers were evaluated. FailedEvaluations is the number
 	// of these Turns that a judge did not let pass, or whose judge failed.
-	EvaluatedTurns    int `json:"evaluatedTurns"`
+	EvaluatedTurns    int `json:"evaluationBurst"`
 	FailedEvaluations int `json:"failedEvaluations,omitempty"`
 	// FailedTurns are the numbers of Turns that did not succeed, by reason.
 	FailedTurns map[string]int `json:"failedTurns,omitempty"`
@@ -73,7 +73,7 @@ func (b *bench) compareEvaluations(ctx context.Context) (*EvaluationsReport, err
 	if err := b.warmUp(ctx, t, phaseEvaluations); err != nil {
 		return nil, err
 	}
-	r := &EvaluationsReport{TurnsPerBurst: evaluatedTurns, Rounds: evaluationRounds, FailedTurns: map[string]int{}}
+	r := &EvaluationsReport{TurnsPerBurst: evaluationBurst, Rounds: evaluationRounds, FailedTurns: map[string]int{}}
 	var without, with []Percentiles
 	var evaluated []float64
 	for round := range evaluationRounds {
@@ -110,7 +110,7 @@ func (b *bench) compareEvaluations(ctx context.Context) (*EvaluationsReport, err
 func (b *bench) twoBursts(ctx context.Context, name, agent string, r *EvaluationsReport) (Percentiles, error) {
 	var second *burstResult
 	for i := range 2 {
-		result, err := b.burstOf(ctx, evaluatedTurns, func(n int) *v1alpha1.Turn {
+		result, err := b.burstOf(ctx, evaluationBurst, func(n int) *v1alpha1.Turn {
 			turn := newTurn(fmt.Sprintf("%s-%d-%d", name, i, n), b.payload)
 			turn.Spec.AgentRef.Name = agent
 			return turn
@@ -147,11 +147,11 @@ func (b *bench) awaitEvaluations(ctx context.Context, r *EvaluationsReport) erro
 				}
 			}
 		}
-		return done == 2*evaluatedTurns, nil
+		return done == 2*evaluationBurst, nil
 	})
 	r.EvaluatedTurns, r.FailedEvaluations = r.EvaluatedTurns+done, r.FailedEvaluations+failed
 	if err != nil {
-		return fmt.Errorf("gave up waiting for the evaluations of %d Turns, %d are done: %w", 2*evaluatedTurns, done, err)
+		return fmt.Errorf("gave up waiting for the evaluations of %d Turns, %d are done: %w", 2*evaluationBurst, done, err)
 	}
 	return nil
 }

@@ -114,7 +114,7 @@ func (r *ToolServerReconciler) settleDelay(s *v1alpha1.ToolServer) time.Duration
 }
 
 // listTools asks a server for its tools, with its Secrets as they are now, and writes them to the status. It returns an
-// error only if no request was sent: the Secrets could not be read, or the process stops.
+// error only if the Secrets could not be read, or if the process stops.
 func (r *ToolServerReconciler) listTools(ctx context.Context, s *v1alpha1.ToolServer) (finding, error) {
 	ctx = r.Processors.With(ctx, s.Namespace)
 	if err := toolservers.CheckCompensations(ctx, s); err != nil {

@@ -18,7 +18,7 @@ const (
 )
 
 // Flow paces data that arrives in many small pieces, such as the events of a streamed answer. Each piece needs a
-// processor for a few microseconds, so a namespace with hundreds of fast streams could keep all processors busy. The
+// processor for about 15 microseconds, so a namespace with hundreds of fast streams could keep all processors busy. The
 // zero value is ready to use, for one stream and one goroutine.
 type Flow struct{ pieces int }
 

@@ -42,12 +42,12 @@ const (
 )
 
 // Options are the options of the manager. Each option has a flag and an environment variable; the flag takes
-// precedence. Only Hooks has neither.
+// precedence. Only NameGiven, which SetDefaultName sets, and Hooks have neither.
 type Options struct {
 	// Roles are the roles of this process, RoleController and RoleExecutor. If Roles is empty, the process has both.
 	Roles []string
-	// Kubeconfig is the path of a kubeconfig file. If it is empty, the process uses the cluster that it runs in, or
-	// else $KUBECONFIG or ~/.kube/config.
+	// Kubeconfig is the path of a kubeconfig file. If it is empty, the process uses $KUBECONFIG if that is set, or else
+	// the cluster that it runs in, or else ~/.kube/config.
 	Kubeconfig string
 	// DataDir is the directory of the journal. It is not used if Store is set.
 	DataDir string
@@ -67,14 +67,14 @@ type Options struct {
 	// LeaderElect makes the controller wait until no other manager is the leader. The executor waits, too, if only one
 	// process at a time may use the store.
 	LeaderElect bool
-	// MaxConcurrentTurns is the number of Turns that this process runs at the same time, at least 1. 0 means as many as
-	// fit into its memory.
+	// MaxConcurrentTurns is the number of Turns that this process runs at the same time, from 1 to 100000, or 0 for as
+	// many as fit into its memory.
 	MaxConcurrentTurns int
 	// MaxConcurrentEvaluations is the number of Turns that this process evaluates or learns from at the same time, from
 	// 0 to 100. If it is 0, no process evaluates the Turns that this process ends, or learns from them.
 	MaxConcurrentEvaluations int
-	// MemoryLimit is how much memory the process may use, as a quantity such as 512Mi. If it is empty, the limit of
-	// the process's cgroup or machine applies.
+	// MemoryLimit is how much memory the process may use, as a quantity such as 512Mi. If it is empty, the limit of the
+	// process's cgroup applies, or else a quarter of the machine's memory.
 	MemoryLimit string
 	// MaxRunningTurnsPerNamespace is the number of Turns of one namespace that may run at the same time, in the form of
 	// scheduler.ParseShare; empty means any number. MaxQueuedTurnsPerNamespace is the number of Turns of one namespace
@@ -150,14 +150,14 @@ type Options struct {
 	Hooks Hooks
 }
 
-// AddFlags adds a flag for each option, with its default and its description.
+// AddFlags adds a flag for each option except NameGiven and Hooks, with its default and its description.
 func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.Roles, "roles", []string{RoleController, RoleExecutor},
 		"roles of this process, separated by commas: controller binds Turns to executors, executor runs the "+
 			"Turns that are bound to it. With PostgreSQL, each role can have its own processes, "+
 			"and any number of executors can run at the same time")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "",
-		"path of a kubeconfig file; default: the cluster this process runs in, else $KUBECONFIG or ~/.kube/config")
+		"path of a kubeconfig file; default: $KUBECONFIG, else the cluster this process runs in, else ~/.kube/config")
 	f.StringVar(&o.DataDir, "data-dir", "data", "directory of the journal, created if it does not exist")
 	f.StringVar(&o.Store, "store", "", "URL of the store of the journal: sqlite:///PATH, or "+
 		"postgres://USER@HOST:PORT/DATABASE with the password in $PGPASSWORD; default: journal.db in --data-dir")

@@ -8,37 +8,38 @@ import (
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 )
 
-// SetMemoryBudget sets the budget whose use the gauges show. The only label of the gauges is the kind: namespaces would
-// make too many series.
+// SetMemoryBudget sets the budget whose use the metrics show. The only label of the metrics is the kind: namespaces
+// would make too many series.
 func SetMemoryBudget(b *bytebudget.Budget) { memory.budget.Store(b) }
 
-// memoryUse collects the gauges of the memory budget. They are exported once a budget is set.
+// memoryUse collects the metrics of the memory budget. They are exported once a budget is set.
 type memoryUse struct {
 	budget atomic.Pointer[bytebudget.Budget]
 }
 
 var memory = &memoryUse{}
 
-// memoryGauges are the gauges of each kind.
-var memoryGauges = []struct {
-	desc  *prometheus.Desc
-	kind  prometheus.ValueType
-	value func(bytebudget.Use) int64
+// memoryMetrics are the metrics of each kind of memory.
+var memoryMetrics = []struct {
+	desc      *prometheus.Desc
+	valueType prometheus.ValueType
+	value     func(bytebudget.Use) int64
 }{
 	{
-		byKind("capstan_memory_bytes", "Bytes of the memory budget that namespaces hold."), prometheus.GaugeValue,
+		byKind("capstan_memory_bytes", "Bytes of RAM that namespaces have reserved."), prometheus.GaugeValue,
 		func(u bytebudget.Use) int64 { return u.Bytes },
 	},
 	{
-		byKind("capstan_memory_budget_bytes", "Bytes of the memory budget."), prometheus.GaugeValue,
+		byKind("capstan_memory_budget_bytes", "Bytes of RAM in the pool that this kind shares with other kinds: do not add the kinds up."),
+		prometheus.GaugeValue,
 		func(u bytebudget.Use) int64 { return u.Size },
 	},
 	{
-		byKind("capstan_memory_waiting", "Reservations of memory that wait."), prometheus.GaugeValue,
+		byKind("capstan_memory_waiting", "Reservations of RAM that wait."), prometheus.GaugeValue,
 		func(u bytebudget.Use) int64 { return int64(u.Waiting) },
 	},
 	{
-		byKind("capstan_memory_refused_total", "Reservations of memory that were refused."), prometheus.CounterValue,
+		byKind("capstan_memory_refused_total", "Reservations of RAM that were refused."), prometheus.CounterValue,
 		func(u bytebudget.Use) int64 { return u.Refused },
 	},
 }
@@ -47,9 +48,9 @@ func byKind(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, []string{"kind"}, nil)
 }
 
-// Describe sends the descriptions of all gauges.
+// Describe sends the descriptions of all metrics.
 func (m *memoryUse) Describe(out chan<- *prometheus.Desc) {
-	for _, g := range memoryGauges {
+	for _, g := range memoryMetrics {
 		out <- g.desc
 	}
 }
@@ -62,8 +63,8 @@ func (m *memoryUse) Collect(out chan<- prometheus.Metric) {
 	}
 	for _, kind := range bytebudget.Kinds() {
 		u := b.Use(kind)
-		for _, g := range memoryGauges {
-			out <- prometheus.MustNewConstMetric(g.desc, g.kind, float64(g.value(u)), string(kind))
+		for _, g := range memoryMetrics {
+			out <- prometheus.MustNewConstMetric(g.desc, g.valueType, float64(g.value(u)), string(kind))
 		}
 	}
 }

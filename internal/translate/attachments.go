@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/providers"
@@ -200,8 +201,8 @@ func refusedAttachment(t *v1alpha1.Turn, p *v1alpha1.ModelProvider, name string)
 		capability, option = v1alpha1.CapabilityFiles, "files"
 	}
 	if accepts.Images != nil && model.KindOf(refused) == model.AttachedImage {
-		return fmt.Sprintf("model %q does not accept attachments of type %s, but %v: use another type or model",
-			name, refused, accepts.Images)
+		return fmt.Sprintf("model %q does not accept attachments of type %s; it accepts the image types %s: use another type or model",
+			name, refused, strings.Join(accepts.Images, ", "))
 	}
 	return fmt.Sprintf("model %q does not accept attachments of type %s: add the capability %s to the model, and set requests.%s to On if "+
 		"the dialect does not accept them, or use another model", name, refused, capability, option)

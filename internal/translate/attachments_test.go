@@ -119,7 +119,7 @@ func TestCheckAttachments(t *testing.T) {
 			`image/png: add the capability Images to the model, and set requests.images to On if the dialect does not accept them, ` +
 			`or use another model`},
 		"another type of image": {"image/gif", []string{"some"}, begin + `"some": model "m" does not accept attachments of type ` +
-			`image/gif, but [image/png image/jpeg]: use another type or model`},
+			`image/gif; it accepts the image types image/png, image/jpeg: use another type or model`},
 		"a PDF": {"application/pdf", []string{"seeing"}, begin + `"seeing": model "m" does not accept attachments of type ` +
 			`application/pdf: add the capability Files to the model, and set requests.files to On if the dialect does not accept them, ` +
 			`or use another model`},

@@ -35,8 +35,8 @@ func (e Endpoints) Bombing() string { return e.URL + "/bombing/v1" }
 // Flooding returns the URL of a model that sends 256 MiB of tiny events without compression.
 func (e Endpoints) Flooding() string { return e.URL + "/flooding/v1" }
 
-// Breaking returns the URL of a model that aborts each reply after some tokens, except for models whose names begin
-// with WholeReplyPrefix.
+// Breaking returns the URL of an endpoint that aborts each reply after its first event. Models whose names begin with
+// WholeReplyPrefix send whole replies.
 func (e Endpoints) Breaking() string { return e.URL + "/breaking/v1" }
 
 // Calling returns the URL of a model whose replies contain eight calls of the tool "note".
@@ -60,6 +60,8 @@ func (e Endpoints) Stalling() string { return e.URL + "/stalling" }
 // Notifying returns the URL of an MCP server with one tool, "note". Instead of results, the server sends notifications
 // of 1 MiB without end.
 func (e Endpoints) Notifying() string { return e.URL + "/notifying" }
+
+// The endpoint for both.
 
 // Tarpit returns the URL of the endpoint with this number, which accepts connections and never sends a byte.
 func (e Endpoints) Tarpit(number int) string {

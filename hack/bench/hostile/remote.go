@@ -25,7 +25,7 @@ type Remote struct {
 
 const (
 	statsPath = "/stats"
-	// lowestPriority is the niceness of a process that gets only the CPU time that no other process needs.
+	// lowestPriority is the highest niceness: the process gets little CPU time while other processes need it.
 	lowestPriority = 19
 )
 
@@ -53,14 +53,15 @@ func Start(ctx context.Context, program string, args ...string) (r *Remote, err 
 	if err := json.NewDecoder(out).Decode(&r.Endpoints); err != nil {
 		return nil, errors.Join(fmt.Errorf("failed to start the hostile server: %w", err), r.Close())
 	}
+	// The process has its own group, and so all its threads change, and the threads that these start.
+	if err := syscall.Setpriority(syscall.PRIO_PGRP, r.cmd.Process.Pid, lowestPriority); err != nil {
+		return nil, errors.Join(fmt.Errorf("failed to lower the priority of the hostile server: %w", err), r.Close())
+	}
 	return r, nil
 }
 
 // Serve serves the endpoints of a new Server until stdin ends. It writes their addresses to stdout.
 func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
-	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, lowestPriority); err != nil {
-		return fmt.Errorf("failed to lower the priority of the hostile server: %w", err)
-	}
 	s, err := New(ctx)
 	if err != nil {
 		return err

@@ -269,7 +269,7 @@ const (
 	BudgetExceeded Skip = "BudgetExceeded"
 	// QueueFull means that too many tasks of the namespace wait.
 	QueueFull Skip = "QueueFull"
-	// Expired means that the task has waited too long, or was cut off too often.
+	// Expired means that the task has waited too long. A task that was cut off too often fails instead.
 	Expired Skip = "Expired"
 	// Unreadable means that the journal of the Turn cannot be read.
 	Unreadable Skip = "Unreadable"
