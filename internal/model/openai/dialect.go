@@ -52,8 +52,8 @@ type Dialect struct {
 	Accepts model.Accepts
 	// Stop says which models accept stop sequences.
 	Stop StopSupport
-	// OpenEnd is true if an answer may end without a finish reason and without [DONE]. All servers with a preset send
-	// one of them; LiteLLM adds one if the service behind it sends neither: github.com/BerriAI/litellm/issues/40260. If
+	// OpenEnd is true if an answer may end without a finish reason and without [DONE]. All servers with a preset other
+	// than Generic send one of them; LiteLLM adds one if the service behind it sends neither: github.com/BerriAI/litellm/issues/40260. If
 	// OpenEnd is false, an answer without either counts as cut off, even if the HTTP response ends properly:
 	// github.com/ollama/ollama/issues/17118.
 	OpenEnd bool
@@ -187,7 +187,7 @@ var dialects = map[string]Dialect{
 	// LiteLLM translates PDFs for the services behind it: docs.litellm.ai, document understanding.
 	"LiteLLM": withAccepts(generic, anyImagesAndPDFs),
 
-	// No tiers, and no effort but high: docs.cohere.com, compatibility API. Error for stream_options:
+	// No tiers, and no reasoning efforts but high and none: docs.cohere.com, compatibility API. Error for stream_options:
 	// strandsagents.com/docs, model provider Cohere. A schema excludes tools:
 	// github.com/cohere-ai/cohere-developer-experience/pull/100. Error 400 for a schema within json_schema:
 	// github.com/koharu-rs/koharu/issues/1128.
