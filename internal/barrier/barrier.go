@@ -66,6 +66,12 @@ func texts(o client.Object) []*string {
 	switch o := o.(type) {
 	case *v1alpha1.Turn:
 		all := messages(o.Status.Conditions)
+		if o.Status.AwaitedBudget != nil {
+			all = append(all, &o.Status.AwaitedBudget.Message)
+		}
+		for i := range o.Status.Evaluations {
+			all = append(all, &o.Status.Evaluations[i].Reason)
+		}
 		if r := o.Status.Result; r != nil {
 			all = append(all, &r.Text, &r.Preview)
 			if r.Citations != nil {

@@ -39,7 +39,10 @@ func objectsWithKey(namespace string) []client.Object {
 		&v1alpha1.Turn{ObjectMeta: meta, Status: v1alpha1.TurnStatus{Conditions: conditions, Result: &v1alpha1.TurnResult{
 			Text: key, Preview: key, Data: &apiextensionsv1.JSON{Raw: []byte(`{"a":"` + key + `"}`)},
 			Citations: &v1alpha1.Citations{Local: []string{key}},
-		}, Executor: &v1alpha1.ExecutorBinding{Name: "support", Epoch: 1}}},
+		}, Executor: &v1alpha1.ExecutorBinding{Name: "support", Epoch: 1},
+			Evaluations:   []v1alpha1.Evaluation{{Reason: key}},
+			AwaitedBudget: &v1alpha1.AwaitedBudget{Name: "support", Message: key},
+		}},
 		&v1alpha1.ToolServer{ObjectMeta: meta, Status: v1alpha1.ToolServerStatus{
 			Conditions: conditions, ServerName: key, ServerVersion: key, ProtocolVersion: key,
 			Tools: []v1alpha1.DiscoveredTool{{Name: "support", Description: key, Unusable: key}},

@@ -49,10 +49,11 @@ func agentConfigMaps(o client.Object) []string {
 }
 
 // awaitedConfigMaps returns the names of the ConfigMaps that must exist before a Turn is bound. The journal of a
-// Turn that was bound before may hold the texts already, unless the Turn was handed back without a prompt.
+// Turn that was bound before may hold the texts already, unless the Turn was handed back without a prompt. A suspended
+// Turn awaits none until it is to continue.
 func awaitedConfigMaps(o client.Object) []string {
 	t, ok := o.(*v1alpha1.Turn)
-	if !ok || t.IsFinished() || t.Epoch() > 0 && !lacksPrompt(t) {
+	if !ok || t.IsFinished() || t.Spec.DesiredState == v1alpha1.DesiredStateSuspended || t.Epoch() > 0 && !lacksPrompt(t) {
 		return nil
 	}
 	var names []string
@@ -112,7 +113,9 @@ func contributionConfigMaps(list []v1alpha1.Contribution) []string {
 // requestsFor returns a request for each object of a namespace whose indexed field has this value. The type of list is
 // the kind of the objects.
 func requestsFor(ctx context.Context, c client.Client, list client.ObjectList, namespace, field, value string) []reconcile.Request {
-	if err := c.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{field: value}); err != nil {
+	// Only the keys of the objects are read, so no copies are necessary. An event may concern thousands of large objects.
+	err := c.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{field: value}, client.UnsafeDisableDeepCopy)
+	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list the objects that refer to another", "field", field, "name", value)
 		return nil
 	}

@@ -19,8 +19,8 @@ import (
 const strippedMark = "\x00"
 
 // Strip removes everything from a Turn that no decision about it needs: the texts and URLs of the request, the schema
-// of the answer, and other clients' labels, annotations, owners and finalizers. The trace of its caller and the
-// references to ConfigMaps stay. Strip may be called again on a stripped Turn. A stripped Turn can be patched, and its
+// of the answer, and other clients' labels, annotations, owners and finalizers. The trace of its caller, and
+// the names of the ConfigMaps that the Turn awaits, stay. Strip may be called again on a stripped Turn. A stripped Turn can be patched, and its
 // status can be written. The API server rejects an update of the whole object, because of its message.
 func Strip(t *v1alpha1.Turn) {
 	if isStripped(t) {
@@ -33,6 +33,16 @@ func Strip(t *v1alpha1.Turn) {
 	s := &t.Spec
 	s.Message = strippedMark + strconv.Itoa(len(size))
 	s.History, s.Shaping, s.Guardrails, s.Output = nil, nil, nil, nil
+	if s.Undo != nil {
+		s.Undo = &v1alpha1.TurnUndo{TurnUID: s.Undo.TurnUID}
+	}
+	awaits := len(awaitedConfigMaps(t)) > 0
+	if !awaits {
+		s.MessageFrom, s.Parameters, s.Context = nil, nil, nil
+	}
+	if s.MessageFrom != nil {
+		s.MessageFrom = &v1alpha1.ContentSource{ConfigMapKeyRef: *nameOnly(&s.MessageFrom.ConfigMapKeyRef)}
+	}
 	s.Parameters = strippedParameters(s.Parameters)
 	s.Context = strippedContext(s.Context)
 	for i := range s.Attachments {
@@ -40,7 +50,18 @@ func Strip(t *v1alpha1.Turn) {
 		if a.ArtifactRef = nil; a.URL != "" {
 			a.URL = placeholderURL
 		}
+		if a.ConfigMapKeyRef = nameOnly(a.ConfigMapKeyRef); !awaits {
+			a.ConfigMapKeyRef = nil
+		}
 	}
+}
+
+// nameOnly returns a reference without its key, or nil for nil.
+func nameOnly(ref *v1alpha1.ConfigMapKeyReference) *v1alpha1.ConfigMapKeyReference {
+	if ref == nil {
+		return nil
+	}
+	return &v1alpha1.ConfigMapKeyReference{Name: ref.Name}
 }
 
 // placeholderURL stands for the URL of an attachment in the cache.
@@ -74,26 +95,28 @@ func OwnOwners(t *v1alpha1.Turn) []metav1.OwnerReference {
 // isStripped reports whether a Turn was stripped.
 func isStripped(t *v1alpha1.Turn) bool { return strings.HasPrefix(t.Spec.Message, strippedMark) }
 
-// strippedParameters keeps only the references to ConfigMaps, each at its index. It returns nil if there are none.
+// strippedParameters keeps only the names of ConfigMaps, each at its index. It returns nil if there are none.
 func strippedParameters(all []v1alpha1.Parameter) []v1alpha1.Parameter {
 	if !slices.ContainsFunc(all, func(p v1alpha1.Parameter) bool { return p.ValueFrom != nil }) {
 		return nil
 	}
 	kept := make([]v1alpha1.Parameter, len(all))
 	for i, p := range all {
-		kept[i].ValueFrom = p.ValueFrom
+		if p.ValueFrom != nil {
+			kept[i].ValueFrom = &v1alpha1.ContentSource{ConfigMapKeyRef: *nameOnly(&p.ValueFrom.ConfigMapKeyRef)}
+		}
 	}
 	return kept
 }
 
-// strippedContext keeps only the references to ConfigMaps, each at its index. It returns nil if there are none.
+// strippedContext keeps only the names of ConfigMaps, each at its index. It returns nil if there are none.
 func strippedContext(c *v1alpha1.TurnContext) *v1alpha1.TurnContext {
 	if c == nil || len(contributionConfigMaps(c.Contributions)) == 0 {
 		return nil
 	}
 	kept := &v1alpha1.TurnContext{Contributions: make([]v1alpha1.Contribution, len(c.Contributions))}
 	for i, contribution := range c.Contributions {
-		kept.Contributions[i].ConfigMapKeyRef = contribution.ConfigMapKeyRef
+		kept.Contributions[i].ConfigMapKeyRef = nameOnly(contribution.ConfigMapKeyRef)
 	}
 	return kept
 }

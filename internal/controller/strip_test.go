@@ -3,6 +3,7 @@ package controller
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,7 +21,7 @@ func wholeAndStripped(turn *v1alpha1.Turn) []*v1alpha1.Turn {
 	return []*v1alpha1.Turn{turn, stripped}
 }
 
-// large returns a Turn with as much data as a tenant may store in it.
+// large returns a Turn with much data, and with a few references to ConfigMaps.
 func large() *v1alpha1.Turn {
 	text := strings.Repeat("x", 1000)
 	t := turnWith(func(t *v1alpha1.Turn) {
@@ -61,14 +62,17 @@ func TestStripKeepsTheFieldsThatDecisionsNeed(t *testing.T) {
 	want := whole.DeepCopy()
 	want.Labels = map[string]string{translate.ParentLabel: "p"}
 	want.Annotations = nil
+	named := func(name string) *v1alpha1.ConfigMapKeyReference { return &v1alpha1.ConfigMapKeyReference{Name: name} }
 	want.Spec = v1alpha1.TurnSpec{
-		Message: fmt.Sprint(strippedMark, len(size)), Parameters: []v1alpha1.Parameter{{}, {ValueFrom: textIn("values")}},
-		AgentRef: whole.Spec.AgentRef, DesiredState: whole.Spec.DesiredState, Model: "m", Limits: whole.Spec.Limits,
+		Message:    fmt.Sprint(strippedMark, len(size)),
+		Parameters: []v1alpha1.Parameter{{}, {ValueFrom: &v1alpha1.ContentSource{ConfigMapKeyRef: *named("values")}}},
+		AgentRef:   whole.Spec.AgentRef, DesiredState: whole.Spec.DesiredState, Model: "m", Limits: whole.Spec.Limits,
 		Attachments: []v1alpha1.Attachment{
-			{Name: "a", MediaType: "image/png", URL: placeholderURL}, whole.Spec.Attachments[1], {Name: "c", MediaType: "text/csv"},
+			{Name: "a", MediaType: "image/png", URL: placeholderURL},
+			{Name: "b", MediaType: "text/csv", ConfigMapKeyRef: named("files")}, {Name: "c", MediaType: "text/csv"},
 		},
 		Context: &v1alpha1.TurnContext{Contributions: []v1alpha1.Contribution{
-			{}, {ConfigMapKeyRef: &v1alpha1.ConfigMapKeyReference{Name: "terms", Key: "k"}},
+			{}, {ConfigMapKeyRef: named("terms")},
 		}},
 	}
 	got := whole.DeepCopy()
@@ -83,6 +87,50 @@ func TestStripKeepsTheFieldsThatDecisionsNeed(t *testing.T) {
 	}
 	if diff := cmp.Diff(awaitedConfigMaps(whole), awaitedConfigMaps(got)); diff != "" {
 		t.Errorf("a stripped Turn awaits other ConfigMaps (-want +got):\n%s", diff)
+	}
+}
+
+// TestStripOfManyReferences checks how much the cache holds of Turns with as many references as the schema allows, each
+// to another ConfigMap.
+func TestStripOfManyReferences(t *testing.T) {
+	ref := func(i int) *v1alpha1.ConfigMapKeyReference {
+		return &v1alpha1.ConfigMapKeyReference{Name: fmt.Sprintf("%0253d", i), Key: strings.Repeat("k", 253)}
+	}
+	many := func(t *v1alpha1.Turn) {
+		s := &t.Spec
+		s.Message, s.MessageFrom = "", &v1alpha1.ContentSource{ConfigMapKeyRef: *ref(0)}
+		s.Context = &v1alpha1.TurnContext{}
+		for i := range 32 {
+			s.Parameters = append(s.Parameters, v1alpha1.Parameter{ValueFrom: &v1alpha1.ContentSource{ConfigMapKeyRef: *ref(100 + i)}})
+		}
+		for i := range 16 {
+			s.Context.Contributions = append(s.Context.Contributions, v1alpha1.Contribution{ConfigMapKeyRef: ref(200 + i)})
+		}
+		for i := range 8 {
+			s.Attachments = append(s.Attachments, v1alpha1.Attachment{Name: "a", MediaType: "text/csv", ConfigMapKeyRef: ref(300 + i)})
+		}
+	}
+	undo := func(t *v1alpha1.Turn) {
+		t.Spec.Message, t.Spec.Undo = "", &v1alpha1.TurnUndo{TurnUID: "a", Calls: slices.Repeat([]string{strings.Repeat("c", 128)}, 100)}
+	}
+	for name, tc := range map[string]struct {
+		turn        *v1alpha1.Turn
+		awaits, max int
+	}{
+		"waiting":   {turnWith(many), 57, 20_000},
+		"suspended": {turnWith(many, desired(v1alpha1.DesiredStateSuspended)), 0, 2000},
+		"undo":      {turnWith(undo), 0, 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, turn := range wholeAndStripped(tc.turn) {
+				if got := len(awaitedConfigMaps(turn)); got != tc.awaits {
+					t.Errorf("the Turn awaits %d ConfigMaps, want %d", got, tc.awaits)
+				}
+				if kept, err := json.Marshal(turn); isStripped(turn) && (err != nil || len(kept) > tc.max) {
+					t.Errorf("the stripped Turn has %d bytes (error %v), want at most %d", len(kept), err, tc.max)
+				}
+			}
+		})
 	}
 }
 

@@ -21,8 +21,8 @@ func (r *TurnReconciler) budgetVerdict(v snapshot) budgets.Verdict {
 }
 
 // whenBudgetExceeded makes a Turn wait for the reset of a Budget. The ledger decides about each request; this policy
-// only avoids binding a Turn whose next request would be refused. A Turn that has run stays parked, so its time limit
-// stays paused.
+// only avoids binding a Turn whose next request would be refused. A Turn that a run has parked for a Budget
+// (status.awaitedBudget) stays parked, so a time limit that is paused for the reset stays paused.
 func whenBudgetExceeded(v snapshot) (decision, bool) {
 	if v.budgets.Message == "" {
 		return decision{}, false
