@@ -42,7 +42,8 @@ func (e *Executor) adopt(ctx context.Context, t *v1alpha1.Turn, adoptions *sync.
 			claimed, _ = e.persist(ctx, t, t.Epoch(), claim)
 		}
 		if claimed != nil {
-			e.logOf(t).Info("Taking over a turn of an earlier process", "epoch", claimed.Epoch())
+			e.adopted.Add(1)
+			e.logOf(t).V(1).Info("Taking over a turn of an earlier process", "epoch", claimed.Epoch())
 		}
 	})
 }

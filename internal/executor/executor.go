@@ -12,6 +12,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -181,6 +182,8 @@ type Executor struct {
 	// claims limits how many Turns of an earlier process are claimed at the same time. It is nil before the first
 	// claim.
 	claims chan struct{}
+	// adopted is the number of Turns of an earlier process that were claimed.
+	adopted atomic.Int64
 	// draining is set when no run may start any more. stopped is set when no Turn may be handed back any more.
 	draining, stopped bool
 	// all counts the goroutines of runs and adoptions. handBacks counts the goroutines that hand back the Turns that
@@ -277,6 +280,9 @@ func (e *Executor) awaitAdoptions(ctx context.Context, adoptions *sync.WaitGroup
 	case <-ctx.Done():
 	case <-timer.C:
 		e.Log.Info("Some turns of an earlier process are not claimed yet; starting without them", "executor", e.Name)
+	}
+	if n := e.adopted.Load(); n > 0 {
+		e.Log.Info("Taking over the turns of an earlier process", "executor", e.Name, "turns", n)
 	}
 }
 

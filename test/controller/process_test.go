@@ -2,6 +2,7 @@ package controller_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -41,6 +42,10 @@ var _ = Describe("A manager process that is killed", func() {
 			server.OutcomeCancelled: turns, server.OutcomeAnswered: turns,
 		}))
 		Eventually(second.Interrupt()).Should(gexec.Exit(0), "it must stop without an error when it is asked to")
+		started, _, _ := strings.Cut(string(second.Err.Contents()), `"msg":"Stopping"`)
+		Expect(strings.Split(strings.TrimSpace(started), "\n")).To(HaveEach(Not(ContainSubstring("Taking over a turn"))),
+			"there must be one line for all Turns")
+		Expect(started).To(ContainSubstring(fmt.Sprintf(`"turns":%d`, turns)))
 	}, SpecTimeout(6*patience))
 })
 
