@@ -129,7 +129,7 @@ bench-prepare: ## Measure how much time and memory it takes to prepare a prompt 
 	go test -run '^$$' -bench . -benchmem ./internal/runtime/prepare ./internal/runtime/turn
 
 .PHONY: bench
-bench: assets postgres bench-prepare ## Measure how fast and with how much memory managers run Turns. ARGS='--only PHASE': floor, executors, tools, finished (default), evaluations, scale, neighbours (last two: as root, 10 to 20 minutes).
+bench: assets postgres bench-prepare ## Measure how fast and with how much memory managers run Turns. ARGS='--only PHASE': floor, executors, tools, finished (default), evaluations, scale, neighbours (last two: as root, up to 25 minutes).
 	@$(MAKE) -s build-bin/manager build-bin/bench
 	@KUBEBUILDER_ASSETS="$(ASSETS)" CAPSTAN_POSTGRES_BIN="$(POSTGRES_BIN)" bin/bench --manager bin/manager $(ARGS)
 

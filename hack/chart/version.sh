@@ -4,7 +4,8 @@
 # version.sh bump: raises the last number of the version, and keeps the old values.yaml for the tests of upgrades, unless
 # an earlier version had the same values.
 #
-# version.sh previous: prints the last commit in which the chart had the previous version.
+# version.sh previous: prints the last commit before the newest change of the chart's values or templates. A version with
+# only other descriptions would prove nothing about an upgrade.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 chart=charts/capstan
@@ -33,10 +34,10 @@ bump)
   grep '^version: ' $chart/Chart.yaml
   ;;
 previous)
-  if [ "$(git show HEAD:$chart/Chart.yaml | sed -n 's/^version: //p')" != "$version" ]; then
-    git rev-parse HEAD # the version changes with the next commit
+  if ! git diff --quiet HEAD -- $chart/values.yaml $chart/templates; then
+    git rev-parse HEAD # they change with the next commit
   else
-    git rev-parse --verify --quiet "$(git log -1 --format=%H -G '^version: ' -- $chart/Chart.yaml)^" ||
+    git rev-parse --verify --quiet "$(git log -1 --format=%H -- $chart/values.yaml $chart/templates)^" ||
       { echo "version.sh: the history does not reach back to the chart before $version: fetch the whole history (git fetch --unshallow)" >&2; exit 1; }
   fi
   ;;

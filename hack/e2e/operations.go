@@ -84,6 +84,10 @@ func (t *test) reuseValues(ctx context.Context) error {
 // limitedTurn checks that a Turn whose Agent allows more time ends at the ceiling of the release, and that an Event
 // says so.
 func (t *test) limitedTurn(ctx context.Context) error {
+	if err := t.kubectl(ctx, "-n", work, "wait", "agent/wiper", "toolserver/wiper", "--for=condition=Ready", "--timeout",
+		patience.String()); err != nil {
+		return err
+	}
 	turn := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: work, Name: limited}}
 	turn.Spec.AgentRef.Name = "wiper"
 	turn.Spec.Message = fmt.Sprintf("Wipe disk=%s seconds=%d", limited, limitedCall)
@@ -140,10 +144,14 @@ func readEvents(list string) ([]event, error) {
 	return all, nil
 }
 
-// awaitEvents waits until there are exactly these Events about an object, in this order.
+// awaitEvents waits until there are exactly these Events about an object, in this order. Earlier Events with another
+// reason than the first do not count: for example, the DNS of a new Pod may not answer at once.
 func (t *test) awaitEvents(ctx context.Context, kind, name string, want ...event) error {
 	return t.poll(ctx, patience, func(ctx context.Context) (bool, string, error) {
 		got, err := t.events(ctx, kind, name)
+		if i := slices.IndexFunc(got, func(e event) bool { return e.reason == want[0].reason }); i > 0 {
+			got = got[i:]
+		}
 		return slices.EqualFunc(got, want, func(got, want event) bool {
 			return got.kind == want.kind && got.reason == want.reason && strings.Contains(got.message, want.message)
 		}), fmt.Sprintf("the Events of %s %s are %v, want %v", kind, name, got, want), err
