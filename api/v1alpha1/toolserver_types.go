@@ -149,9 +149,9 @@ type ToolDeclaration struct {
 	Name string `json:"name"`
 
 	// effect is the effect of a call. ReadOnly: it changes nothing. Idempotent: a second identical call changes nothing
-	// more. Destructive (the default): it must not be made twice. Hints of the server never replace this declaration,
-	// but a hint that contradicts ReadOnly or Idempotent makes the tool Destructive. After a restart or a time-out,
-	// only ReadOnly and Idempotent calls may be repeated.
+	// more. Destructive (the default): it must not be made twice. Hints of the server can only make the effect
+	// stricter: a hint that contradicts ReadOnly or Idempotent makes the tool Destructive. After a restart or a
+	// time-out, only ReadOnly and Idempotent calls may be repeated.
 	// +optional
 	Effect ToolEffect `json:"effect,omitempty"`
 
@@ -300,9 +300,9 @@ type DiscoveredTool struct {
 	SchemaHash string `json:"schemaHash"`
 
 	// unusable says why this tool cannot be offered to any model, for example because of the schema of its arguments.
-	// It is one line of at most 256 characters, and empty for a usable tool. It says what is wrong and where, without
-	// text of the server: in the place, * stands for a name that the schema defines. The log of the manager has the
-	// details.
+	// It is one line of at most 256 characters, and empty for a usable tool. It says what is wrong, and often where, as
+	// a JSON pointer into the schema. It has no text of the server: in the pointer, each name that is not a keyword of
+	// JSON Schema is replaced by *. The log of the manager has the details.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Unusable string `json:"unusable,omitempty"`

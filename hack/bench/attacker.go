@@ -49,7 +49,12 @@ func (a *attacker) create(ctx context.Context, n int, perSecond float32, newOne 
 
 // createAll creates objects one after another.
 func (a *attacker) createAll(ctx context.Context, objects ...client.Object) error {
-	return a.create(ctx, len(objects), 0, func(i int) client.Object { return objects[i] })
+	for _, o := range objects {
+		if err := a.api.Create(ctx, o); err != nil {
+			return fmt.Errorf("failed to create %T %q: %w", o, o.GetName(), err)
+		}
+	}
+	return nil
 }
 
 // own returns the metadata of an object with this name in the attacker's namespace.
@@ -102,7 +107,7 @@ func (a *attacker) turn(i int, agent string) *v1alpha1.Turn {
 	}
 }
 
-// clean deletes the objects that the attacker has created, the Turns first.
+// clean deletes the attacker's objects of Capstan's kinds, the Turns first. The Namespace, Secrets and ConfigMaps stay.
 func (a *attacker) clean(ctx context.Context) error { return cleanNamespace(ctx, a.api, a.namespace) }
 
 func newNamespace(name string) client.Object {

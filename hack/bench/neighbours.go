@@ -47,7 +47,7 @@ const (
 // neighbourOptions holds the flags of the phase neighbours.
 type neighbourOptions struct {
 	attacks   []attack
-	window    time.Duration // how long to measure the victim before an attack, and at least during the attack
+	window    time.Duration // how long to measure the victim before an attack; times attack.windows, the minimum during one
 	interval  time.Duration // the time between two Turns of the victim
 	wait      time.Duration // how long to wait for the victim's last Turns
 	memoryMiB int
@@ -235,13 +235,14 @@ func (n *neighbourhood) restart(ctx context.Context, a attack, k *keeper) (*Vict
 	return n.victim.load(ctx, a.name+"-again", warmUpTime, nil)
 }
 
-// measureDuring measures the victim while the attack runs, at least until the attack has ended.
+// measureDuring measures the victim while the attack runs: at least for the measured time, and until run has returned and
+// awaitBegin no longer waits for the attack to begin. The attack may continue after that.
 func (n *neighbourhood) measureDuring(ctx context.Context, a attack, tenant *attacker) (*VictimLoad, error) {
-	attackEnded := make(chan struct{})
+	attackLaunched := make(chan struct{})
 	var load *VictimLoad
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		defer close(attackEnded)
+		defer close(attackLaunched)
 		if a.run == nil {
 			return nil
 		}
@@ -252,7 +253,7 @@ func (n *neighbourhood) measureDuring(ctx context.Context, a attack, tenant *att
 	})
 	group.Go(func() error {
 		var err error
-		load, err = n.victim.load(ctx, a.name+"-with", time.Duration(max(a.windows, 1))*n.neighbours.window, attackEnded)
+		load, err = n.victim.load(ctx, a.name+"-with", time.Duration(max(a.windows, 1))*n.neighbours.window, attackLaunched)
 		return err
 	})
 	return load, group.Wait()

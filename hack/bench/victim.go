@@ -117,9 +117,9 @@ func (v *victim) update(turn *v1alpha1.Turn) {
 	}
 }
 
-// load creates Turns until minimum has passed and attackEnded is closed. If attackEnded is nil, only minimum counts.
-// Then load waits until the Turns have ended.
-func (v *victim) load(ctx context.Context, prefix string, minimum time.Duration, attackEnded <-chan struct{}) (*VictimLoad, error) {
+// load creates Turns until minimum has passed and attackLaunched is closed. If attackLaunched is nil, only minimum
+// counts. Then load waits until the Turns have ended.
+func (v *victim) load(ctx context.Context, prefix string, minimum time.Duration, attackLaunched <-chan struct{}) (*VictimLoad, error) {
 	var group sync.WaitGroup
 	var mu sync.Mutex
 	var outcomes []victimOutcome
@@ -139,7 +139,7 @@ func (v *victim) load(ctx context.Context, prefix string, minimum time.Duration,
 	defer newcomers.Stop()
 	defer enough.Stop()
 	timeUp := enough.C
-	for i := 0; timeUp != nil || attackEnded != nil; i++ {
+	for i := 0; timeUp != nil || attackLaunched != nil; i++ {
 		select {
 		case <-steady.C:
 			begin(fmt.Sprintf("%s-%d", prefix, i), false)
@@ -147,8 +147,8 @@ func (v *victim) load(ctx context.Context, prefix string, minimum time.Duration,
 			begin(fmt.Sprintf("%s-new-%d", prefix, i), true)
 		case <-timeUp:
 			timeUp = nil
-		case <-attackEnded:
-			attackEnded = nil
+		case <-attackLaunched:
+			attackLaunched = nil
 		case <-ctx.Done():
 			cancel()
 			group.Wait()

@@ -35,8 +35,8 @@ const (
 var errNotRenewed = errors.New("the Lease of leader election was not renewed in time: this process is no longer the leader")
 
 // leaderLock is the Lease of the leader. A process that is not the leader waits in Get until the Lease is free, so it
-// becomes the leader as soon as the Lease expires. The elector of client-go itself would only check at intervals of 2
-// to 4.4 s.
+// becomes the leader as soon as the Lease expires. The elector of client-go itself would only check at intervals of
+// 1.5 to 3.3 s: leaderRetry, plus a random part of up to 1.2 times leaderRetry.
 //
 // The Lease of another process has expired if this process has seen no change of the Lease for the duration of the
 // Lease, by its own monotonic clock. The write that acquires the Lease has the resource version that was seen, so the

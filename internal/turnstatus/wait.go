@@ -15,9 +15,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// Wait writes why an unbound Turn cannot be bound yet, and reports whether the status changed.
-//  1. If the Turn is bound, its executor is lost. Wait unbinds it, and the run may have written more entries to the
-//     journal than the status says.
+// Wait writes why a Turn that no executor runs must wait, and reports whether the status changed.
+//  1. If the status still names an executor, this executor is lost. Wait removes its name, and sets journalComplete to
+//     false, because the lost run may have written more entries to the journal than the status says.
 //  2. If the reason is Suspended, the Turn gets its whole time limit again when it continues. The status names no
 //     awaited Budget any more: the next run asks the Budget again, and parks the Turn after a refusal.
 //  3. order is the position of the Turn among the Turns of its Session that were created in the same second. The first
@@ -178,9 +178,9 @@ func plural(n int, one, many string) string {
 	return many
 }
 
-// restartClock resets the times of a suspended Turn, so that it has its whole time limit when it continues. It removes
-// the pending calls, which are listed again when the Turn continues. Their expiry is not extended by the suspension.
-// The Turns of sub-agents stay listed, as in Bind.
+// restartClock resets the times of a Turn that is suspended, or that waits for a Budget and has not sent a request yet,
+// so that the Turn has its whole time limit when it continues. It removes the pending calls, which are listed again when
+// the Turn continues. A suspension does not extend their expiry. The Turns of sub-agents stay listed, as in Bind.
 func restartClock(s *v1alpha1.TurnStatus) {
 	s.StartTime, s.ParkedTime, s.ParkedMilliseconds, s.PendingApprovals = nil, nil, 0, nil
 	if s.Executor != nil {

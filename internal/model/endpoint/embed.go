@@ -154,7 +154,8 @@ func vectorsOf(values []json.RawMessage, texts int) [][]float32 {
 }
 
 // elements returns the elements of a vector. The value may be a list of numbers, a list with such a list, or the bytes
-// of 32-bit numbers in base64. elements returns nil for any other value.
+// of 32-bit numbers in base64. elements returns nil for any other value, except that a single number counts as
+// a list of one number.
 func elements(value json.RawMessage) []float32 {
 	text := strings.TrimSpace(string(value))
 	if encoded, isText := strings.CutPrefix(text, `"`); isText {
