@@ -2,6 +2,7 @@ package secrets
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,7 +36,11 @@ func (r Reader) Certificates(
 			return c, keyError(namespace, *ref, fmt.Sprintf("is %d bytes long, but the certificates of authorities may have at most %d: "+
 				"leave out public authorities, which are trusted anyway", len(c.Authorities), maxAuthorities))
 		}
-		if _, err = c.TLS(); err != nil {
+		if _, err = c.TLS(); errors.Is(err, netpolicy.ErrLargeKey) {
+			return c, keyError(namespace, *ref, fmt.Sprintf("has a certificate with an RSA key of more than %d bits: leave it out, "+
+				"or replace it by one with a smaller key", netpolicy.MaxRSABits))
+		}
+		if err != nil {
 			return c, keyError(namespace, *ref, "has no certificate in PEM: put the certificates of the authorities "+
 				"there, as -----BEGIN CERTIFICATE-----")
 		}
@@ -69,7 +74,12 @@ func (r Reader) pair(ctx context.Context, namespace, name, to string) (certifica
 	if err = checkHost(secret, namespace, keyRef, to); err != nil {
 		return "", "", err
 	}
-	if _, err = (netpolicy.Certificates{Own: certificate, Key: key}).TLS(); err != nil {
+	_, err = netpolicy.Certificates{Own: certificate, Key: key}.TLS()
+	if errors.Is(err, netpolicy.ErrLargeKey) {
+		return "", "", keyError(namespace, certificateRef, fmt.Sprintf("or its private key in tls.key has an RSA key of more than "+
+			"%d bits: store a certificate with a smaller key", netpolicy.MaxRSABits))
+	}
+	if err != nil {
 		return "", "", keyError(namespace, keyRef, "is not the private key of the certificate in tls.crt, both in PEM: "+
 			"store a certificate with its key, as in Secrets of type kubernetes.io/tls")
 	}
