@@ -48,6 +48,8 @@ func Cause(err error) string {
 	switch {
 	case errors.Is(err, errProxy):
 		return errProxy.Error()
+	case errors.Is(err, errHandshake):
+		return errHandshake.Error()
 	case isAuthority:
 		return "x509: certificate signed by unknown authority"
 	case isHost:

@@ -1,10 +1,13 @@
 package netpolicy
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -14,6 +17,22 @@ import (
 // pieceBytes is the number of received bytes that count as a piece of work: see fairgate.Flow. A processor needs up to
 // 15 microseconds for them if they are many small frames of HTTP/2.
 const pieceBytes = 1 << 10
+
+// maxHandshake is the maximum number of bytes that a server may send during a TLS handshake. Most of them are its
+// certificates, which take about ten times their length while the connection is open. Capstan does not count this
+// memory. Usual servers send 3 to 10 KiB, and crypto/tls accepts certificates of 256 KiB.
+const maxHandshake = 64 << 10
+
+// errHandshake means that a server sent more than maxHandshake.
+var errHandshake = fmt.Errorf("the server sent more than %d KiB during the TLS handshake: let it send fewer or smaller certificates",
+	maxHandshake>>10)
+
+// The beginnings of the TLS records by which a client begins a handshake and sends its first data. TLS 1.3 may send the
+// last message of the handshake as data, too. The server has then sent all of its messages.
+var (
+	helloRecord = []byte{22, 3, 1}
+	dataRecord  = []byte{23, 3, 3}
+)
 
 // watchedConn ends a connection whose peer no longer acknowledges sent data. Linux alone would send the data again for
 // about 15 minutes. The option TCP_USER_TIMEOUT of Linux is not a solution: it would also end a connection whose peer
@@ -36,6 +55,12 @@ type watchedConn struct {
 	received, sent fairgate.Flow
 	// unpaced is the number of bytes that were received since the last piece.
 	unpaced int
+
+	// inHandshake is true from the first record of a TLS handshake that is sent to the first record of data. The records
+	// show it because, behind a proxy, crypto/tls begins in the middle of a connection. handshake is the number of bytes
+	// that were received meanwhile.
+	inHandshake atomic.Bool
+	handshake   int
 }
 
 // watch is the interval of the checks of a connection while it is read, and the time after which its peer counts as
@@ -70,7 +95,8 @@ func (c *watchedConn) Close() error {
 // NetConn returns the connection that is watched.
 func (c *watchedConn) NetConn() net.Conn { return c.Conn }
 
-// Read reads from the connection. It fails as with TCP_USER_TIMEOUT if the peer is gone.
+// Read reads from the connection. It fails as with TCP_USER_TIMEOUT if the peer is gone, and with errHandshake if the
+// peer sends too much during a TLS handshake.
 func (c *watchedConn) Read(b []byte) (int, error) {
 	for silent := 0; ; {
 		begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
@@ -82,6 +108,11 @@ func (c *watchedConn) Read(b []byte) (int, error) {
 		case n > 0, !errors.Is(err, os.ErrDeadlineExceeded):
 			for c.unpaced += n; c.unpaced >= pieceBytes; c.unpaced -= pieceBytes {
 				c.pace(&c.received)
+			}
+			if c.inHandshake.Load() {
+				if c.handshake += n; c.handshake > maxHandshake {
+					return 0, errHandshake
+				}
 			}
 			return n, err
 		case !c.isSilent():
@@ -97,5 +128,11 @@ func (c *watchedConn) Read(b []byte) (int, error) {
 // Write writes to the connection.
 func (c *watchedConn) Write(b []byte) (int, error) {
 	c.pace(&c.sent)
+	switch {
+	case bytes.HasPrefix(b, helloRecord):
+		c.inHandshake.Store(true)
+	case bytes.HasPrefix(b, dataRecord):
+		c.inHandshake.Store(false)
+	}
 	return c.Conn.Write(b)
 }
