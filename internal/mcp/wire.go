@@ -170,7 +170,23 @@ func (w *wire) do(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	return checkPlain(resp)
+	if resp, err = checkPlain(resp); err != nil {
+		return nil, err
+	}
+	dropHeaders(resp)
+	return resp, nil
+}
+
+// dropHeaders drops the headers of a response that are not used. They could take hundreds of KiB while the body is read,
+// and a stream of events may stay open for hours.
+func dropHeaders(resp *http.Response) {
+	kept := http.Header{}
+	for _, name := range []string{"Content-Type", sessionHeader} {
+		if value := resp.Header.Get(name); value != "" {
+			kept.Set(name, value)
+		}
+	}
+	resp.Header, resp.Trailer = kept, nil
 }
 
 // checkPlain returns resp if its body is not compressed. If the body is compressed, checkPlain returns an error, or, if

@@ -2,9 +2,11 @@ package netpolicy_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -132,4 +134,30 @@ func TestIdleConnections(t *testing.T) {
 			t.Errorf("%d connections after two idle minutes, want none", n)
 		}
 	})
+}
+
+// TestResponseHeaders checks the bound of the headers of a response.
+func TestResponseHeaders(t *testing.T) {
+	for _, isHTTP2 := range []bool{false, true} {
+		for kib, accepted := range map[int]bool{12: true, 20: false} {
+			t.Run(fmt.Sprintf("%d KiB, HTTP/2 %t", kib, isHTTP2), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					transport, _ := serve(t, isHTTP2, func(w http.ResponseWriter, _ *http.Request) {
+						w.Header().Set("X-Long", strings.Repeat("x", kib<<10))
+					})
+					req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://model.test/", http.NoBody)
+					if err != nil {
+						t.Fatal(err)
+					}
+					resp, err := transport.RoundTrip(req)
+					if err == nil {
+						_ = resp.Body.Close()
+					}
+					if (err == nil) != accepted {
+						t.Errorf("RoundTrip: %v, want the headers accepted: %t", err, accepted)
+					}
+				})
+			})
+		}
+	}
 }

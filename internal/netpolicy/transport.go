@@ -103,6 +103,9 @@ func (p *Policy) pace() func(*fairgate.Flow) {
 	return func(f *fairgate.Flow) { f.Wait(turns) }
 }
 
+// maxResponseHeaders bounds the headers of a response, in bytes. Many short headers take about 20 times as much.
+const maxResponseHeaders = 16 << 10
+
 // connectionBuffer is the size of each buffer of an HTTP/1 connection, in bytes: half of the default. Thousands of
 // connections wait for models at the same time. Long bodies are read and written without these buffers.
 const connectionBuffer = 2 << 10
@@ -117,7 +120,7 @@ func Transport(p *Policy, connectTimeout time.Duration, certificates *tls.Config
 	t := &http.Transport{
 		TLSHandshakeTimeout: connectTimeout, TLSClientConfig: certificates,
 		ForceAttemptHTTP2: true, MaxIdleConns: maxIdle, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: 90 * time.Second,
-		MaxResponseHeaderBytes: 32 << 10, DisableCompression: true,
+		MaxResponseHeaderBytes: maxResponseHeaders, DisableCompression: true,
 		ReadBufferSize: connectionBuffer, WriteBufferSize: connectionBuffer,
 		HTTP2: &http.HTTP2Config{
 			SendPingTimeout: pingTimeout, PingTimeout: pingTimeout, WriteByteTimeout: writeTimeout,

@@ -43,8 +43,6 @@ const (
 	slowest    = 64 << 10
 	// bodyTimeout is the time limit for reading the body of a request.
 	bodyTimeout = 5 * time.Second
-	// maxHeaderBytes limits the headers of a request: the token of a user with many groups is long.
-	maxHeaderBytes = 64 << 10
 	// getTimeout is the time limit of one request for a Turn.
 	getTimeout = 10 * time.Second
 	// stopTimeout is how long the server waits, when it stops, until streams have ended.
@@ -116,7 +114,6 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 		o: o, streams: newGate(mostStreams, userStreams), large: newGate(mostLarge, userLarge),
 	}
 	s.http = webserver.New(s.handler())
-	s.http.MaxHeaderBytes = maxHeaderBytes
 	if o.CertFile != "" {
 		var err error
 		if s.certificate, err = certwatcher.New(o.CertFile, o.KeyFile); err != nil {

@@ -113,7 +113,7 @@ func (p *Provider) withCause(kind model.ErrorKind, what string, err error) *mode
 
 // errorOf classifies an error in a response: see Provider.errorOf.
 func (x *exchange) errorOf(body []byte, status int) *model.Error {
-	return x.provider.errorOf(body, status, x.resp.Header.Get("Date"))
+	return x.provider.errorOf(body, status, x.date)
 }
 
 // errorOf classifies an error of the endpoint. For an error within a stream, status is 0, and the codes of the error

@@ -46,10 +46,10 @@ type exchange struct {
 	// resp is the response. err says why there is no response, or why the request was not sent.
 	resp *http.Response
 	err  error
-	// status, contentType and retryAfter are properties of the response. limitReset is the wait until the limits that
-	// are used up are reset, or 0. It is set only if the response has status 429.
+	// status, contentType, date (the header Date) and retryAfter are properties of the response. limitReset is the wait
+	// until the limits that are used up are reset, or 0. It is set only if the response has status 429.
 	status                 int
-	contentType            string
+	contentType, date      string
 	retryAfter, limitReset time.Duration
 	// observer follows the answer. It may be nil.
 	observer model.Observer
@@ -128,7 +128,7 @@ func (x *exchange) accept(ctx context.Context) (io.ReadCloser, error) {
 	if x.observer != nil {
 		x.observer.ObserveLimits(stated)
 	}
-	x.retryAfter = retryAfter(resp.Header)
+	x.retryAfter, x.date = retryAfter(resp.Header), resp.Header.Get("Date")
 	if resp.StatusCode == http.StatusTooManyRequests {
 		x.limitReset = limitReset(stated)
 	}
@@ -142,12 +142,12 @@ func (x *exchange) accept(ctx context.Context) (io.ReadCloser, error) {
 		x.watch.noteProgress() // from now on, the idle timeout applies: the body of an error does not take long
 	}
 	b := &body{ReadCloser: fairgate.Pace(ctx, resp.Body), watch: x.watch, limit: x.bodyLimit(), refusal: refused}
-	if redirects(resp) {
+	redirected, plain := redirects(resp), netpolicy.CheckPlain(resp)
+	resp.Header, resp.Trailer = nil, nil // they could take hundreds of KiB while the body is read
+	switch {
+	case redirected:
 		_ = b.Close() // it is not read
 		return nil, urlError(x.out, errRedirect)
-	}
-	plain := netpolicy.CheckPlain(resp)
-	switch {
 	case plain != nil && !refused:
 		_ = b.Close() // it is not read
 		return nil, urlError(x.out, plain)

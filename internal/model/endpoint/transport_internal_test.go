@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/capstan-dev/capstan/internal/fairgate"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
@@ -17,6 +20,40 @@ import (
 type plain struct{ Protocol }
 
 func (plain) Body(req *model.Request, _ *Contents) ([]byte, error) { return json.Marshal(req) }
+
+func (plain) SetHeaders(http.Header, string, string) {}
+
+// TestHeadersAreDropped checks that the headers of a response are not in memory while its body is read.
+func TestHeadersAreDropped(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", eventStream)
+		w.Header().Set("Trailer", "X-A, X-B")
+		w.Header().Set("X-A", "at the end")
+		_, _ = io.WriteString(w, "data: 1\n\n") // the client reads it
+	}))
+	defer server.Close()
+	p := New(Config{
+		Name: "demo", BaseURL: server.URL, ConnectTimeout: time.Minute, IdleTimeout: time.Minute, Policy: netpolicy.NewLocalPolicy(),
+	}, plain{})
+	defer p.Close()
+	x := p.newExchange(t.Context(), eventStream)
+	if x.open(t.Context(), http.MethodGet, "/"); x.err != nil {
+		t.Fatal(x.err)
+	}
+	x.resp, x.err = p.transport.RoundTrip(x.out) //nolint:bodyclose // because the body of accept closes it
+	body, err := x.accept(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer body.Close() //nolint:errcheck // because it was read
+	if len(x.resp.Header)+len(x.resp.Trailer) > 0 || x.contentType != eventStream || x.date == "" {
+		t.Errorf("the headers are kept: %v, %v; want only the type %q and the date %q", x.resp.Header, x.resp.Trailer,
+			x.contentType, x.date)
+	}
+	if data, err := io.ReadAll(body); err != nil || string(data) != "data: 1\n\n" {
+		t.Errorf("the body is %q: %v", data, err)
+	}
+}
 
 // TestSentBodyIsReleased checks that the body is released once it was sent, because an answer may take long, and
 // that the body can be made again for another connection.
