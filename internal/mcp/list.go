@@ -31,6 +31,8 @@ const (
 	MaxDescription = 8 << 10
 	// maxPages is the maximum number of pages of a list.
 	maxPages = 200
+	// maxCursor is the maximum length of the cursor for another page, in bytes.
+	maxCursor = 16 << 10
 )
 
 // Listing describes a server and its tools.
@@ -69,9 +71,18 @@ type wireTool struct {
 	} `json:"annotations"`
 }
 
-// list lists all tools of a session.
-func (c *Client) list(ctx context.Context, s *session) (*Listing, error) {
+// list lists all tools of a session. Memory for the pages that have arrived is reserved while further pages arrive.
+func (c *Client) list(ctx context.Context, s *session) (kept *Listing, err error) {
 	l := &Listing{}
+	reservation, err := c.cfg.Listings.TryReserve(0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if kept != l {
+			reservation.Release()
+		}
+	}()
 	if r := s.InitializeResult(); r != nil {
 		l.ProtocolVersion = c.redactor.Redact(r.ProtocolVersion)
 		if r.ServerInfo != nil {
@@ -109,9 +120,14 @@ func (c *Client) list(ctx context.Context, s *session) (*Listing, error) {
 			release := fairgate.AcquireProcessor(ctx, int(l.bytes()))
 			l.finish()
 			release()
-			return c.reserveListing(l)
+			return c.reserveListing(l, reservation)
 		}
-		cursor = page.NextCursor
+		if cursor = page.NextCursor; len(cursor) > maxCursor {
+			return nil, fmt.Errorf("%w: the cursor of a page of its list of tools exceeds %d KiB", errLimit, maxCursor>>10)
+		}
+		if err := l.reserve(reservation); err != nil {
+			return nil, err
+		}
 	}
 	return nil, fmt.Errorf("%w: its list of tools has more than %d pages", errLimit, maxPages)
 }
@@ -163,18 +179,24 @@ func (l *Listing) bytes() int64 {
 	return n
 }
 
-// reserveListing reserves memory for a list. The memory is released when the list is garbage-collected. If the known
-// list is equal, reserveListing returns that list and reserves nothing. It returns errNoMemory if the budget of the
-// namespace is used up.
-func (c *Client) reserveListing(l *Listing) (*Listing, error) {
+// reserve makes a reservation as large as the list. It returns errNoMemory if the budget of the namespace is used up.
+func (l *Listing) reserve(reservation *bytebudget.Reservation) error {
+	if err := reservation.Resize(l.bytes()); err != nil {
+		return fmt.Errorf("%w: its list takes %d KiB, and the tool servers of the namespace may hold no "+
+			"more: have the server list fewer tools or shorter "+
+			"schemas, delete ToolServers, or raise the manager's memory limit", errNoMemory, l.bytes()>>10)
+	}
+	return nil
+}
+
+// reserveListing returns a list with memory for all of it, which is released when the list is garbage-collected. If the
+// known list is equal, reserveListing returns that list instead. The error is errNoMemory.
+func (c *Client) reserveListing(l *Listing, reservation *bytebudget.Reservation) (*Listing, error) {
 	if known := c.Known(); known != nil && known.hash == l.hash {
 		return known, nil
 	}
-	reservation, err := c.cfg.Listings.TryReserve(l.bytes())
-	if err != nil {
-		return nil, fmt.Errorf("%w: its list takes %d KiB, and the tool servers of the namespace may hold no "+
-			"more: have the server list fewer tools or shorter "+
-			"schemas, delete ToolServers, or raise the manager's memory limit", errNoMemory, l.bytes()>>10)
+	if err := l.reserve(reservation); err != nil {
+		return nil, err
 	}
 	runtime.AddCleanup(l, func(reservation *bytebudget.Reservation) { reservation.Release() }, reservation)
 	return l, nil

@@ -116,6 +116,11 @@ func TestHostileLists(t *testing.T) {
 			"a list must end", func(string) string { n++; return fmt.Sprintf(`{"tools":[],"nextCursor":"%d"}`, n) }, 0,
 			"has more than 200 pages",
 		},
+		"long cursor": {
+			"the cursor is not counted as memory",
+			func(string) string { return `{"tools":[],"nextCursor":"` + strings.Repeat("x", 16<<10+1) + `"}` }, 0,
+			"the server offers too much: the cursor of a page of its list of tools exceeds 16 KiB",
+		},
 		"repeated cursor": {
 			"a repeated cursor ends the list",
 			func(string) string { return `{"tools":[{"name":"a"}],"nextCursor":"x"}` }, 1, "",
