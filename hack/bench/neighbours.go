@@ -235,8 +235,8 @@ func (n *neighbourhood) restart(ctx context.Context, a attack, k *keeper) (*Vict
 	return n.victim.load(ctx, a.name+"-again", warmUpTime, nil)
 }
 
-// measureDuring measures the victim while the attack runs: at least for the measured time, and until run has returned and
-// awaitBegin no longer waits for the attack to begin. The attack may continue after that.
+// measureDuring measures the victim while the attack runs: at least for the measured time, and until run has returned
+// and awaitBegin no longer waits for the attack to begin. The attack may continue after that.
 func (n *neighbourhood) measureDuring(ctx context.Context, a attack, tenant *attacker) (*VictimLoad, error) {
 	attackLaunched := make(chan struct{})
 	var load *VictimLoad

@@ -113,7 +113,8 @@ func contributionConfigMaps(list []v1alpha1.Contribution) []string {
 // requestsFor returns a request for each object of a namespace whose indexed field has this value. The type of list is
 // the kind of the objects.
 func requestsFor(ctx context.Context, c client.Client, list client.ObjectList, namespace, field, value string) []reconcile.Request {
-	// Only the keys of the objects are read, so no copies are necessary. An event may concern thousands of large objects.
+	// Only the keys of the objects are read, so no copies are necessary. An event may concern thousands of large
+	// objects.
 	err := c.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{field: value}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list the objects that refer to another", "field", field, "name", value)

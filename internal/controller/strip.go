@@ -19,9 +19,9 @@ import (
 const strippedMark = "\x00"
 
 // Strip removes everything from a Turn that no decision about it needs: the texts and URLs of the request, the schema
-// of the answer, and other clients' labels, annotations, owners and finalizers. The trace of its caller, and
-// the names of the ConfigMaps that the Turn awaits, stay. Strip may be called again on a stripped Turn. A stripped Turn can be patched, and its
-// status can be written. The API server rejects an update of the whole object, because of its message.
+// of the answer, and other clients' labels, annotations, owners and finalizers. The trace of its caller, and the names
+// of the ConfigMaps that the Turn awaits, stay. Strip may be called again on a stripped Turn. A stripped Turn can be
+// patched, and its status can be written. The API server rejects an update of the whole object, because of its message.
 func Strip(t *v1alpha1.Turn) {
 	if isStripped(t) {
 		return

@@ -177,8 +177,8 @@ func (w *wire) do(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// dropHeaders drops the headers of a response that are not used. They could take hundreds of KiB while the body is read,
-// and a stream of events may stay open for hours.
+// dropHeaders drops the headers of a response that are not used. They could take hundreds of KiB while the body is
+// read, and a stream of events may stay open for hours.
 func dropHeaders(resp *http.Response) {
 	kept := http.Header{}
 	for _, name := range []string{"Content-Type", sessionHeader} {

@@ -56,9 +56,9 @@ type watchedConn struct {
 	// unpaced is the number of bytes that were received since the last piece.
 	unpaced int
 
-	// inHandshake is true from the first record of a TLS handshake that is sent to the first record of data. The records
-	// show it because, behind a proxy, crypto/tls begins in the middle of a connection. handshake is the number of bytes
-	// that were received meanwhile.
+	// inHandshake is true from the first record of a TLS handshake that is sent to the first record of data. The
+	// records show it because, behind a proxy, crypto/tls begins in the middle of a connection. handshake is the number
+	// of bytes that were received meanwhile.
 	inHandshake atomic.Bool
 	handshake   int
 }

@@ -13,8 +13,8 @@ import (
 // inside returns the text of a string without the values that paths select in JSON within it.
 func (s *jsonScan) inside(text string) string {
 	edits, broken, _ := s.pathEdits(text, false)
-	// The scan of a text without its escapes does not search for names. The scan of the text that still has them does, so
-	// it must learn of the mistake.
+	// The scan of a text without its escapes does not search for names. The scan of the text that still has them does,
+	// so it must learn of the mistake.
 	s.broken = s.broken || broken && s.escaped
 	return applyEdits(text, edits)
 }
@@ -89,8 +89,8 @@ func (s *jsonScan) readEscaped() (ok, whole bool) {
 	return true, !broken && !endsEarly && from == s.stack[0].from
 }
 
-// unquotedBeginning returns how many bytes at the end of a text may be the beginning of a JSON value without escapes. The
-// text ends before a quote. Example: the result is 1, for the {, if {"a":1} follows a text with escapes.
+// unquotedBeginning returns how many bytes at the end of a text may be the beginning of a JSON value without escapes.
+// The text ends before a quote. Example: the result is 1, for the {, if {"a":1} follows a text with escapes.
 func unquotedBeginning(text string) int {
 	length := 0
 	for i := len(text) - 1; i >= 0 && strings.IndexByte(" \t\r\n{[+-.,0123456789Eaeflnrstu", text[i]) >= 0; i-- {

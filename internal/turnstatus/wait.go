@@ -179,8 +179,8 @@ func plural(n int, one, many string) string {
 }
 
 // restartClock resets the times of a Turn that is suspended, or that waits for a Budget and has not sent a request yet,
-// so that the Turn has its whole time limit when it continues. It removes the pending calls, which are listed again when
-// the Turn continues. A suspension does not extend their expiry. The Turns of sub-agents stay listed, as in Bind.
+// so that the Turn has its whole time limit when it continues. It removes the pending calls, which are listed again
+// when the Turn continues. A suspension does not extend their expiry. The Turns of sub-agents stay listed, as in Bind.
 func restartClock(s *v1alpha1.TurnStatus) {
 	s.StartTime, s.ParkedTime, s.ParkedMilliseconds, s.PendingApprovals = nil, nil, 0, nil
 	if s.Executor != nil {

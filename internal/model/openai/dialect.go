@@ -53,9 +53,9 @@ type Dialect struct {
 	// Stop says which models accept stop sequences.
 	Stop StopSupport
 	// OpenEnd is true if an answer may end without a finish reason and without [DONE]. All servers with a preset other
-	// than Generic send one of them; LiteLLM adds one if the service behind it sends neither: github.com/BerriAI/litellm/issues/40260. If
-	// OpenEnd is false, an answer without either counts as cut off, even if the HTTP response ends properly:
-	// github.com/ollama/ollama/issues/17118.
+	// than Generic send one of them; LiteLLM adds one if the service behind it sends neither:
+	// github.com/BerriAI/litellm/issues/40260. If OpenEnd is false, an answer without either counts as cut off, even if
+	// the HTTP response ends properly: github.com/ollama/ollama/issues/17118.
 	OpenEnd bool
 	// Extra are further fields of the body of a request. Their names differ from each other and from the names of other
 	// fields.
@@ -187,8 +187,8 @@ var dialects = map[string]Dialect{
 	// LiteLLM translates PDFs for the services behind it: docs.litellm.ai, document understanding.
 	"LiteLLM": withAccepts(generic, anyImagesAndPDFs),
 
-	// No tiers, and no reasoning efforts but high and none: docs.cohere.com, compatibility API. Error for stream_options:
-	// strandsagents.com/docs, model provider Cohere. A schema excludes tools:
+	// No tiers, and no reasoning efforts but high and none: docs.cohere.com, compatibility API. Error for
+	// stream_options: strandsagents.com/docs, model provider Cohere. A schema excludes tools:
 	// github.com/cohere-ai/cohere-developer-experience/pull/100. Error 400 for a schema within json_schema:
 	// github.com/koharu-rs/koharu/issues/1128.
 	"Cohere": {
