@@ -101,7 +101,7 @@ func (r *AgentReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	profile.set(&a.Status.Conditions, v1alpha1.ConditionProfileResolved, a.Generation, now)
 	models.set(&a.Status.Conditions, v1alpha1.ConditionModelsResolved, a.Generation, now)
 	tools.set(&a.Status.Conditions, v1alpha1.ConditionToolsResolved, a.Generation, now)
-	redaction := checkRedaction(&a)
+	redaction := checkRedaction(ctx, &a)
 	judges.setOrRemove(&a.Status.Conditions, v1alpha1.ConditionJudgesResolved, a.Generation, now)
 	learning.setOrRemove(&a.Status.Conditions, v1alpha1.ConditionLearningResolved, a.Generation, now)
 	embeddings.setOrRemove(&a.Status.Conditions, v1alpha1.ConditionEmbeddingsResolved, a.Generation, now)
@@ -164,8 +164,8 @@ func combineFindings(findings ...finding) finding {
 }
 
 // checkRedaction checks the redaction rules of an Agent.
-func checkRedaction(a *v1alpha1.Agent) finding {
-	if _, err := translate.Rules(a); err != nil {
+func checkRedaction(ctx context.Context, a *v1alpha1.Agent) finding {
+	if _, err := translate.Rules(ctx, a); err != nil {
 		return finding{reason: v1alpha1.ReasonInvalidRedaction, message: err.Error()}
 	}
 	return finding{holds: true}

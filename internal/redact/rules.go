@@ -22,6 +22,9 @@ const (
 	MaxPatternSize = 100
 	// MaxPatternsSize bounds the size of all patterns together.
 	MaxPatternsSize = 1000
+	// MaxPatternsMemory bounds the memory of all compiled patterns together, in bytes. The search of texts of more than 1
+	// MiB doubles it.
+	MaxPatternsMemory = 512 << 10
 )
 
 const (
@@ -72,7 +75,7 @@ func (m Matches) add(other Matches) {
 // NewRules compiles rules. The error is an *invalid.Error, whose field begins with the given field.
 func NewRules(field string, patterns []PatternRule, paths []string) (*Rules, error) {
 	r := &Rules{}
-	size := 0
+	size, memory := 0, 0
 	for i, p := range patterns {
 		at := fmt.Sprintf("%s.patterns[%d].pattern", field, i)
 		compiled, err := pattern.Compile(p.Pattern)
@@ -87,6 +90,10 @@ func NewRules(field string, patterns []PatternRule, paths []string) (*Rules, err
 			return nil, invalid.Field(at, "must not match an empty text: write + in place of *")
 		}
 		size += compiled.Size
+		if memory += compiled.Memory; memory > MaxPatternsMemory {
+			return nil, invalid.Field(field+".patterns", `must take at most %d KiB of memory together: write fewer classes such as \p{L}`,
+				MaxPatternsMemory>>10)
+		}
 		replacement := p.Replacement
 		if replacement == "" {
 			replacement = "[redacted:" + p.Name + "]"

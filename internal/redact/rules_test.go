@@ -432,11 +432,14 @@ func TestRulesAreChecked(t *testing.T) {
 		field    string
 		message  string
 	}{
-		"no expression":       {[]redact.PatternRule{{Pattern: "a("}}, nil, "patterns[0].pattern", "missing closing )"},
-		"not RE2":             {[]redact.PatternRule{email, {Pattern: "(?=a)"}}, nil, "patterns[1].pattern", "RE2"},
-		"too large":           {[]redact.PatternRule{{Pattern: "a{300}"}}, nil, "patterns[0].pattern", "at most 100"},
-		"too large together":  {slicesOf(large, 12), nil, "patterns", "at most 1000"},
-		"the empty text":      {[]redact.PatternRule{{Pattern: "a*"}}, nil, "patterns[0].pattern", "empty"},
+		"no expression":      {[]redact.PatternRule{{Pattern: "a("}}, nil, "patterns[0].pattern", "missing closing )"},
+		"not RE2":            {[]redact.PatternRule{email, {Pattern: "(?=a)"}}, nil, "patterns[1].pattern", "RE2"},
+		"too large":          {[]redact.PatternRule{{Pattern: "a{300}"}}, nil, "patterns[0].pattern", "at most 100"},
+		"too large together": {slicesOf(large, 12), nil, "patterns", "at most 1000"},
+		"the empty text":     {[]redact.PatternRule{{Pattern: "a*"}}, nil, "patterns[0].pattern", "empty"},
+		"large classes together": {
+			slicesOf(strings.Repeat(`\pL`, 20), 10), nil, "patterns", "must take at most 512 KiB of memory together",
+		},
 		"its own replacement": {[]redact.PatternRule{{Name: "x", Pattern: "[a-z]+"}}, nil, "patterns[0].pattern", "another replacement"},
 		"another replacement": {
 			[]redact.PatternRule{{Name: "x", Pattern: "1", Replacement: "2"}, {Name: "y", Pattern: "2", Replacement: "3"}},

@@ -2,36 +2,62 @@ package translate
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"slices"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/shared"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
-// Rules returns the redaction rules of an Agent. It returns an *invalid.Error for a rule that cannot be used.
-func Rules(a *v1alpha1.Agent) (*redact.Rules, error) {
+// sharedRules has the compiled rules of Agents by the digest of their JSON, because thousands of Turns of one Agent may
+// run at the same time.
+var sharedRules shared.Values[[sha256.Size]byte, redact.Rules]
+
+// Rules returns the redaction rules of an Agent. Callers that hold them at the same time share them. It returns an
+// *invalid.Error for a rule that cannot be used. The compilation takes up to 10 milliseconds, and waits for the turn of
+// the context's namespace: see fairgate.AcquireProcessor.
+func Rules(ctx context.Context, a *v1alpha1.Agent) (*redact.Rules, error) {
 	r := a.Spec.Redaction
 	if r == nil {
 		return nil, nil //nolint:nilnil // because nil rules remove nothing
+	}
+	source, err := json.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("failed to encode the redaction rules: %w", err)
+	}
+	key := sha256.Sum256(source)
+	if held := sharedRules.Get(key); held != nil {
+		return held, nil
+	}
+	defer fairgate.AcquireProcessor(ctx, fairgate.Large)()
+	if held := sharedRules.Get(key); held != nil { // another caller has compiled them meanwhile
+		return held, nil
 	}
 	patterns := make([]redact.PatternRule, 0, len(r.Patterns))
 	for _, p := range r.Patterns {
 		patterns = append(patterns, redact.PatternRule{Name: p.Name, Pattern: p.Pattern, Replacement: p.Replacement})
 	}
-	return redact.NewRules("Agent spec.redaction", patterns, r.JSONPaths)
+	rules, err := redact.NewRules("Agent spec.redaction", patterns, r.JSONPaths)
+	if err != nil {
+		return nil, err
+	}
+	return sharedRules.Of(key, rules), nil
 }
 
 // Redaction returns the redaction of a Turn of an Agent, which applies the rules of the Agent. It also applies
 // credentials, which removes the credentials of the namespace from a text. credentials may be nil. Redaction returns an
 // *invalid.Error for a rule that cannot be used.
 func Redaction(ctx context.Context, a *v1alpha1.Agent, credentials func(string) string) (*redact.TurnRedactor, error) {
-	rules, err := Rules(a)
+	rules, err := Rules(ctx, a)
 	if err != nil {
 		return nil, err
 	}

@@ -223,7 +223,7 @@ func (j *localRun) engine(ctx context.Context, w *localTurn) *turn.Engine {
 	e := &turn.Engine{Journal: j.store, Now: j.Clock(), Patience: storePatience}
 	if !j.Quiet {
 		question, _ := w.Message(ctx, w.turn) // the run itself reports the error
-		if rules, err := translate.Rules(w.Agent); err == nil {
+		if rules, err := translate.Rules(ctx, w.Agent); err == nil {
 			question = rules.Redact(ctx, question, nil)
 		}
 		p := &progress{Journal: j.store, env: j.Env, question: termsafe.Line(question, longestQuestion), live: j.live}

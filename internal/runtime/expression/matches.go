@@ -24,6 +24,8 @@ const (
 	searchPerCost = 40
 	// maxPatterns is the maximum number of compiled patterns that are kept.
 	maxPatterns = 256
+	// maxPatternsMemory is the maximum memory of the compiled patterns that are kept, in bytes.
+	maxPatternsMemory = 16 << 20
 )
 
 // errSearch is the error of a search that takes too long.
@@ -107,6 +109,8 @@ func checkPatterns(checked *cel.Ast) error {
 type patternCache struct {
 	mu    sync.Mutex
 	known map[string]*pattern.Pattern
+	// memory is the memory of the patterns together, in bytes.
+	memory int
 }
 
 var compiled = patternCache{known: map[string]*pattern.Pattern{}}
@@ -121,12 +125,14 @@ func (c *patternCache) get(source string) (*pattern.Pattern, error) {
 	if err != nil {
 		return nil, err
 	}
-	for other := range c.known { // in random order, because the next use of a pattern cannot be predicted
-		if len(c.known) < maxPatterns {
+	for text, other := range c.known { // in random order, because the next use of a pattern cannot be predicted
+		if len(c.known) < maxPatterns && c.memory+p.Memory <= maxPatternsMemory {
 			break
 		}
-		delete(c.known, other)
+		delete(c.known, text)
+		c.memory -= other.Memory
 	}
 	c.known[source] = p
+	c.memory += p.Memory
 	return p, nil
 }

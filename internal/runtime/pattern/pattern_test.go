@@ -1,6 +1,9 @@
 package pattern_test
 
 import (
+	"fmt"
+	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -26,7 +29,16 @@ func TestCompile(t *testing.T) {
 			0,
 		},
 		"huge repetition": {"the library rejects it", "a{1001}", "invalid repeat count", 0},
-		"look ahead":      {"RE2 has no look-ahead", "(?=a)", "invalid or unsupported Perl syntax", 0},
+		"classes of letters": {
+			"usual patterns may have many large classes", "^" + strings.Repeat(`[\p{L}\p{N}_-]{1,64} `, 12) + "$", "",
+			2 + 12*65,
+		},
+		"many large classes": {"each class takes memory", strings.Repeat(`\pL`, 300), "it takes more than 512 KiB of memory", 0},
+		"nested groups": {
+			"a group takes memory, too", "(?:" + strings.Repeat("(", 400) + "a" + strings.Repeat(")", 400) + "){1000}",
+			"it takes more than 512 KiB of memory", 0,
+		},
+		"look ahead": {"RE2 has no look-ahead", "(?=a)", "invalid or unsupported Perl syntax", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := pattern.Compile(tc.text)
@@ -37,5 +49,77 @@ func TestCompile(t *testing.T) {
 				t.Errorf("Compile = %v, want an error with %q: %s", err, tc.err, tc.reason)
 			}
 		})
+	}
+}
+
+// TestMemory checks that Memory bounds the memory of a compiled expression, and that it is not several times too high for
+// large ones.
+func TestMemory(t *testing.T) {
+	var alternatives []string
+	for i := range 250 {
+		alternatives = append(alternatives, string(rune(0xc0+i))+"a")
+	}
+	for name, text := range map[string]string{
+		"short":             "a",
+		"literal":           strings.Repeat("a", 1000),
+		"repeated literal":  "(?:ab|cd){300}",
+		"classes":           strings.Repeat(`\pL`, 60),
+		"folded classes":    "(?i)" + strings.Repeat(`\pL`, 40),
+		"merged classes":    "[" + strings.Repeat(`\pL`, 60) + "]",
+		"other classes":     strings.Repeat("[a-z]x*", 140),
+		"repeated classes":  `^\pL{900}$`,
+		"optional classes":  `^\pL{0,450}$`,
+		"alternatives":      "^(?:" + strings.Join(alternatives, "|") + ")$",
+		"anchors in groups": `^(?:^(?:^\pL{400}))$`,
+		"groups":            "(?:" + strings.Repeat("(", 20) + "a" + strings.Repeat(")", 20) + "){100}",
+		"many groups":       strings.Repeat("(a)", 300),
+	} {
+		t.Run(name, func(t *testing.T) {
+			const copies = 16
+			var all [copies]*pattern.Pattern
+			before := heap()
+			for i := range all {
+				p, err := pattern.Compile(strings.Clone(text))
+				if err != nil {
+					t.Fatal(err)
+				}
+				all[i] = p
+			}
+			kept := (int(heap()) - int(before)) / copies
+			runtime.KeepAlive(all)
+			counted := all[0].Memory
+			t.Logf("Memory = %d, and %d bytes are kept", counted, kept)
+			if kept > counted || counted > pattern.MaxMemory || counted > 4*kept+4096 {
+				t.Errorf("Memory = %d, but %d bytes are kept", counted, kept)
+			}
+		})
+	}
+}
+
+// heap returns the size of the heap without garbage, in bytes.
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC() // pools may keep objects during the first collection
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// TestAnchorsAndGroups checks that an expression that begins with ^ finds the same as in package regexp.
+func TestAnchorsAndGroups(t *testing.T) {
+	for _, text := range []string{`^a|b`, `^(a)+$`, `(?i)^ab`, `\Aa{2}`, `\Q^a`, `^\Qa`, `(?:^|x)a`, `(?m)^a$`} {
+		p, err := pattern.Compile(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := regexp.MustCompile(text)
+		for _, searched := range []string{"", "a", "aa", "AB", "b", "xa", "x\na", "^a"} {
+			if got, want := p.FindAllStringIndex(searched, -1), want.FindAllStringIndex(searched, -1); fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("%q finds %v in %q, want %v", text, got, searched, want)
+			}
+		}
+		if p.String() != text {
+			t.Errorf("String of %q is %q", text, p)
+		}
 	}
 }

@@ -28,11 +28,8 @@ const (
 // location is the URL of the schema's document. No reference may lead out of this document.
 const location = "capstan:///schema.json"
 
-// The memory that a compiled part of a schema and a character of a pattern take, in bytes.
-const (
-	bytesOfSchema  = 1 << 10
-	bytesOfPattern = 100
-)
+// bytesOfSchema is the memory that a compiled part of a schema takes, in bytes.
+const bytesOfSchema = 1 << 10
 
 // Schema is a compiled JSON Schema. It is safe for concurrent use.
 type Schema struct {
@@ -104,7 +101,7 @@ func compileSource(source json.RawMessage) (*jsonschema.Schema, int, error) {
 	if err != nil {
 		return nil, 0, ownFault(err)
 	}
-	return compiled, len(source) + schemas*bytesOfSchema + regexps.close()*bytesOfPattern, nil
+	return compiled, len(source) + schemas*bytesOfSchema + regexps.close(), nil
 }
 
 // Validate returns the violations of a value, sorted by path and at most MaxViolations. It returns none if the

@@ -157,6 +157,10 @@ func TestCompile(t *testing.T) {
 		"large patterns": {
 			"the total size of patterns is limited", `{"allOf":[` + manyPatterns(30, 900) + `]}`, "or too long",
 		},
+		"patterns with large classes": {
+			"the memory of patterns is limited", `{"allOf":[` + classPatterns(20, 60) + `]}`, "take more than 4 MiB of memory together",
+		},
+		"some large classes": {"usual classes are allowed", `{"allOf":[` + classPatterns(50, 3) + `]}`, ""},
 		"same pattern": {
 			"equal patterns count once", `{"allOf":[` + strings.Repeat(`{"pattern":"a{900}"},`, 300) + `{}]}`, "",
 		},
@@ -361,6 +365,15 @@ func manyPatterns(n, size int) string {
 	var all []string
 	for i := range n {
 		all = append(all, fmt.Sprintf(`{"pattern":"%c{%d}"}`, rune(0x4e00+i), size))
+	}
+	return strings.Join(all, ",")
+}
+
+// classPatterns returns n schemas with different patterns, each with a number of large classes.
+func classPatterns(n, classes int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf(`{"pattern":"%d%s"}`, i, strings.Repeat(`\\pL`, classes)))
 	}
 	return strings.Join(all, ",")
 }

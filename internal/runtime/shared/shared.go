@@ -31,6 +31,13 @@ func (v *Values[K, T]) Of(key K, value *T) *T {
 	return value
 }
 
+// Get returns the value of a key that other code holds, or nil if there is none.
+func (v *Values[K, T]) Get(key K) *T {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.byKey[key].Value()
+}
+
 // forget removes a key whose value was garbage-collected.
 func (v *Values[K, T]) forget(key K) {
 	v.mu.Lock()

@@ -16,6 +16,12 @@ func TestValuesAreSharedWhileTheyAreHeld(t *testing.T) {
 	if again := values.Of("a", &value{"one"}); again != first {
 		t.Error("Of returns another value for the same key, want the one that is held")
 	}
+	if got := values.Get("a"); got != first {
+		t.Error("Get returns another value, want the one that is held")
+	}
+	if got := values.Get("b"); got != nil {
+		t.Errorf("Get returns %v for a key without a value", got)
+	}
 	if other := values.Of("b", &value{"one"}); other == first {
 		t.Error("two keys have the same value, want different ones")
 	}
