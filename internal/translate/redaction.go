@@ -23,8 +23,8 @@ import (
 var sharedRules shared.Values[[sha256.Size]byte, redact.Rules]
 
 // Rules returns the redaction rules of an Agent. Callers that hold them at the same time share them. It returns an
-// *invalid.Error for a rule that cannot be used. The compilation takes up to 10 milliseconds, and waits for the turn of
-// the context's namespace: see fairgate.AcquireProcessor.
+// *invalid.Error for a rule that cannot be used. The compilation waits for the turn of the context's namespace, because
+// large rules take many milliseconds: see fairgate.AcquireProcessor.
 func Rules(ctx context.Context, a *v1alpha1.Agent) (*redact.Rules, error) {
 	r := a.Spec.Redaction
 	if r == nil {

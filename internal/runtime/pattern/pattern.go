@@ -4,10 +4,12 @@
 package pattern
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"regexp/syntax"
 	"slices"
+	"strings"
 )
 
 const (
@@ -18,6 +20,15 @@ const (
 	// MaxMemory is the maximum memory of a compiled expression, in bytes. A character takes about 100 bytes, and a class
 	// such as \p{L} about 7 KiB.
 	MaxMemory = 512 << 10
+	// MaxWork is the maximum work of compiling an expression: see Work. It takes about 20 milliseconds.
+	MaxWork = 200_000
+)
+
+// The work of compiling a part of an expression, as the number of letters that take as long. The parser goes through
+// all characters of a range without regard to case, and sorts the ranges of a class.
+const (
+	workOfClass       = 900
+	workOfFoldedRange = 33_000
 )
 
 // The memory that an expression and its parts take at most, in bytes.
@@ -43,10 +54,14 @@ type Pattern struct {
 func (p *Pattern) String() string { return p.text }
 
 // Compile compiles an expression. It returns an error if the text is not a valid RE2 expression, is longer than
-// MaxBytes, is larger than MaxSize, or would take more than MaxMemory.
+// MaxBytes, is larger than MaxSize, or needs more than MaxMemory or MaxWork.
 func Compile(text string) (*Pattern, error) {
 	if len(text) > MaxBytes {
 		return nil, fmt.Errorf("it has %d bytes, and the maximum is %d", len(text), MaxBytes)
+	}
+	if Work(text) > MaxWork {
+		return nil, errors.New(`it takes too long to compile: write fewer classes such as \p{L}, and fewer ranges of other letters ` +
+			"than a-z after (?i)")
 	}
 	parsed, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
@@ -73,6 +88,27 @@ func Compile(text string) (*Pattern, error) {
 	}
 	return &Pattern{compiled, size, memory, text}, nil
 }
+
+// Work returns the work of compiling an expression, as the number of letters whose compilation takes about as long. The
+// expression may be invalid.
+func Work(text string) int {
+	work := len(text)
+	if strings.Contains(text, "{") { // repetitions are expanded
+		work = MaxSize
+	}
+	work += workOfClass * (strings.Count(text, `\p`) + strings.Count(text, `\P`))
+	if ignoresCase.MatchString(text) {
+		work += workOfFoldedRange * len(largeRange.FindAllStringIndex(text, -1))
+	}
+	return work
+}
+
+var (
+	// ignoresCase matches flags with i.
+	ignoresCase = regexp.MustCompile(`\(\?[a-zA-Z]*i`)
+	// largeRange matches the end of a range that may have thousands of characters.
+	largeRange = regexp.MustCompile(`-[^\x00-\x7f]|-\\[x0-7]`)
+)
 
 // sizeOf returns the number of characters in an expression after its repetitions are expanded. It returns at most
 // MaxSize + 1.

@@ -33,7 +33,18 @@ func TestCompile(t *testing.T) {
 			"usual patterns may have many large classes", "^" + strings.Repeat(`[\p{L}\p{N}_-]{1,64} `, 12) + "$", "",
 			2 + 12*65,
 		},
-		"many large classes": {"each class takes memory", strings.Repeat(`\pL`, 300), "it takes more than 512 KiB of memory", 0},
+		"many large classes": {"each class takes memory", strings.Repeat(`\pL`, 100), "it takes more than 512 KiB of memory", 0},
+		"overlapping classes": {
+			"their ranges are sorted", "[" + strings.Repeat(`\pL`, 300) + "]", "it takes too long to compile", 0,
+		},
+		"ranges without regard to case": {
+			"the parser goes through all characters", "(?s-U:(?mi)[" + strings.Repeat("B-\U0001e940", 150) + "])",
+			"it takes too long to compile", 0,
+		},
+		"ranges in hexadecimal digits": {
+			"the parser goes through all characters", "(?i)[" + strings.Repeat(`B-\x{1e940}`, 90) + "]", "it takes too long to compile", 0,
+		},
+		"usual flags": {"usual ranges may follow (?i)", "(?i)" + strings.Repeat("[a-z0-9]-", 100), "", 200},
 		"nested groups": {
 			"a group takes memory, too", "(?:" + strings.Repeat("(", 400) + "a" + strings.Repeat(")", 400) + "){1000}",
 			"it takes more than 512 KiB of memory", 0,

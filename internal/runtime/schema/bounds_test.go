@@ -141,6 +141,11 @@ func TestNestedValuesAreCheckedInABoundedTime(t *testing.T) {
 			"[" + strings.Repeat(`"(a{999}b)",`, 10_000) + "1]",
 			[]string{tooMuch},
 		},
+		"texts that are slow patterns": {
+			"the work of compiling them is counted", `{"$schema":"http://json-schema.org/draft-07/schema#","items":{"format":"regex"}}`,
+			"[" + strings.Repeat(`"[`+strings.Repeat(`\\pL`, 150)+`]",`, 1000) + "1]",
+			[]string{tooMuch},
+		},
 		"usual objects": {
 			"a long list of objects with required names is affordable",
 			`{"items":{"type":"object","required":["a","b"],"properties":{"a":{"type":"integer"},"b":{"type":"string"}}}}`,

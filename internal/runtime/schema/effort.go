@@ -2,7 +2,6 @@ package schema
 
 import (
 	"errors"
-	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
@@ -171,11 +170,7 @@ func (e *effort) string(s *jsonschema.Schema, text string) {
 	case s.Format.Name != "regex":
 		e.left -= len(text) / formatBytesPerStep
 	case len(text) <= pattern.MaxBytes: // a longer text is rejected before it is compiled
-		size := len(text)
-		if strings.Contains(text, "{") { // repetitions are expanded
-			size = pattern.MaxSize
-		}
-		e.left -= size / regexPerStep
+		e.left -= pattern.Work(text) / regexPerStep
 	}
 }
 

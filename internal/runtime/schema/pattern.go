@@ -16,6 +16,9 @@ const (
 	maxPatternSizes = 20_000
 	// maxPatternsMemory is the maximum memory of all patterns of a schema together, in bytes.
 	maxPatternsMemory = 4 << 20
+	// maxPatternsWork is the maximum work of compiling all patterns of a schema: see pattern.Work. It takes about a quarter
+	// of a second.
+	maxPatternsWork = 2_000_000
 	// maxPatterns is the maximum number of different patterns in a schema.
 	maxPatterns = 256
 	// patternSteps is the number of search steps that cost as much as one step of the validation.
@@ -28,7 +31,8 @@ type patterns struct {
 	mu     sync.Mutex
 	known  map[string]*pattern.Pattern
 	size   int
-	memory int  // in bytes
+	memory int // in bytes
+	work   int
 	closed bool // true after the schema is compiled: later patterns come from values and are not kept
 }
 
@@ -37,6 +41,9 @@ func (p *patterns) compile(text string) (jsonschema.Regexp, error) {
 	defer p.mu.Unlock()
 	if known, ok := p.known[text]; ok {
 		return known, nil
+	}
+	if p.work += pattern.Work(text); !p.closed && p.work > maxPatternsWork {
+		return nil, errors.New(`the patterns of the schema take too long to compile: write fewer classes such as \p{L}`)
 	}
 	made, err := pattern.Compile(text)
 	switch {

@@ -160,6 +160,9 @@ func TestCompile(t *testing.T) {
 		"patterns with large classes": {
 			"the memory of patterns is limited", `{"allOf":[` + classPatterns(20, 60) + `]}`, "take more than 4 MiB of memory together",
 		},
+		"patterns with overlapping classes": {
+			"the work of compiling patterns is limited", `{"allOf":[` + overlappingPatterns(20) + `]}`, "take too long to compile",
+		},
 		"some large classes": {"usual classes are allowed", `{"allOf":[` + classPatterns(50, 3) + `]}`, ""},
 		"same pattern": {
 			"equal patterns count once", `{"allOf":[` + strings.Repeat(`{"pattern":"a{900}"},`, 300) + `{}]}`, "",
@@ -374,6 +377,15 @@ func classPatterns(n, classes int) string {
 	var all []string
 	for i := range n {
 		all = append(all, fmt.Sprintf(`{"pattern":"%d%s"}`, i, strings.Repeat(`\\pL`, classes)))
+	}
+	return strings.Join(all, ",")
+}
+
+// overlappingPatterns returns n schemas with different patterns, each with one class that takes long to compile.
+func overlappingPatterns(n int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf(`{"pattern":"%d[%s]"}`, i, strings.Repeat(`\\pL`, 150)))
 	}
 	return strings.Join(all, ",")
 }
