@@ -36,10 +36,11 @@ func objectsWithKey(namespace string) []client.Object {
 		Message: "it said " + key, LastTransitionTime: metav1.Now(),
 	}}
 	return []client.Object{
-		&v1alpha1.Turn{ObjectMeta: meta, Status: v1alpha1.TurnStatus{Conditions: conditions, Result: &v1alpha1.TurnResult{
-			Text: key, Preview: key, Data: &apiextensionsv1.JSON{Raw: []byte(`{"a":"` + key + `"}`)},
-			Citations: &v1alpha1.Citations{Local: []string{key}},
-		}, Executor: &v1alpha1.ExecutorBinding{Name: "support", Epoch: 1},
+		&v1alpha1.Turn{ObjectMeta: meta, Status: v1alpha1.TurnStatus{
+			Conditions: conditions, Result: &v1alpha1.TurnResult{
+				Text: key, Preview: key, Data: &apiextensionsv1.JSON{Raw: []byte(`{"a":"` + key + `"}`)},
+				Citations: &v1alpha1.Citations{Local: []string{key}},
+			}, Executor: &v1alpha1.ExecutorBinding{Name: "support", Epoch: 1},
 			Evaluations:   []v1alpha1.Evaluation{{Reason: key}},
 			AwaitedBudget: &v1alpha1.AwaitedBudget{Name: "support", Message: key},
 		}},

@@ -69,7 +69,8 @@ func TestStripKeepsTheFieldsThatDecisionsNeed(t *testing.T) {
 		AgentRef:   whole.Spec.AgentRef, DesiredState: whole.Spec.DesiredState, Model: "m", Limits: whole.Spec.Limits,
 		Attachments: []v1alpha1.Attachment{
 			{Name: "a", MediaType: "image/png", URL: placeholderURL},
-			{Name: "b", MediaType: "text/csv", ConfigMapKeyRef: named("files")}, {Name: "c", MediaType: "text/csv"},
+			{Name: "b", MediaType: "text/csv", ConfigMapKeyRef: named("files")},
+			{Name: "c", MediaType: "text/csv"},
 		},
 		Context: &v1alpha1.TurnContext{Contributions: []v1alpha1.Contribution{
 			{}, {ConfigMapKeyRef: named("terms")},

@@ -22,8 +22,8 @@ const (
 	MaxPatternSize = 100
 	// MaxPatternsSize bounds the size of all patterns together.
 	MaxPatternsSize = 1000
-	// MaxPatternsMemory bounds the memory of all compiled patterns together, in bytes. The search of texts of more than 1
-	// MiB doubles it.
+	// MaxPatternsMemory bounds the memory of all compiled patterns together, in bytes. The search of texts of more than
+	// 1 MiB doubles it.
 	MaxPatternsMemory = 512 << 10
 )
 

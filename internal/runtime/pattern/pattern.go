@@ -17,8 +17,8 @@ const (
 	MaxBytes = 1024
 	// MaxSize is the maximum number of characters in an expression after its repetitions are expanded.
 	MaxSize = 2000
-	// MaxMemory is the maximum memory of a compiled expression, in bytes. A character takes about 100 bytes, and a class
-	// such as \p{L} about 7 KiB.
+	// MaxMemory is the maximum memory of a compiled expression, in bytes. A character takes about 100 bytes, and a
+	// class such as \p{L} about 7 KiB.
 	MaxMemory = 512 << 10
 	// MaxWork is the maximum work of compiling an expression: see Work. It takes about 20 milliseconds.
 	MaxWork = 200_000

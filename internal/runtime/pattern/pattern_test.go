@@ -63,8 +63,8 @@ func TestCompile(t *testing.T) {
 	}
 }
 
-// TestMemory checks that Memory bounds the memory of a compiled expression, and that it is not several times too high for
-// large ones.
+// TestMemory checks that Memory bounds the memory of a compiled expression, and that it is not several times too high
+// for large ones.
 func TestMemory(t *testing.T) {
 	var alternatives []string
 	for i := range 250 {

@@ -58,8 +58,8 @@ func TestPointersOfManyTokensStayShort(t *testing.T) {
 	}
 }
 
-// TestTheSizeBoundsTheMemory checks that the counted size of a schema whose patterns have many large classes is not less
-// than its memory.
+// TestTheSizeBoundsTheMemory checks that the counted size of a schema whose patterns have many large classes is not
+// less than its memory.
 func TestTheSizeBoundsTheMemory(t *testing.T) {
 	var all []string
 	for i := range 30 {

@@ -16,8 +16,8 @@ const (
 	maxPatternSizes = 20_000
 	// maxPatternsMemory is the maximum memory of all patterns of a schema together, in bytes.
 	maxPatternsMemory = 4 << 20
-	// maxPatternsWork is the maximum work of compiling all patterns of a schema: see pattern.Work. It takes about a quarter
-	// of a second.
+	// maxPatternsWork is the maximum work of compiling all patterns of a schema: see pattern.Work. It takes about a
+	// quarter of a second.
 	maxPatternsWork = 2_000_000
 	// maxPatterns is the maximum number of different patterns in a schema.
 	maxPatterns = 256
