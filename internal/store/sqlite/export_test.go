@@ -5,9 +5,12 @@ import (
 	"io/fs"
 )
 
-// Writes returns the pool of the writer, which has one connection, so that settings of the connection apply to all
-// writes.
-func (s *Store) Writes() *sql.DB { return s.writes }
+// SingleConns limits the pool of reads to one connection, as that of the writer is. It returns both pools, so that
+// settings of the connections apply to all calls.
+func (s *Store) SingleConns() []*sql.DB {
+	s.db.SetMaxOpenConns(1)
+	return []*sql.DB{s.writes, s.db}
+}
 
 // Reads returns the pool of reads and the number of its connections.
 func (s *Store) Reads() (*sql.DB, int) { return s.db, readers }

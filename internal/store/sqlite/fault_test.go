@@ -164,10 +164,12 @@ func TestOverwrittenHeaderIsDetected(t *testing.T) {
 }
 
 // pragma changes a setting of the store's only connection.
-func pragma(t *testing.T, db *sql.DB, set string, args ...any) {
+func pragma(t *testing.T, pools []*sql.DB, set string, args ...any) {
 	t.Helper()
-	if _, err := db.ExecContext(t.Context(), fmt.Sprintf("PRAGMA "+set, args...)); err != nil {
-		t.Fatal(err)
+	for _, db := range pools {
+		if _, err := db.ExecContext(t.Context(), fmt.Sprintf("PRAGMA "+set, args...)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -176,14 +178,14 @@ func TestReadOnlyFile(t *testing.T) {
 	if err := s.Append(t.Context(), "a", entry(1)); err != nil {
 		t.Fatal(err)
 	}
-	db := s.Writes()
-	pragma(t, db, "query_only = on")
+	pools := s.SingleConns()
+	pragma(t, pools, "query_only = on")
 	wantErrorText(t, "Append", s.Append(t.Context(), "a", entry(2)), "read-only", "mount the volume for writing")
 	wantErrorText(t, "Check", s.Check(t.Context()), "failed to write to the journal", "mount the volume for writing")
 	if got, err := journal.Collect(t.Context(), s, "a"); err != nil || len(got) != 1 {
 		t.Errorf("%d entries (error %v), want the 1 entry that was written before", len(got), err)
 	}
-	pragma(t, db, "query_only = off")
+	pragma(t, pools, "query_only = off")
 	checkWorks(t, s, "a", 1)
 }
 
@@ -192,19 +194,19 @@ func TestFullDisk(t *testing.T) {
 	if err := s.Append(t.Context(), "a", entry(1)); err != nil {
 		t.Fatal(err)
 	}
-	db := s.Writes()
+	pools := s.SingleConns()
 	var pages int
-	if err := db.QueryRowContext(t.Context(), "PRAGMA page_count").Scan(&pages); err != nil {
+	if err := pools[0].QueryRowContext(t.Context(), "PRAGMA page_count").Scan(&pages); err != nil {
 		t.Fatal(err)
 	}
-	pragma(t, db, "max_page_count = %d", pages+10)
+	pragma(t, pools, "max_page_count = %d", pages+10)
 	wantErrorText(t, "Append", s.Append(t.Context(), "a", large(2)), "full", "free space or enlarge the volume")
 	wantErrorText(t, "Check", s.Check(t.Context()), "failed to write to the journal", "free space or enlarge the volume")
 	if err := s.Append(t.Context(), "b", entry(1)); err != nil {
 		t.Errorf("Append of a small entry: %v, want no error", err)
 	}
 	wantErrorText(t, "Check after a small append", s.Check(t.Context()), "free space or enlarge the volume")
-	pragma(t, db, "max_page_count = %d", pages+10_000)
+	pragma(t, pools, "max_page_count = %d", pages+10_000)
 	checkWorks(t, s, "a", 1)
 	if err := s.Append(t.Context(), "a", large(3)); err != nil {
 		t.Errorf("Append of a large entry with enough space: %v", err)

@@ -31,7 +31,7 @@ type Store struct {
 	lock    *os.File // the lock file, locked until the store is closed
 	file    *os.File // the opened journal, to detect that the file was replaced; SQLite opens it separately
 	header  [headerBytes]byte
-	db      *sql.DB // for reads
+	db      *sql.DB // for reads, and for Check
 	writes  *sql.DB // the writer's only connection, so that reads of one namespace cannot delay the writes of all
 	appends *queue
 	changes chan *change
@@ -51,7 +51,7 @@ type Store struct {
 	missing atomic.Int64          // the number of bytes that could not be written because the disk was full or failed
 }
 
-// readers is the number of connections for reads.
+// readers is the number of connections for reads, and for Check.
 const readers = 3
 
 // Open opens the journals in a file. It creates the file and its directory if necessary; only the owner may read them.
