@@ -301,8 +301,8 @@ type DiscoveredTool struct {
 
 	// unusable says why this tool cannot be offered to any model, for example because of the schema of its arguments.
 	// It is one line of at most 256 characters, and empty for a usable tool. It says what is wrong, and often where, as
-	// a JSON pointer into the schema. It has no text of the server: in the pointer, each name that is not a keyword of
-	// JSON Schema is replaced by *. The log of the manager has the details.
+	// a path in the schema, such as /properties/*/pattern. It has no text of the server: in the path, * stands for each
+	// name that is not a keyword of JSON Schema. The log of the manager has the details.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Unusable string `json:"unusable,omitempty"`
