@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,23 +32,26 @@ func (e *Executor) objects(namespace string) sharing.Reader {
 	}
 }
 
-// livePage is the number of objects that one request to the API server reads. An object may have 1.5 MiB, and any user
+// liveLimit is the number of objects that one request to the API server reads. An object may have 1.5 MiB, and any user
 // of a namespace may create many of them.
-const livePage = 8
+const liveLimit = 8
 
 // eachLivePage reads a list from the API server, and calls do for each page of it. It returns the first error of a
 // request or of do.
 func (e *Executor) eachLivePage(
 	ctx context.Context, namespace string, page client.ObjectList, do func() error, opts ...client.ListOption,
 ) error {
+	opts = slices.Concat(opts, []client.ListOption{client.InNamespace(namespace), client.Limit(liveLimit)})
 	for next := client.Continue(""); ; {
-		more, err := e.livePage(ctx, namespace, page, do, append(opts, client.InNamespace(namespace), client.Limit(livePage), next)...)
+		more, err := e.livePage(ctx, namespace, page, do, slices.Concat(opts, []client.ListOption{next})...)
 		if next = client.Continue(more); err != nil || more == "" {
 			return err
 		}
 	}
 }
 
+// livePage reads one page inside the gate of LiveReads, calls do, and returns the token of the next page, or an empty
+// one.
 func (e *Executor) livePage(
 	ctx context.Context, namespace string, page client.ObjectList, do func() error, opts ...client.ListOption,
 ) (more string, err error) {

@@ -56,6 +56,7 @@ func (r Reader) List(ctx context.Context, list client.ObjectList, opts ...client
 		return err
 	}
 	defer body.Close() //nolint:errcheck // because the list is complete, or has failed
+	page.ListMeta, page.Items = metav1.ListMeta{}, nil
 	if err := decode(body, page); err != nil {
 		return fmt.Errorf("failed to read the list of %s: %w", mapping.Resource.Resource, err)
 	}

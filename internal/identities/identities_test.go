@@ -39,7 +39,7 @@ func reader(t *testing.T, serve http.HandlerFunc) identities.Reader {
 }
 
 func list(ctx context.Context, r identities.Reader, opts ...client.ListOption) (*metav1.PartialObjectMetadataList, error) {
-	page := &metav1.PartialObjectMetadataList{}
+	page := &metav1.PartialObjectMetadataList{Items: make([]metav1.PartialObjectMetadata, 1)} // of an earlier page
 	page.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("TurnList"))
 	return page, r.List(ctx, page, opts...)
 }

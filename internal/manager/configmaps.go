@@ -46,11 +46,11 @@ func attachmentReader(r client.Reader) func(namespace string) translate.ConfigMa
 }
 
 func readerOf(
-	r client.Reader, gate *fairgate.Gate, most int, data func(*corev1.ConfigMap) map[string]string,
+	r client.Reader, gate *fairgate.Gate, maxKept int, data func(*corev1.ConfigMap) map[string]string,
 ) func(namespace string) translate.ConfigMaps {
 	return func(namespace string) translate.ConfigMaps {
 		reader := &configMaps{
-			reader: r, gate: gate, most: most, data: data, namespace: namespace,
+			reader: r, gate: gate, maxKept: maxKept, data: data, namespace: namespace,
 			versions: map[string]string{}, kept: map[string]map[string]string{},
 		}
 		return reader.value
@@ -61,13 +61,13 @@ func readerOf(
 type configMaps struct {
 	reader    client.Reader
 	gate      *fairgate.Gate // nil means no limit
-	most      int
+	maxKept   int            // in bytes
 	data      func(*corev1.ConfigMap) map[string]string
 	namespace string
 
 	// versions holds the version of each ConfigMap that was read, by name; empty if it does not exist.
 	versions map[string]string
-	// kept holds the values of ConfigMaps of at most most bytes in total, by name. bytes is their size.
+	// kept holds the values of ConfigMaps of at most maxKept bytes in total, by name. bytes is their size.
 	kept  map[string]map[string]string
 	bytes int
 }
@@ -107,11 +107,11 @@ func (c *configMaps) keep(name string, values map[string]string) {
 	for key, value := range values {
 		size += len(key) + len(value)
 	}
-	if c.bytes+size > c.most {
+	if c.bytes+size > c.maxKept {
 		clear(c.kept)
 		c.bytes = 0
 	}
-	if size <= c.most {
+	if size <= c.maxKept {
 		c.kept[name], c.bytes = values, c.bytes+size
 	}
 }

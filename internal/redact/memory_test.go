@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/capstan-dev/capstan/internal/memory/memorytest"
 	"github.com/capstan-dev/capstan/internal/redact"
 )
 
@@ -31,10 +32,10 @@ func TestRedactorIsSmall(t *testing.T) {
 	if got := r.Line(credential, 100); got != "[redacted]" {
 		t.Fatalf("the credential is left: %q", got)
 	}
-	with := heap()
+	with := memorytest.Heap()
 	runtime.KeepAlive(r)
 	r = nil
-	if kept := int64(with) - int64(heap()); kept > most*longest {
+	if kept := with - memorytest.Heap(); kept > most*longest {
 		t.Errorf("a redactor keeps %d KiB for a credential of %d KiB, want at most %d times as much", kept>>10, longest>>10, most)
 	}
 	runtime.KeepAlive(credential)
@@ -49,11 +50,11 @@ func TestMemory(t *testing.T) {
 		"a usual key":                {"sk-0123456789-very-secret-0123456789"},
 		"many short keys":            manyKeys(100),
 	} {
-		before := heap()
+		before := memorytest.Heap()
 		r, set := redact.New(secrets...), redact.NewSet()
 		set.Put("demo", "owner", secrets)
 		_ = set.Redact("demo", "a text") // so that the set has a redactor
-		kept := int64(heap()) - int64(before)
+		kept := memorytest.Heap() - before
 		runtime.KeepAlive(r)
 		runtime.KeepAlive(set)
 		if most := redact.Memory(secrets); kept > most+ofNamespace {
@@ -71,15 +72,6 @@ func manyKeys(count int) []string {
 		keys[i] = all[i*20 : i*20+15]
 	}
 	return keys
-}
-
-// heap returns the size of the heap without garbage, in bytes.
-func heap() uint64 {
-	runtime.GC()
-	runtime.GC() // finalizers and pools may keep objects during the first collection
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
 }
 
 // TestPartsOfALongCredential checks that parts of 12 bytes of the longest credential are removed from messages.

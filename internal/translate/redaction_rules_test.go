@@ -9,6 +9,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/fairgate/fairgatetest"
+	"github.com/capstan-dev/capstan/internal/memory/memorytest"
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
@@ -27,14 +28,14 @@ func withRule(end string) *v1alpha1.Agent {
 func TestRunningTurnsShareRules(t *testing.T) {
 	const turns, most = 100, 2 << 20
 	held := make([]*redact.TurnRedactor, turns)
-	before := heap()
+	before := memorytest.Heap()
 	for i := range held {
 		var err error
 		if held[i], err = translate.Redaction(t.Context(), withRule("shared"), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if kept := int(heap()) - int(before); kept > most {
+	if kept := int(memorytest.Heap() - before); kept > most {
 		t.Errorf("%d Turns keep %d bytes, want at most %d", turns, kept, most)
 	}
 	word := strings.Repeat("x", 40)
@@ -75,13 +76,4 @@ func TestCompilationOfRulesTakesTurns(t *testing.T) {
 		t.Error("rules that are held already wait again")
 	}
 	runtime.KeepAlive(held)
-}
-
-// heap returns the size of the heap without garbage, in bytes.
-func heap() uint64 {
-	runtime.GC()
-	runtime.GC() // pools may keep objects during the first collection
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
 }

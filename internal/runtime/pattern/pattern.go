@@ -39,7 +39,8 @@ const (
 	bytesOfRune        = 4
 )
 
-// Pattern is a compiled expression. It is safe for concurrent use.
+// Pattern is a compiled expression. It is safe for concurrent use. Use only whole matches: the numbers of its groups
+// may differ from those in the text, because Compile may add a group.
 type Pattern struct {
 	*regexp.Regexp
 	// Size is the number of characters in the expression after its repetitions are expanded, at most MaxSize.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/capstan-dev/capstan/internal/memory/memorytest"
 	"github.com/capstan-dev/capstan/internal/runtime/pattern"
 )
 
@@ -88,7 +89,7 @@ func TestMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			const copies = 16
 			var all [copies]*pattern.Pattern
-			before := heap()
+			before := memorytest.Heap()
 			for i := range all {
 				p, err := pattern.Compile(strings.Clone(text))
 				if err != nil {
@@ -96,7 +97,7 @@ func TestMemory(t *testing.T) {
 				}
 				all[i] = p
 			}
-			kept := (int(heap()) - int(before)) / copies
+			kept := int(memorytest.Heap()-before) / copies
 			runtime.KeepAlive(all)
 			counted := all[0].Memory
 			t.Logf("Memory = %d, and %d bytes are kept", counted, kept)
@@ -105,15 +106,6 @@ func TestMemory(t *testing.T) {
 			}
 		})
 	}
-}
-
-// heap returns the size of the heap without garbage, in bytes.
-func heap() uint64 {
-	runtime.GC()
-	runtime.GC() // pools may keep objects during the first collection
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
 }
 
 // TestAnchorsAndGroups checks that an expression that begins with ^ finds the same as in package regexp.

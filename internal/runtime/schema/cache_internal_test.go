@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/capstan-dev/capstan/internal/memory/memorytest"
 	"github.com/capstan-dev/capstan/internal/runtime/pattern"
 )
 
@@ -69,24 +70,15 @@ func TestTheSizeBoundsTheMemory(t *testing.T) {
 	if _, err := Compile(source); err != nil { // so that the library's own schemas exist
 		t.Fatal(err)
 	}
-	before := heap()
+	before := memorytest.Heap()
 	s, err := Compile(source)
 	if err != nil {
 		t.Fatal(err)
 	}
-	kept := int(heap()) - int(before)
+	kept := int(memorytest.Heap() - before)
 	t.Logf("%d bytes are kept, and %d are counted", kept, s.size)
 	if kept > s.size {
 		t.Errorf("%d bytes are kept, but only %d are counted", kept, s.size)
 	}
 	runtime.KeepAlive(s)
-}
-
-// heap returns the size of the heap without garbage, in bytes.
-func heap() uint64 {
-	runtime.GC()
-	runtime.GC() // pools may keep objects during the first collection
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
 }
