@@ -1,6 +1,6 @@
 # Capstan. `make help` lists the targets. All of them need Go, git, make and a C compiler. The tools are pinned in go.mod and
-# under hack/, and are downloaded or built from Go modules. The tests also need a PostgreSQL server, Node.js and promtool, which
-# are installed on Debian if they are missing.
+# under hack/, and are downloaded or built from Go modules. The tests also need a PostgreSQL server, Node.js and promtool. If
+# they are missing on Debian, the first two are installed, and promtool is extracted from its package.
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# check.sh [REVISION [FLAG...]]: prints what the files here change in the prompts of agents/, against a revision of Git (default: origin/main).
-# It renders each Turn of checks/ before and after the change. It needs capstan and git, and no cluster. FLAGs go to capstan render: -o json.
+# check.sh [REVISION [FLAG...]]: prints what the files here change in the prompts of agents/, compared with a revision of
+# Git (default: origin/main). It renders each Turn of checks/ before and after the change. It needs capstan and git, and
+# no cluster. FLAGs are passed to capstan render, for example -o json.
 #
-# Exit codes, as of capstan render --diff: 0 the prompts are the same, 2 at least one differs, 1 anything went wrong.
+# Exit codes, as of capstan render --diff: 0 if the prompts are the same, 2 if at least one differs, 1 after an error.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 revision=${1:-origin/main}
