@@ -77,8 +77,8 @@ const (
 	UndoBegun Kind = "undo.begun"
 	// UndoEnded is the outcome after UndoBegun. If the call was not undone, another Turn may undo it.
 	UndoEnded Kind = "undo.ended"
-	// Finalized means that the Turn has ended. The payload is the result of the Turn. If the answer is stored as an
-	// artifact of this entry, the payload does not contain it. Only UndoBegun and UndoEnded may follow.
+	// Finalized means that the Turn has ended. The payload is the result of the Turn. If an artifact of this entry has
+	// the text of the answer, the payload does not contain that text. Only UndoBegun and UndoEnded may follow.
 	Finalized Kind = "finalized"
 	// SessionTurn is the addition of one Turn to a conversation. It is the only kind in the journal of a Session.
 	SessionTurn Kind = "session.turn"

@@ -17,9 +17,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
-// Log is the journal of one Turn, opened by the run that writes it. Options.Apply receives each entry in order: first
-// the existing entries, and then the entries that the run appends. So a run that continues a Turn has the same state as
-// the run that wrote the entries.
+// Log is the journal of one Turn or Session, opened by the run that writes it. Options.Apply receives each entry in
+// order: first the existing entries, and then the entries that the run appends. So a run that continues a Turn has the
+// same state as the run that wrote the entries.
 type Log struct {
 	o     Options
 	uid   string

@@ -111,8 +111,8 @@ func (run *runner) expense(c *Candidate, r *Request) *expense {
 // sent, and why says so.
 //
 // Servers refuse a request whose prompt and output limit together exceed the context window. If at least half of the
-// output limit fits into the window, the reply may use the rest of the window. Otherwise the request keeps its limit,
-// so that the server refuses it and the conversation is shortened.
+// output limit and at least minReply fit into the window, the reply may use the rest of the window. Otherwise the
+// request keeps its limit, so that the server refuses it and the conversation is shortened.
 //
 // If it is unknown how long a reply may be, only the prompt must fit into the budget. If more than safeOutputLimit
 // tokens are left, no limit is set, so the reply may exceed the budget. Otherwise the reply may exceed the budget by at

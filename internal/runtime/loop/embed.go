@@ -79,7 +79,7 @@ func asTimeout(ctx, bounded context.Context, failure *model.Error, timeout time.
 	return &timedOut
 }
 
-// EmbeddedBefore reports whether an earlier run has sent a request for vectors. The journal does not keep the vectors.
+// EmbeddedBefore reports whether the journal has a request for vectors. The journal never has the vectors themselves.
 func (s *State) EmbeddedBefore() bool {
 	for i := range s.Requests {
 		if s.Requests[i].Purpose == ForEmbedding {

@@ -221,8 +221,8 @@ func (s *State) OpenApprovals() []Approval {
 	return open
 }
 
-// identified returns the calls of a new reply after it has replaced missing and repeated IDs, so that each ID is unique
-// within the Turn. The journal keeps the new IDs, because all later entries identify a call by its ID.
+// identified returns the calls of a new reply after it has replaced missing, invalid and repeated IDs, so that each ID
+// is unique within the Turn. The journal keeps the new IDs, because all later entries identify a call by its ID.
 func (s *State) identified(calls []model.ToolCall) []model.ToolCall {
 	if len(calls) == 0 {
 		return nil

@@ -20,8 +20,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// ErrInterrupted is returned when a run stopped at a safe point because Input.Interrupt was closed. Everything the
-// run did is in the journal.
+// ErrInterrupted is returned when a run stopped at a safe point, because Input.Interrupt was closed or because there is
+// no space to store a reply. Everything the run did is in the journal.
 var ErrInterrupted = errors.New("interrupted at a safe point")
 
 // Candidate is one model of a chain.
@@ -259,8 +259,8 @@ type Error struct {
 // Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
-// Run asks models and calls tools until the loop ends. Its error is ErrInterrupted, a *Parked, the cause of a
-// context that ended, an unchanged error of Record, Keep, CountReply, Hold or Prepare, or an *Error.
+// Run asks models and calls tools until the loop ends. Its error is ErrInterrupted, a *Parked, the cause of a context
+// that ended, an error of a function of the input, such as Record or Prepare, or an *Error.
 //
 // The caller must not change the input until Run returns. A run spends nearly all its time waiting for a model or a
 // tool, and thousands of waiting runs each hold a whole stack. So the frames below Run are small: large values are

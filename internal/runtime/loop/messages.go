@@ -13,7 +13,7 @@ import (
 const (
 	// MessageOutputForm describes the form of the answer.
 	MessageOutputForm = "output_form"
-	// MessageOutputSchema contains the schema of the answer, for an endpoint that does not accept a schema.
+	// MessageOutputSchema contains the schema of the answer, for an endpoint that does not enforce it.
 	MessageOutputSchema = "output_schema"
 	// MessageSummary replaces older messages.
 	MessageSummary = prepare.MessageSummary

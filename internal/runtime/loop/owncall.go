@@ -8,8 +8,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// OwnCall is a call that Capstan makes without a model's request, before the first request to a model. An example is
-// the call of a context pack's tool.
+// OwnCall is a call that Capstan makes without a model's request, before the first step. An example is the call of a
+// context pack's tool.
 type OwnCall struct {
 	// ID identifies the call within the Turn.
 	ID string

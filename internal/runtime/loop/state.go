@@ -28,11 +28,11 @@ type Request struct {
 	Attempt int `json:"attempt"`
 	// ID is the request ID that the endpoint received.
 	ID string `json:"id,omitempty"`
-	// OutputLimit is the output limit of the request if the budget leaves less than the request would have allowed.
-	// Otherwise it is 0.
+	// OutputLimit is the output limit of the request if the budget or the context window leaves less than the request
+	// would have allowed. Otherwise it is 0.
 	OutputLimit int64 `json:"outputLimit,omitempty"`
 	// Budget is the name of the shared budget because of which OutputLimit is lower. It is empty if the Turn's own
-	// limits are the reason.
+	// limits or the context window are the reason.
 	Budget string `json:"budget,omitempty"`
 	// Reserved is true if the request is reserved in the budgets that apply to the Turn.
 	Reserved bool `json:"reserved,omitempty"`
@@ -64,8 +64,7 @@ type FailedRequest struct {
 	DurationMS    int64       `json:"durationMilliseconds"`
 	// Unsent is true if nothing reached the endpoint, for example because a credential is missing.
 	Unsent bool `json:"unsent,omitempty"`
-	// MayBeBilled is true if the request timed out, broke off or was cancelled after it was sent, or if the model
-	// only reasoned.
+	// MayBeBilled is true if the endpoint may bill the failed request: see model.Error.
 	MayBeBilled bool `json:"mayBeBilled,omitempty"`
 	// GaveUp is the message with which the run stopped asking this model for this step and purpose. It is empty if the
 	// model may be asked again, and in journals of older versions.
@@ -448,9 +447,9 @@ func appendEntry[T any](all *[]T, e journal.Entry) error {
 	return nil
 }
 
-// Messages returns the conversation since the prompt: each reply, its calls and their results. Every endpoint
-// refuses a call without a result, so calls that have not finished are left out. A reply without text whose calls
-// are all left out is left out too. Calls of a last reply, and calls that the budget did not allow, never finish.
+// Messages returns the conversation since the prompt: each reply, its calls and their results. Every endpoint refuses a
+// call without a result, so calls that have not finished are left out. A reply without text whose calls are all left
+// out is left out too. The calls of a last reply are also left out, unless the model was asked again.
 func (s *State) Messages(ctx context.Context) []model.Message { return s.MessagesFrom(ctx, 1) }
 
 // MessagesFrom returns the messages of a step and of all later steps.

@@ -29,8 +29,8 @@ const (
 	// Auth means that the endpoint or a proxy refused the credentials (HTTP 401, 403 or 407, or 400 with a message
 	// about the key), or that they are missing.
 	Auth ErrorKind = "Auth"
-	// QuotaExceeded means that the quota or the credit of the account is used up (HTTP 402, or an error
-	// code that says so).
+	// QuotaExceeded means that the quota or the credit of the account is used up (HTTP 402, or an error whose code or
+	// message says so).
 	QuotaExceeded ErrorKind = "QuotaExceeded"
 	// InvalidRequest means that the endpoint refused the request (any other HTTP 4xx), for example because it does
 	// not know the model.

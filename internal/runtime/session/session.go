@@ -7,8 +7,8 @@
 // added only once.
 //
 // Each entry contains a Checkpoint of the conversation: its totals, and the first entry that later Turns read. So a new
-// Turn reads only the newest entry and the entries for its prompt, and the run that adds a Turn reads only the newest
-// entry.
+// Turn reads only the newest entry and the entries for its prompt. The run that adds the Turn reads only the entry that
+// was the newest when the Turn began, and later entries.
 package session
 
 import (
@@ -380,8 +380,9 @@ func (t Totals) CombinedWith(known Totals) Totals {
 const maxTries = 10
 
 // Add adds a Turn at the end of a conversation, unless the conversation already has it, and returns the new end. While
-// the store fails, Add tries again until Patience of the options is over. It ignores Apply, First, Known and After of
-// the options. Add returns ErrSequence if the history keeps changing, for example because its Session was deleted.
+// a write to the store fails, Add tries again until Patience of the options is over. It ignores Apply, First, Known and
+// After of the options. Add returns journal.ErrSequence if the history keeps changing, for example because its Session
+// was deleted.
 func Add(ctx context.Context, uid string, t Turn, since ExternalState, o journal.Options) (End, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, time.Second

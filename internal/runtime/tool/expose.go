@@ -14,7 +14,8 @@ import (
 
 // Offer is one entry of an Agent's tools, with the tools that it provides now.
 type Offer struct {
-	// Server is the name of the ToolServer. It is empty for tools of another kind, which keep their names.
+	// Server is the name of the ToolServer. It is empty for tools of another kind, whose names never get the name of a
+	// server as a prefix.
 	Server string
 	// UID is the UID of the ToolServer, or empty if it has none. Tools of another kind have their UID in Source.
 	UID string
@@ -81,8 +82,8 @@ func Reserved() []string { return []string{prompt.LoadSkill().Name, prompt.ReadA
 // reserved are names that are already used, such as those of Capstan's own tools.
 //
 //   - If several tools have the same name, all of them get the name of their server and '_' as a prefix, so that no
-//     name depends on the order of the offers.
-//   - A name that is still not unique, or that is reserved, gets a hash of the tool's source as a suffix.
+//     name depends on the order of the offers. The same applies to a tool with a reserved name.
+//   - A name that is then still not unique or reserved gets a hash of the tool's source as a suffix.
 //   - A tool that several offers of its server allow is listed once, as in the first offer. It requires approval if
 //     one of the offers says so, and it has the lowest of their MaxCalls.
 //   - Tools that cannot be offered to a model are left out.

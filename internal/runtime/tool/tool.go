@@ -55,7 +55,7 @@ type Source struct {
 	// Server is the name of the tool's ToolServer. Name is the name that this server gives the tool.
 	Server string `json:"server,omitempty"`
 	Name   string `json:"name,omitempty"`
-	// Agent is the name of the sub-agent, if the tool is one.
+	// Agent is the name of the sub-agent, if the tool is one, or NAMESPACE/NAME if that Agent is in another namespace.
 	Agent string `json:"agent,omitempty"`
 	// UID is the UID of the ToolServer or Agent when the tools of the Turn were selected. It matters because another
 	// object may get the same name later. It is empty if the object has no UID, for example without a cluster, and in
@@ -67,8 +67,8 @@ type Source struct {
 // to JSON and back without loss.
 type Tool struct {
 	prompt.Tool
-	// Schema is the JSON Schema of the arguments as the server gave it. If it is empty, the schema follows from
-	// Parameters.
+	// Schema is the JSON Schema of the arguments as the server gave it, with a missing type or missing properties
+	// added. If it is empty, the schema follows from Parameters.
 	Schema json.RawMessage `json:"schema,omitempty"`
 	// Shown is the form of Schema that the model receives. It is empty if the two are equal.
 	Shown json.RawMessage `json:"shown,omitempty"`

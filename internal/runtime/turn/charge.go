@@ -15,12 +15,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// DeletedTurn identifies a Turn whose object is gone, by the names in its journal.
+// DeletedTurn identifies a Turn whose object is gone or has ended.
 type DeletedTurn struct{ UID, Namespace, Name string }
 
 // SubAgentUsageFunc returns the usage of the Turn that a call of a sub-agent has created, or a *tool.Pending error
-// while that Turn has not ended. parent is the Turn that made the call; its object is gone, too. uid is the UID of the
-// sub-agent's Turn, or empty if it is not known.
+// while that Turn has not ended. parent is the Turn that made the call; its object is gone or has ended. uid is the UID
+// of the sub-agent's Turn, or empty if it is not known.
 type SubAgentUsageFunc func(ctx context.Context, parent DeletedTurn, call loop.Intent, uid string) (tool.Result, error)
 
 // ChargeableTurn is the journal of a Turn whose object is gone and whose requests to models count for a Session.

@@ -9,9 +9,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// collectSubAgents records the usage of sub-agents' Turns whose answers the Turn has not received, because it was
-// cancelled or its time is over. While such a sub-agent's Turn has not ended, collectSubAgents parks this Turn, so that
-// nothing is spent on its behalf after its end.
+// collectSubAgents records the usage of sub-agents' Turns whose answers this Turn has not received, for example because
+// this Turn was cancelled or its time is over. While such a sub-agent's Turn has not ended, collectSubAgents parks this
+// Turn, so that nothing is spent on its behalf after its end.
 func (r *run) collectSubAgents() error {
 	if r.in.Child == nil {
 		return nil

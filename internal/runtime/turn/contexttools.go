@@ -19,9 +19,9 @@ import (
 // rest is for the model.
 const contextToolsShare = 4
 
-// facts calls the context packs one after another, each once in the life of the Turn. It returns the Turn's facts
-// together with the facts of the context packs. A failed context pack adds no facts: the journal has the reason, and
-// the Turn continues.
+// facts calls the context packs that have no result yet, one after another. It returns the Turn's facts together with
+// the facts of the context packs. A failed context pack adds no facts: the journal has the reason, and the Turn
+// continues.
 func (r *run) facts(ctx context.Context, turn prepare.Turn) ([]turncontext.Fact, error) {
 	var packed []foundFact
 	var until time.Time // the deadline for all context packs; zero if there is none

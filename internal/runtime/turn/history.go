@@ -115,7 +115,7 @@ func historyOf(c *session.Conversation) []prepare.HistoryMessage {
 // lostHistoryError ends a Turn whose prompt cannot be completed because the history of its Session is gone.
 type lostHistoryError struct{ error }
 
-// referenced returns the history that the Turn refers to. It reads the history at most once.
+// referenced returns the history that the Turn refers to. It reads the history only if the run does not hold it.
 func (r *run) referenced(ctx context.Context, h history) (*session.Conversation, error) {
 	if c := r.conversation; c != nil {
 		return c, nil
@@ -132,7 +132,7 @@ func (r *run) referenced(ctx context.Context, h history) (*session.Conversation,
 	return c, nil
 }
 
-// complete inserts the history into the prompt that was read from the journal, once in each run.
+// complete inserts the history into the prompt that was read from the journal, unless it was inserted before.
 func (r *run) complete(ctx context.Context) error {
 	p := &r.replayed
 	if p.leftOut == nil || p.leftOut.Messages == 0 {

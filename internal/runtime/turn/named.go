@@ -19,7 +19,8 @@ const AttachedPrefix = "attachments/"
 // NamedArtifact is an artifact of a Turn with the name by which users refer to it.
 type NamedArtifact struct {
 	Name, SHA256 string
-	// Bytes is the size of the content. An output of a tool may have more bytes than its artifact.
+	// Bytes is the size of the content or, for an output of a tool, of the whole output, which may have more bytes than
+	// its artifact.
 	Bytes int64
 }
 

@@ -55,8 +55,8 @@ func (r *run) elapsed() time.Duration {
 	return max(0, end.Sub(r.firstEntry))
 }
 
-// sessionPlace returns the name of the Session and the number of the Turn in it. The number is 0 if no prompt was made,
-// or if there is no Session.
+// sessionPlace returns the name of the Session and the number of the Turn in it. The number is 0 if there is no
+// Session, or if the input for the messages was never complete.
 func (r *run) sessionPlace() (name string, number int64) {
 	if r.in.Session != nil {
 		name = r.in.Session.Name

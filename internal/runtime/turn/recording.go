@@ -246,7 +246,7 @@ func (b *recordingBuilder) spent() (model.Usage, *finalize.Cost) {
 	return usage, finalize.Total(all)
 }
 
-// finish returns the recording, or a *NotReplayableError.
+// finish returns the recording, or the reason why there is none: mostly a *NotReplayableError.
 func (b *recordingBuilder) finish() (*Recording, error) {
 	switch {
 	case b.frozen == nil && b.isPrepareOnly:

@@ -36,7 +36,7 @@ func share[T any](among *shared.Values[[sha256.Size]byte, []T], list *[]T) *[]T 
 		return nil
 	}
 	data, err := json.Marshal(*list)
-	if err != nil { // cannot happen: the list was read from JSON
+	if err != nil { // cannot happen: the journal has the list as JSON
 		return nil
 	}
 	held := among.Of(sha256.Sum256(data), new(*list))

@@ -56,7 +56,7 @@ const (
 const (
 	// FailureInterrupted is the failure of a request without a recorded end, because its run was killed.
 	FailureInterrupted = "Interrupted"
-	// FailureDenied is the failure of a request for approval that was denied.
+	// FailureDenied is the failure of a request for approval that was denied or has expired.
 	FailureDenied = "Denied"
 	// FailurePolicy is the failure of a check of an answer that must not be delivered.
 	FailurePolicy = string(StopOutputPolicy)

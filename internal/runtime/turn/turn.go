@@ -38,8 +38,8 @@ type Input struct {
 	UID string
 	// Epoch is the epoch of the binding that this run belongs to. The first epoch is 1.
 	Epoch int64
-	// Executor is the executor of this run. Namespace and Name are the namespace and the name of the Turn. All three
-	// are for people who read the journal.
+	// Executor is the executor of this run, for people who read the journal. Namespace and Name are the namespace and
+	// the name of the Turn.
 	Executor, Namespace, Name string
 	// Requester is the name of the user who asked for the Turn. It is empty if it is not known.
 	Requester string
@@ -62,12 +62,12 @@ type Input struct {
 	// Preparation, and its result is recorded. If Judges is nil, the answer is not evaluated.
 	Judges func() []judge.Judge
 	// MayEvaluate reports whether the task to evaluate the answer may be stored with the end of the Turn. It must not
-	// block. If MayEvaluate is nil, the task is always stored.
+	// block. If MayEvaluate is nil, the task is always stored. No task is stored if there are no judges.
 	MayEvaluate func() bool
 	// Recall returns the learned memories that match a message, at most as many as fit into the prompt. vector is the
-	// vector of the message; if it is empty, Recall compares only words. Recall is called together with Preparation,
-	// and again if the message gets a vector. The result is recorded. If Recall fails, or takes longer than
-	// RecallTimeout, the Turn continues without learned memories. If Recall is nil, the Turn has no learned memories.
+	// vector of the message; if it is empty, Recall compares only words. Recall is called after Preparation, and again
+	// if the message gets a vector. The result is recorded. If Recall fails, or takes longer than RecallTimeout, the
+	// Turn continues without learned memories. If Recall is nil, the Turn has no learned memories.
 	Recall func(ctx context.Context, message string, vector ranking.Vector) (Recalled, error)
 	// NotRecalled is called if Recall has failed. It may be nil.
 	NotRecalled func(error)
@@ -80,8 +80,8 @@ type Input struct {
 	// If MayLearn is nil, nothing is learned.
 	MayLearn func() bool
 	// Attach returns the attachments of the Turn's message with their contents. It is called at most once in a run,
-	// together with Preparation, and its contents are recorded. An *invalid.Error ends the Turn; any other error ends
-	// the run. If Attach is nil, the Turn has no attachments. AttachBytes is the maximum total size of the contents.
+	// after Preparation, and its contents are recorded. An *invalid.Error ends the Turn; any other error ends the run.
+	// If Attach is nil, the Turn has no attachments. AttachBytes is the maximum total size of the contents.
 	Attach      func(ctx context.Context) ([]attachment.Content, error)
 	AttachBytes int64
 	// Tools are always offered to the model, in addition to the selected ones. They must be the same in each run of
@@ -474,8 +474,8 @@ type run struct {
 	spans spans
 	// resumes is the number of earlier runs that did not end with a wait.
 	resumes int
-	// input is the input for the messages, or nil before the first messages are made. number is the number of the
-	// Turn in its Session.
+	// input is the input for the messages, or nil while the run does not need it. number is the number of the Turn in
+	// its Session.
 	input  *prepare.Input
 	number int64
 	// query is the newest text whose vector was requested, or nil. embeddedBefore is true if an earlier run has
@@ -509,7 +509,7 @@ type run struct {
 	// parkedIn is the epoch of the run that parked the Turn, if the last entry of the journal is this park, or 0.
 	parkedIn int64
 	// gone is true if the Turn's object is gone or has ended, and this run only ends its journal. Such a run does not
-	// count as a run and is never parked.
+	// count as a run and records no park.
 	gone bool
 	// objectEnd is the end of the Turn according to its object. It is nil if this run decides how the Turn ends.
 	objectEnd *ObjectEnd

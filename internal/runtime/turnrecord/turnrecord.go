@@ -35,7 +35,7 @@ const (
 
 // About is the part of a record that is known before its Turn begins.
 type About struct {
-	// Agent is the name of the Agent.
+	// Agent is the name of the Agent, or NAMESPACE/NAME if the Agent is in another namespace than the Turn.
 	Agent string `json:"agent,omitempty"`
 	// Labels are the selected labels of the Turn, at most MaxLabels.
 	Labels map[string]string `json:"labels,omitempty"`
@@ -48,7 +48,7 @@ type Record struct {
 	// Namespace and Turn are the namespace and the name of the Turn.
 	Namespace string `json:"namespace"`
 	Turn      string `json:"turn"`
-	// Agent is the name of the Agent. It is empty only for a deleted Turn that an older version began.
+	// Agent is the name of the Agent, as in About. It is empty only for a deleted Turn that an older version began.
 	Agent string `json:"agent,omitempty"`
 	// Session is the name of the Session, or empty.
 	Session string `json:"session,omitempty"`
@@ -232,7 +232,8 @@ func WithoutComments(all []Feedback) (kept []Feedback, had bool) {
 }
 
 // MarshalDetails returns the details as JSON of at most MaxDetails bytes. If they are larger, it leaves out parts in
-// this order: labels, tags, tools, models, and then everything except a few numbers.
+// this order: labels, tags, tools, all models after the fourth, and then everything except Strategy,
+// ElapsedMilliseconds and TurnNumber.
 func (r *Record) MarshalDetails() ([]byte, error) {
 	d := r.Details
 	d.Incomplete = d.Incomplete || len(d.Tools) > MaxTools || len(d.Models) > MaxModels || len(d.Labels) > MaxLabels
