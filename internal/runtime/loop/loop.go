@@ -65,7 +65,8 @@ type Retry struct {
 	InitialBackoff, MaxBackoff time.Duration
 }
 
-// Config says how a Turn uses its models and tools. It is the same in each run of the Turn.
+// Config says how a Turn uses its models and tools. A later run of the Turn may have another Config, for example
+// because the Agent has changed.
 type Config struct {
 	// Chain is the list of models, at least one.
 	Chain []Candidate

@@ -92,7 +92,7 @@ func (r *preparedRecord) addTo(ctx context.Context, j journal.Journal, s *judge.
 }
 
 // addPrompt adds the messages of a prompt to a Subject. Results of calls in the history are placed before the results
-// of the Turn. Of attachments, only the names are added.
+// of the Turn. Of an attachment, only its name, media type and size are added.
 func addPrompt(p *prepare.Prompt, s *judge.Subject) {
 	var earlier []judge.ToolResult
 	names := map[string]string{}

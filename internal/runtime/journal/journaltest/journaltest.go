@@ -1,5 +1,6 @@
-// Package journaltest tests the contracts of journal.Journal and store.Keeper. Every store runs these tests against
-// a real database.
+// Package journaltest tests the contracts of a store: its journals, and its budgets, records, tasks, memories and
+// position. Every store with a database runs these tests against a real one. The type Store is a store in memory, for
+// other tests.
 package journaltest
 
 import (

@@ -46,7 +46,7 @@ type memoryJournal struct {
 	bytes     int64
 	// expiredUntil is the note of SetExpired, until it runs out. The zero time means that there is none.
 	expiredUntil time.Time
-	// forgotten is what Forget has set.
+	// forgotten is true once Forget was called.
 	forgotten bool
 }
 
