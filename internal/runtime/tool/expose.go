@@ -14,8 +14,8 @@ import (
 
 // Offer is one entry of an Agent's tools, with the tools that it provides now.
 type Offer struct {
-	// Server is the name of the ToolServer. It is empty for tools of another kind, whose names never get the name of a
-	// server as a prefix.
+	// Server is the name of the ToolServer, as in Source. It is empty for tools of another kind, whose names never get
+	// the name of a server as a prefix.
 	Server string
 	// UID is the UID of the ToolServer, or empty if it has none. Tools of another kind have their UID in Source.
 	UID string

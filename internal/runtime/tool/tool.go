@@ -52,10 +52,11 @@ const (
 // Source identifies the origin of a tool. The engine uses it to find the Caller of the tool, even after a restart.
 // Capstan's own tools have the zero Source.
 type Source struct {
-	// Server is the name of the tool's ToolServer. Name is the name that this server gives the tool.
+	// Server is the name of the tool's ToolServer, or NAMESPACE/NAME if the Agent refers to the ToolServer with a
+	// namespace. Name is the name that this server gives the tool.
 	Server string `json:"server,omitempty"`
 	Name   string `json:"name,omitempty"`
-	// Agent is the name of the sub-agent, if the tool is one, or NAMESPACE/NAME if that Agent is in another namespace.
+	// Agent is the name of the sub-agent, in the same form, if the tool is one.
 	Agent string `json:"agent,omitempty"`
 	// UID is the UID of the ToolServer or Agent when the tools of the Turn were selected. It matters because another
 	// object may get the same name later. It is empty if the object has no UID, for example without a cluster, and in
