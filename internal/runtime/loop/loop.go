@@ -27,7 +27,7 @@ var ErrInterrupted = errors.New("interrupted at a safe point")
 // Candidate is one model of a chain.
 type Candidate struct {
 	// ProviderName and Model identify the candidate. ProviderName is the name of the ModelProvider, or NAMESPACE/NAME
-	// if the Agent refers to the ModelProvider with a namespace. Candidates of a chain with the same pair share their
+	// if the reference to the ModelProvider has a namespace. Candidates of a chain with the same pair share their
 	// attempts.
 	ProviderName, Model string
 	// Endpoint is the host and the port of the endpoint. Provider data of a reply is sent back only to this endpoint.

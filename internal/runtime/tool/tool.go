@@ -52,7 +52,7 @@ const (
 // Source identifies the origin of a tool. The engine uses it to find the Caller of the tool, even after a restart.
 // Capstan's own tools have the zero Source.
 type Source struct {
-	// Server is the name of the tool's ToolServer, or NAMESPACE/NAME if the Agent refers to the ToolServer with a
+	// Server is the name of the tool's ToolServer, or NAMESPACE/NAME if the reference to the ToolServer has a
 	// namespace. Name is the name that this server gives the tool.
 	Server string `json:"server,omitempty"`
 	Name   string `json:"name,omitempty"`

@@ -40,7 +40,7 @@ type ReadArtifactFunc = func(ctx context.Context, sha256 string, maxBytes int64)
 type Recording struct {
 	// Namespace and Name are the namespace and the name of the Turn.
 	Namespace, Name string
-	// Agent is the name of the Agent, or NAMESPACE/NAME if the Turn refers to the Agent with a namespace.
+	// Agent is the name of the Agent, or NAMESPACE/NAME if the Turn's reference to the Agent has a namespace.
 	Agent string
 	// Began is the time of the first entry.
 	Began time.Time

@@ -35,7 +35,7 @@ const (
 
 // About is the part of a record that is known before its Turn begins.
 type About struct {
-	// Agent is the name of the Agent, or NAMESPACE/NAME if the Turn refers to the Agent with a namespace.
+	// Agent is the name of the Agent, or NAMESPACE/NAME if the Turn's reference to the Agent has a namespace.
 	Agent string `json:"agent,omitempty"`
 	// Labels are the selected labels of the Turn, at most MaxLabels.
 	Labels map[string]string `json:"labels,omitempty"`
@@ -108,7 +108,7 @@ type Prompt struct {
 
 // Model is the usage of one model, without the usage of sub-agents: their Turns have records of their own.
 type Model struct {
-	// Provider is the name of the ModelProvider, or NAMESPACE/NAME if the Agent refers to the ModelProvider with a
+	// Provider is the name of the ModelProvider, or NAMESPACE/NAME if the reference to the ModelProvider has a
 	// namespace.
 	Provider string      `json:"provider"`
 	Model    string      `json:"model"`
