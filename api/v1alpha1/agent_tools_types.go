@@ -74,7 +74,7 @@ type ArgumentValidation string
 const (
 	// ArgumentValidationEnforce repairs the arguments if the repair is unambiguous, and refuses the call otherwise.
 	ArgumentValidationEnforce ArgumentValidation = "Enforce"
-	// ArgumentValidationOff passes the arguments to the tool unchecked.
+	// ArgumentValidationOff does not check the arguments against the schema.
 	ArgumentValidationOff ArgumentValidation = "Off"
 )
 
@@ -115,7 +115,7 @@ const (
 type ToolPolicy struct {
 	// argumentValidation says what happens to arguments that do not fit the tool's JSON Schema. Enforce (the default)
 	// repairs them if the repair is unambiguous; otherwise it refuses the call, and the model receives the violations.
-	// Off passes them to the tool unchecked.
+	// Off passes them to the tool. In both cases, arguments that are not an unambiguous JSON object are refused.
 	// +optional
 	// +kubebuilder:default=Enforce
 	ArgumentValidation ArgumentValidation `json:"argumentValidation,omitempty"`
@@ -169,22 +169,22 @@ const (
 // + fieldPath=".warnPercent"
 type AgentContext struct {
 	// compaction is Auto (the default) or Off. Auto asks the model to summarize older messages when the conversation
-	// reaches compactPercent. It also does so once after an endpoint has reported that the prompt is too long. Off
-	// never shortens a conversation.
+	// reaches compactPercent. It also does so, once in each step, after an endpoint has reported that the prompt is too
+	// long. Off never shortens a conversation.
 	// +optional
 	// +kubebuilder:default=Auto
 	Compaction Compaction `json:"compaction,omitempty"`
 
-	// warnPercent is the percentage of the context window at which the Event ContextWarning is emitted, from 1 to 100.
-	// Default 70. It must be at most compactPercent.
+	// warnPercent is the percentage of the context window, without the part that is reserved for the reply, at which
+	// the Event ContextWarning is emitted, from 1 to 100. Default 70. It must be at most compactPercent.
 	// +optional
 	// +kubebuilder:default=70
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	WarnPercent int32 `json:"warnPercent,omitempty"`
 
-	// compactPercent is the percentage of the context window at which older messages are summarized, from 1 to 100.
-	// Default 90.
+	// compactPercent is the percentage of the context window, without the part that is reserved for the reply, at which
+	// older messages are summarized, from 1 to 100. Default 90.
 	// +optional
 	// +kubebuilder:default=90
 	// +kubebuilder:validation:Minimum=1
@@ -206,7 +206,8 @@ type ExposedTool struct {
 	// +kubebuilder:validation:MaxLength=64
 	Name string `json:"name"`
 
-	// server is the name of the ToolServer that has the tool; empty for a sub-agent.
+	// server is the name of the ToolServer that has the tool, as NAMESPACE/NAME if it is in another namespace; empty
+	// for a sub-agent.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Server string `json:"server,omitempty"`
@@ -221,8 +222,8 @@ type ExposedTool struct {
 	// +optional
 	Effect ToolEffect `json:"effect,omitempty"`
 
-	// role is the role of the tool: WebSearch, LocalSearch, ContextPack or Other. A tool with the role ContextPack
-	// is called before the model is asked, and is not offered to the model.
+	// role is the role of the tool: WebSearch, LocalSearch, ContextPack or Other. A tool with the role ContextPack is
+	// called before the model is asked, and is not offered to the model.
 	// +optional
 	Role ToolRole `json:"role,omitempty"`
 

@@ -62,8 +62,9 @@ type AgentSpec struct {
 	// +kubebuilder:validation:Maximum=1000
 	ReflectEveryTurns int32 `json:"reflectEveryTurns,omitempty"`
 
-	// tools are the tools that the model may call, at most 32 entries: tools of ToolServers, and other Agents. If tools
-	// of several entries have the same name, each of them is prefixed with the name of its server and '_'.
+	// tools are the tools that the model may call, at most 32 entries: tools of ToolServers, and other Agents. If
+	// several tools have the same name, the tools of servers among them are prefixed with the name of their server and
+	// '_'.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
@@ -418,7 +419,7 @@ type ModelReference struct {
 }
 
 // ModelParameters shape the answers of a model. A parameter that is absent is not sent, so that the provider's
-// default applies.
+// default applies. Only the limit of the answer is always sent if the type of the provider is Anthropic.
 // +kubebuilder:validation:MinProperties=1
 type ModelParameters struct {
 	// temperature is the randomness of the answer, a decimal from "0" to "2" with at most 6 decimals.
@@ -491,7 +492,8 @@ type AgentStatus struct {
 
 	// promptRenderHash is the SHA-256 of the stable part of this agent's prompt, in hexadecimal. The prompt is rendered
 	// for the first model of the chain, with the default values of the variables and without tools. A Turn on that
-	// model reports the same hash if it has no parameters, the agent has no tools, and no text uses .Turn.
+	// model reports the same hash if it has no parameters, no promptMode and no depth, the agent has no tools, and no
+	// text uses .Turn or .Session.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	PromptRenderHash string `json:"promptRenderHash,omitempty"`

@@ -157,8 +157,8 @@ const (
 	// ReasonNoJudges is set on JudgesResolved. It means that the PromptProfile has no judges or cannot be used, so no
 	// answer is evaluated.
 	ReasonNoJudges = "NoJudges"
-	// ReasonJudgeModelNotAllowed is set on JudgesResolved. It means that the modelRef of a judge is not one of
-	// spec.evaluation.models, so the judge asks these models instead. The message names the judge.
+	// ReasonJudgeModelNotAllowed is set on JudgesResolved. It means that the modelRef of a judge is not one of the
+	// models that spec.evaluation allows, so the judge asks these models instead. The message names the judge.
 	ReasonJudgeModelNotAllowed = "JudgeModelNotAllowed"
 	// ReasonResolved is set on ProfileResolved, ModelsResolved, ToolsResolved, JudgesResolved, LearningResolved and
 	// EmbeddingsResolved. It means that all referenced objects exist and may be used. With conditions other than
@@ -323,8 +323,8 @@ const (
 // Reasons of a Turn's other conditions, in addition to the terminal reason of Succeeded.
 const (
 	// TurnReasonNotPrepared is set on Prepared=Unknown. It means that an executor handed the Turn back without a
-	// prompt, because an object that the prompt needs does not exist. Succeeded says which. The condition
-	// disappears when the Turn is bound again.
+	// prompt, because an object that the prompt needs does not exist or is not ready. Succeeded says which. The
+	// condition disappears when the Turn is bound again.
 	TurnReasonNotPrepared = "NotPrepared"
 	// TurnReasonFinalized is set on Finalized=True. It means that the record is complete, and that nothing has failed
 	// since the end of the Turn.

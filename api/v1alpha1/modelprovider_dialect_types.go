@@ -62,8 +62,8 @@ type RequestOptions struct {
 	// +optional
 	StreamOptions Switch `json:"streamOptions,omitempty"`
 
-	// toolCallIDs is the form of the call IDs in requests. Any: as the model sent them, up to 40 characters. Plain:
-	// only letters, digits, '_' and '-'. NineCharacters: 9 letters and digits. IDs of another form are replaced.
+	// toolCallIDs is the form of the call IDs in requests. Any: as the model sent them, up to 40 characters. Plain: up
+	// to 40 letters, digits, '_' and '-'. NineCharacters: 9 letters and digits. IDs of another form are replaced.
 	// +optional
 	ToolCallIDs ToolCallIDForm `json:"toolCallIDs,omitempty"`
 
@@ -140,11 +140,11 @@ type RequestOptions struct {
 	// +optional
 	EndMarks Switch `json:"endMarks,omitempty"`
 
-	// images says whether the endpoint accepts images, in data URLs, from models with the capability Images.
+	// images says whether the endpoint accepts images, in data URLs, for models with the capability Images.
 	// +optional
 	Images Switch `json:"images,omitempty"`
 
-	// files says whether the endpoint accepts PDFs, in data URLs, from models with the capability Files.
+	// files says whether the endpoint accepts PDFs, in data URLs, for models with the capability Files.
 	// +optional
 	Files Switch `json:"files,omitempty"`
 

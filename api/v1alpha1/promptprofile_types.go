@@ -7,7 +7,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 type Trust string
 
 const (
-	// TrustTrusted text is inserted unchanged, as if the author of the profile had written it.
+	// TrustTrusted text is inserted unchanged, as if the author of the profile had written it. A trusted contribution
+	// is still fenced as data.
 	TrustTrusted Trust = "Trusted"
 	// TrustUntrusted text is escaped and fenced, so that the model treats it as data.
 	TrustUntrusted Trust = "Untrusted"

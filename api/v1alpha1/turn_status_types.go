@@ -89,8 +89,9 @@ type TurnStatus struct {
 	// + message="traceID must be 32 hexadecimal digits in lower case"
 	TraceID string `json:"traceID,omitempty"`
 
-	// startTime is the time at which the Turn was first bound to an executor. If the Turn was suspended, startTime is
-	// the time of the first binding after the suspension. limits.timeoutSeconds counts from startTime.
+	// startTime is the time at which the Turn was first bound to an executor. If the Turn was suspended, or waited for
+	// a Budget before it sent its first request, startTime is the time of the first binding after that.
+	// limits.timeoutSeconds counts from startTime.
 	// +optional
 	StartTime *metav1.MicroTime `json:"startTime,omitempty"`
 
@@ -381,7 +382,7 @@ type Preparation struct {
 	// +kubebuilder:validation:MaxLength=64
 	PromptHash string `json:"promptHash"`
 
-	// contextHash is the first 16 hexadecimal digits of the SHA-256 of the facts, preferences, enrichments and
+	// contextHash is the first 16 hexadecimal digits of the SHA-256 of the facts, preferences, enrichments, data and
 	// conversation context in the prompt. Memories are not included.
 	// +required
 	// +kubebuilder:validation:MaxLength=16

@@ -64,7 +64,7 @@ const (
 
 // UsedPrice says which prices of a model were used.
 type UsedPrice struct {
-	// provider is the name of the ModelProvider.
+	// provider is the name of the ModelProvider, or NAMESPACE/NAME if the Agent names its namespace.
 	// +required
 	// +kubebuilder:validation:MaxLength=253
 	Provider string `json:"provider"`
