@@ -95,8 +95,8 @@ func (k Key) compare(o Key) int {
 // Account is the state of a budget in one period.
 type Account struct {
 	Key
-	// Turns, Tokens and Cost are the amounts spent. Unpriced is the number of requests whose cost is unknown and not in
-	// Cost.
+	// Turns, Tokens and Cost are the amounts spent. Unpriced is the number of requests that are not in Cost, because
+	// their cost is unknown or in another currency.
 	Turns, Tokens, Unpriced int64
 	Cost                    decimal.Decimal
 	// ReservedTokens and ReservedCost are the amounts reserved by requests that have not ended.

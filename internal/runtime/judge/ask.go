@@ -14,7 +14,7 @@ import (
 type Asker struct {
 	// Chain are the models to ask, in order. If the request to a model fails, the next model is asked.
 	Chain []loop.Candidate
-	// Redact removes credentials from a text of a model. If it is nil, texts stay unchanged.
+	// Redact removes from a text of a model everything that must not be kept. If it is nil, texts stay unchanged.
 	Redact func(text string) string
 	// Account keeps account of the requests. It may be nil.
 	Account ask.Account

@@ -38,8 +38,8 @@ type Judge struct {
 	Kind Kind `json:"kind"`
 	// Prompt is the criterion of a Custom judge. It is empty for the other kinds.
 	Prompt string `json:"prompt,omitempty"`
-	// Provider and Model name the ModelProvider and the model to ask. If both are empty, the models of the Agent are
-	// asked.
+	// Provider and Model name the ModelProvider and the model to ask. If both are empty, the Agent decides which models
+	// are asked.
 	Provider string `json:"provider,omitempty"`
 	Model    string `json:"model,omitempty"`
 	// Threshold is the lowest passing score.
@@ -160,7 +160,7 @@ var (
 // with zeros after the point are accepted. A fraction is invalid, because 1 could then mean one percent or the best
 // score.
 //
-// redact removes credentials from a text. It may be nil.
+// redact removes from a text everything that must not be kept. It may be nil.
 func Read(reply *model.Reply, redact func(text string) string) (Score, string, error) {
 	var parsed struct {
 		Score  json.RawMessage `json:"score"`

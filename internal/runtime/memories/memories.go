@@ -73,6 +73,7 @@ type Memory struct {
 	// Requester is the name of the user who asked for the Turn. It is empty if it is not known.
 	Requester string `json:"requester,omitempty"`
 	// Session and SessionUID are the name and the UID of the Turn's Session. Both are empty if the Turn has none.
+	// SessionUID is also empty once the memory is kept independently of the Session.
 	Session    string `json:"session,omitempty"`
 	SessionUID string `json:"sessionUID,omitempty"`
 	// Turn and TurnUID are the name and the UID of the Turn. TurnUID is empty once the memory is kept independently of

@@ -29,9 +29,9 @@ type Input struct {
 	Now time.Time
 }
 
-// Size returns about how many bytes the texts take in memory that belong to this Turn only: those of the Turn, and
-// those that the Agent and the profile have in ConfigMaps, because each Turn reads them again. The cache shares the
-// others.
+// Size returns about how many bytes the texts take in memory that belong to this Turn only: those of the Turn, the
+// contributions of the Agent and the profile, and their texts in ConfigMaps, because each Turn reads them again. The
+// cache shares the others.
 func (in *Input) Size() int {
 	size := in.Turn.size() + sizeOfContributions(in.Agent.Contributions) + sizeOfContributions(in.Profile.Contributions)
 	if in.Agent.InstructionsFrom != "" {
@@ -83,7 +83,8 @@ type Agent struct {
 	MaxMemories int
 	// Contributions are the agent's contributions to the live context.
 	Contributions []prompt.Contribution
-	// AllowsTrusted allows trusted contributions of the Turn itself.
+	// AllowsTrusted is true if the shaping, the guardrails and the skill of a Turn instruct the model, and if
+	// contributions of the Turn may be trusted.
 	AllowsTrusted bool
 }
 
@@ -195,14 +196,15 @@ type Turn struct {
 	Shaping turncontext.Layer
 	// Session describes the conversation, or is nil if there is none.
 	Session *turncontext.Session
-	// Facts, Preferences, Memories and Enrichments are those of the request, unchanged.
+	// Facts are those of the request and then those of context packs. Memories are those of the request and then
+	// learned ones. Preferences and Enrichments are those of the request, unchanged.
 	Facts       []turncontext.Fact
 	Preferences []string
 	Memories    []turncontext.Memory
 	Enrichments []turncontext.Enrichment
 	// Data is the canonical JSON of an object of the request. It is empty if there is none.
 	Data string `json:",omitempty"`
-	// Skill is an instruction for this Turn only. It may be empty.
+	// Skill says how to do this Turn. It instructs the model only if Agent.AllowsTrusted is true. It may be empty.
 	Skill string
 	// Contributions are the Turn's contributions to the live context.
 	Contributions []prompt.Contribution

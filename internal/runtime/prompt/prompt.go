@@ -1,9 +1,8 @@
 // Package prompt makes the system prompt. The prompt consists of tagged sections in two parts. The stable part depends
-// on the agent, the profile, the model, the tools, and the values that templates insert. It is usually the same for
-// many Turns, so providers can cache it. The rest is the dynamic part.
+// on the agent, the profile, the mode, the model, the tools, and the values that templates insert. It is usually the
+// same for many Turns, so providers can cache it. The rest is the dynamic part.
 //
-// The table in sections.go defines the order of the sections. Below the table, there is one function for each
-// section.
+// The table in sections.go defines the order of the sections, and names the function that renders each section.
 package prompt
 
 import (

@@ -41,7 +41,7 @@ const (
 	SectionLiveContext      = "live_context"
 )
 
-// sections lists the sections of the prompt in order. A section needs a row here and a function below.
+// sections lists the sections of the prompt in order.
 var sections = []section{
 	{name: "agent", tag: "agent", modes: fullTaskMinimal, render: renderAgent},
 	{name: "sub_agent", tag: "sub_agent", modes: minimal, render: renderSubAgent},

@@ -1,7 +1,7 @@
 package prompt
 
-// The texts in this file are Capstan's instructions to a model. They are part of the stable prompt. Changing a word
-// changes every promptRenderHash, so change words only with a release.
+// The texts in this file are Capstan's instructions to a model. Most are in the stable part of prompts. Changing a word
+// there changes the promptRenderHash of all prompts with the text, so change words only with a release.
 
 // noneLine is the prompt in mode None. The guardrails of the profile follow it.
 const noneLine = "You are a helpful assistant. Answer the user's message."

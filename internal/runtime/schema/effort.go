@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	// maxEffort is the maximum number of schemas that may apply to a value and all its parts together, plus the number
-	// of comparisons with allowed values. It corresponds to less than a second.
+	// maxEffort is the maximum effort of validating a value, in steps. One step is a schema that may apply to the value
+	// or to one of its parts, a comparison with an allowed value, or other work that takes about as long. The maximum
+	// corresponds to less than a second.
 	maxEffort = 1_000_000
 	// quickSteps is the effort up to which the check of a short value does not wait for the turn of its namespace. It
 	// takes about as long as decoding fairgate.Large bytes, and the arguments of most calls need less than a tenth.
@@ -30,10 +31,10 @@ const (
 // errEffort is the violation of a value whose validation takes too long.
 var errEffort = errors.New("is too large or nested too deep to be validated against a schema with so many alternatives")
 
-// effortOf returns the work of validating a value, at most most + 1. If a schema refers back to
-// itself in several ways for the same property, each level of a value multiplies the work. If the references are for
-// different properties, the work depends on the value. This function therefore counts the work before the validation,
-// which takes much longer than the counting.
+// effortOf returns the work of validating a value, at most most + 1. If a schema refers back to itself in several ways
+// for the same property, each level of a value multiplies the work. If the references are for different properties, the
+// work depends on the value. This function therefore counts the work before the validation, which takes much longer
+// than the counting.
 func effortOf(s *jsonschema.Schema, value any, most int) int {
 	e := effort{left: most + 1}
 	e.value(s, value)

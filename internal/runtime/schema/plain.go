@@ -18,7 +18,7 @@ const (
 
 // Ambiguities returns the reasons why parsers may read a JSON text differently, or nil if all parsers read it alike.
 // Parsers differ in their handling of duplicate keys in an object, of numbers beyond a 64-bit float, and of deep
-// nesting.
+// nesting. Ambiguities also returns a reason for a text that is not JSON or is longer than MaxValue.
 func Ambiguities(value json.RawMessage) []Violation {
 	switch {
 	case len(value) > MaxValue:

@@ -1,6 +1,6 @@
-// Package span identifies the parts of a Turn in distributed traces, in the form of the W3C Trace Context. All IDs
-// follow from the UID of the Turn, so each run and each executor finds the same IDs, and nothing must be stored to
-// connect the parts of a Turn that was interrupted.
+// Package span identifies the parts of a Turn in distributed traces, in the form of the W3C Trace Context. The IDs of
+// spans follow from the UID of the Turn, so each run and each executor finds the same IDs, and nothing must be stored
+// to connect the parts of a Turn that was interrupted. The ID of the trace follows from an annotation or the UID.
 package span
 
 import (

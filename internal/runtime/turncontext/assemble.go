@@ -39,7 +39,7 @@ type Assembly struct {
 	Expression    Expression     `json:"expression"`
 	ResponseStyle ResponseStyle  `json:"responseStyle,omitzero"`
 	Segments      Segments       `json:"segments"`
-	// Blocks are the pieces of context that the model receives, in order.
+	// Blocks are the pieces of context that the model receives.
 	Blocks     []Block    `json:"blocks"`
 	Provenance Provenance `json:"provenance"`
 	// Dropped lists the items that were given but are not in the prompt, with the reasons.

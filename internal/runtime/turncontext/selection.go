@@ -22,7 +22,7 @@ const (
 
 // Dropped is an item that was given but is not in the prompt.
 type Dropped struct {
-	// Kind is the kind of the item: memory, enrichment, fact, preference, overlay, guardrail, expression, mode,
+	// Kind is the kind of the item: memory, enrichment, fact, preference, overlay, guardrail, expression, mode, tone,
 	// text, contribution, subject or skill.
 	Kind string `json:"kind"`
 	ID   string `json:"id"`

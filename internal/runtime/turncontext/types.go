@@ -129,7 +129,7 @@ type Fact struct {
 	Source string `json:"source,omitempty"`
 }
 
-// Memory is a text that was learned before the request. It is a candidate for the prompt.
+// Memory is a text that the caller or Capstan has kept from earlier requests. It is a candidate for the prompt.
 type Memory struct {
 	ID, Text string
 	// Scope and Freshness may be empty.

@@ -1,5 +1,6 @@
-// Package verdicts asks a model for a verdict about an answer, and reads the reply. Output policies and judges use it.
-// The question is a conversation of its own, without the history and the tools of the Turn.
+// Package verdicts makes questions about an answer or a Turn for a model, and reads the replies. Output policies,
+// judges and the extraction of memories use it. A question is a conversation of its own, without the history and the
+// tools of the Turn.
 package verdicts
 
 import (
@@ -17,7 +18,7 @@ const (
 	MaxReasonChars = 300
 )
 
-// Question is a question about an answer.
+// Question is a question about an answer or a Turn.
 type Question struct {
 	// Name identifies the messages of the question.
 	Name string
