@@ -13,7 +13,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// ErrUnknown means that nobody knows the tools of a server: it cannot be reached now, and was never reached before.
+// ErrUnknown means that the tools of a server are unknown: it cannot be reached now, and was never reached before.
 var ErrUnknown = errors.New("the server was never reached, and its tools are not known")
 
 // Servers are connections to ToolServers.
@@ -25,8 +25,8 @@ type Servers interface {
 	//  2. The tools in the ToolServer's status, with schemas that allow everything.
 	//  3. ErrUnknown.
 	Tools(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error)
-	// Current asks the server which tools it has now. It takes at most the server's connectTimeoutSeconds, and fails if
-	// the server does not answer.
+	// Current asks the server which tools it has now. It takes at most the server's connectTimeoutSeconds, plus the
+	// time to read Secrets, and fails if the server does not answer.
 	Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error)
 	// Caller returns the caller of a tool, given the tool's name at its server. It never fails: if the tool cannot
 	// be called, each call returns the cause.

@@ -36,7 +36,7 @@ func Headline(e journal.Entry) (string, error) {
 func headline(e journal.Entry) (string, error) {
 	switch e.Kind {
 	case journal.RunStarted, journal.PreparationInput, journal.PromptRendered, journal.Prepared, journal.SessionTurn:
-		return "", nil // the head of a transcript shows them
+		return "", nil // the head of a transcript shows their main facts
 	case journal.RunParked:
 		return describe(e, parkedLine)
 	case journal.ModelRequested:

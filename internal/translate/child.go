@@ -21,7 +21,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// The bounds that the schema of Turns sets for a child.
+// The bounds of a child. The schema of Turns sets all of them except maxChildName.
 const (
 	maxMessageChars   = 32768
 	maxTimeoutSeconds = 86_400

@@ -243,8 +243,8 @@ func CheckParameters(field string, ref v1alpha1.ModelReference, thinking v1alpha
 	return checkParameters(field, ref.Model, &parameters, p)
 }
 
-// CheckQuestionParameters is CheckParameters for a model that receives only questions about Turns that have ended. The
-// Agent's thinking level does not apply to such a model.
+// CheckQuestionParameters is CheckParameters for a model that receives only questions about Turns that have ended, or
+// texts that it turns into vectors. The Agent's thinking level does not apply to such a model.
 func CheckQuestionParameters(field string, ref v1alpha1.ModelReference, p *v1alpha1.ModelProvider) error {
 	parameters, err := Parameters(ref.Parameters)
 	if err != nil {

@@ -34,8 +34,8 @@ type Objects struct {
 	ManagerSkills []prepare.Skill
 	// Session is the Session of the Turn, or nil if the Turn has none. The engine reads the history itself.
 	Session *v1alpha1.Session
-	// Redaction removes texts of the Turn and of ConfigMaps. If it is nil, the rules of the Agent apply, and nothing is
-	// counted.
+	// Redaction removes texts of the Turn and of contributions. If it is nil, the rules of the Agent apply, and nothing
+	// is counted.
 	Redaction *redact.TurnRedactor
 }
 

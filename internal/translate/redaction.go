@@ -64,8 +64,8 @@ func Redaction(ctx context.Context, a *v1alpha1.Agent, credentials func(string) 
 	return redact.NewTurnRedactor(ctx, rules, credentials), nil
 }
 
-// redactInput applies a redaction to the texts of an input whose authors are not trusted: those of the Turn and of
-// ConfigMaps, and all contributions. Other texts of the profile and the Agent are not changed.
+// redactInput applies a redaction to the texts of an input whose authors are not trusted: those of the Turn, and all
+// contributions. Other texts of the profile and the Agent are not changed, even if they come from ConfigMaps.
 func redactInput(in *prepare.Input, r *redact.TurnRedactor) {
 	t := &in.Turn
 	for _, text := range []*string{&t.Message, &t.Summary, &t.Skill, &t.Data} {

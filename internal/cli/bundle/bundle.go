@@ -301,7 +301,7 @@ func isField(text string) bool {
 // Title returns the kind, the namespace and the name of the Turn.
 func (p *Bundle) Title() string { return kindTurn + " " + p.Turn.Namespace + "/" + p.Turn.Name }
 
-// ObjectName is the kind and the name of an object in the namespace of a Turn.
+// ObjectName is the kind and the name of an object. The name of an Agent or a ToolServer may be NAMESPACE/NAME.
 type ObjectName struct{ Kind, Name string }
 
 // ObjectNames returns the objects from which the messages were made.

@@ -17,7 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// pollInterval is the time between two reads of a Turn. Approvers have permission to get a Turn, but not to watch it.
+// pollInterval is the time between two reads of a Turn. A watch would require one more permission.
 const pollInterval = 250 * time.Millisecond
 
 // created is a ToolApproval that this command has created, and its call.

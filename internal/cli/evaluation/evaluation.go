@@ -1,5 +1,5 @@
-// Package evaluation runs an Agent over a file of cases without a cluster, and reports which answers meet their
-// expectations.
+// Package evaluation runs an Agent over a file of cases without a cluster, or prepares and replays recorded Turns, and
+// reports which results meet their expectations.
 package evaluation
 
 import (

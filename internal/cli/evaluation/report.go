@@ -84,7 +84,7 @@ type Report struct {
 	Errors  int `json:"errors"`
 	Missing int `json:"missing,omitempty"`
 	// Spent and JudgesSpent are the tokens and the cost of the Turns and of their judges, including those of
-	// interrupted cases, which are missing.
+	// interrupted cases, which count in Missing.
 	Spent       Spent     `json:"spent"`
 	JudgesSpent Spent     `json:"judgesSpent"`
 	Cases       []*Result `json:"cases"`

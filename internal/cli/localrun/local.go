@@ -60,8 +60,7 @@ type localRun struct {
 	asking  time.Duration
 }
 
-// newLocalRun opens the journal, the models and the tools. As in a cluster, all of them must exist before the Turn
-// starts.
+// newLocalRun opens the journal, the models and the tools. All of them must exist before the Turn starts.
 func (r *Options) newLocalRun(ctx context.Context, p *bundle.Bundle) (*localRun, error) {
 	j := &localRun{
 		Options: r, Env: r.Env, credentials: redact.NewSet(), decided: map[approvalKey]bool{},

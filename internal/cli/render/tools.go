@@ -35,7 +35,7 @@ func (noServers) Current(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, er
 // Caller returns nil, because no tool is called.
 func (noServers) Caller(*v1alpha1.ToolServer, string) tool.Caller { return nil }
 
-// tools returns the tools that are offered to the model. They are selected as in a run.
+// tools returns the tools that are offered to the model. They are selected as in a run, but never by their vectors.
 func tools(ctx context.Context, p *bundle.Bundle, servers toolbox.Servers) ([]prompt.Tool, error) {
 	offers, err := p.Box(p.Turn, servers).Offers(ctx)
 	if err != nil {
