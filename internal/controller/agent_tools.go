@@ -113,9 +113,10 @@ func (r *AgentReconciler) addServer(ctx context.Context, found *toolFindings, en
 	return nil
 }
 
-// wasAsked reports whether a server was asked for its tools since its spec last changed, or has listed them before. It
-// returns false for a server whose Secret is missing, and for one whose content the cache has dropped, because its
-// tools are then unknown. It returns true for a server with InvalidCompensation, whose tools Turns use.
+// wasAsked reports whether a server was asked for its tools since its spec last changed, or has listed them before. If
+// the server has never listed its tools, wasAsked returns false while its Secret is missing. It also returns false if
+// the cache has dropped the content of the object, because the tools are then unknown. It returns true for a server
+// with InvalidCompensation, whose tools Turns use.
 func wasAsked(s *v1alpha1.ToolServer) bool {
 	c := ready(s.Status.Conditions, s.Generation)
 	return s.Status.LastDiscoveryTime != nil || c != nil && !blocksRequests(c.Reason)

@@ -15,7 +15,7 @@ import (
 )
 
 // journalSpace holds the reports on the journal quotas that are in the Leases of living executors. The controller
-// depends on the reports because it has no store. The zero value has no reports.
+// depends on the reports because it must not wait for the store. The zero value has no reports.
 type journalSpace struct {
 	mu      sync.Mutex
 	reports map[string]journalReport // by the name of the Lease

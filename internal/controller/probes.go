@@ -20,8 +20,8 @@ const (
 	probeWorkersOfNamespace = 4
 )
 
-// probeTimeout limits one probe, whatever timeouts its object has. Only the first check of a ToolServer, and a check
-// of a ToolServer that was ready, may take as long as the object allows.
+// probeTimeout limits one probe, whatever timeouts its object has. Only the first check of a ToolServer after a change
+// of its spec, and a check of a ToolServer that was ready, may take as long as the object allows.
 const probeTimeout = 10 * time.Second
 
 // probeOptions returns the options of a controller that probes endpoints.

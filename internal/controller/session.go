@@ -79,8 +79,8 @@ func (r *SessionReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	return resultAfterWrite(again, r.Client.Status().Update(ctx, &s))
 }
 
-// setSessionConditions sets the conditions of a Session. A Session whose budget is used up takes no Turns until the
-// budget is raised, which kstatus calls stalled.
+// setSessionConditions sets the conditions of a Session. A Session whose budget is used up, or whose Turns wait because
+// its history was lost, takes no Turns until its spec changes, which kstatus calls stalled.
 func setSessionConditions(s *v1alpha1.Session, now time.Time) {
 	ready := finding{holds: true, reason: v1alpha1.ReasonOpen, message: "the session takes turns"}
 	if meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionHistoryComplete) == nil {

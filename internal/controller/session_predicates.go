@@ -40,8 +40,9 @@ func totalsOf(s *v1alpha1.Session) v1alpha1.SessionStatus {
 	return totals
 }
 
-// sessionMayOpen passes the changes that may let the first Turn of a Session continue: a new budget, and the end of a
-// Session that was being deleted. A new Session does not pass: its first Turn creates it and does not wait for it.
+// sessionMayOpen passes the changes that may let the first Turn of a Session continue: a new spec, such as a higher
+// budget, and the end of a Session that was being deleted. A new Session does not pass: its first Turn creates it and
+// does not wait for it.
 func sessionMayOpen() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },

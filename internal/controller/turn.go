@@ -32,8 +32,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
-// TurnReconciler binds Turns to executors, and ends Turns that never run. While a Turn is bound, its executor owns
-// its status.
+// TurnReconciler binds Turns to executors, and ends Turns that no executor ends. While a Turn is bound, its executor
+// owns its status.
 //
 // The reconciler's cache holds only unfinished Turns. If a Turn is not found, it has finished or was deleted. Both
 // mean the same to the Turns that wait for its slot. FinishedTurns handles Turns after their end.
@@ -113,12 +113,12 @@ const (
 //
 //  1. The Turn appears, its spec changes, it ends, or its executor hands it back.
 //  2. Its Agent changes in a way that affects the Turn, or a ConfigMap that it waits for appears.
-//  3. It becomes the first of its Session.
+//  3. It becomes the first of its Session, or the Turn directly ahead of it in the Session changes.
 //  4. A person decides about one of its calls. While such a decision may not be used, the Turn is also reconciled
 //     at intervals.
 //  5. The Turn of a sub-agent that it waits for ends, or its parent Turn ends.
 //  6. It gets a slot.
-//  7. A Budget that it waits for changes, is deleted, or is no longer exceeded.
+//  7. A Budget of its namespace changes, is deleted, or is no longer exceeded, while the Turn waits for a Budget.
 func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.slots = scheduler.New(r.Limits, r.wake)
 	metrics.SetWaitingCount(r.waiting.countsByCause)
@@ -337,7 +337,7 @@ func (r *TurnReconciler) updateStatus(ctx context.Context, t *v1alpha1.Turn) err
 	return nil
 }
 
-// endTurn ends a Turn that did not run, and then emits an Event.
+// endTurn ends a Turn without an executor, and then emits an Event.
 func (r *TurnReconciler) endTurn(ctx context.Context, t *v1alpha1.Turn, d decision) error {
 	turnstatus.End(t, d.reason, d.message, r.Now())
 	if err := r.updateStatus(ctx, t); err != nil {

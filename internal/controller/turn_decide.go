@@ -98,7 +98,7 @@ type snapshot struct {
 	ceiling *v1alpha1.Limits
 	// refusedAgent says why the Agent of another namespace may not be used. If refusedAgent is not empty, agent is nil.
 	refusedAgent string
-	// executorAlive reports whether the executor that the Turn is bound to holds its Lease.
+	// executorAlive reports whether the executor that the Turn is bound to may still be running.
 	executorAlive bool
 	// missing says which ConfigMap the Turn waits for; it is empty if none is missing. recheck is the time until the
 	// reconciler looks for the ConfigMap again; it is 0 if an event will report the ConfigMap.

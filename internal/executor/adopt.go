@@ -8,8 +8,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
-// claimsAtOnce is the number of Turns that are claimed at the same time during the start. It equals the number of Turns
-// that the controller binds at the same time.
+// claimsAtOnce is the number of Turns that are claimed at the same time during the start. A process makes at most 16
+// writes to the API server at the same time: see fairgate.NewWriteGate.
 const claimsAtOnce = 8
 
 // adopt claims a Turn that was bound to this executor's name before the process started. The claim is a new epoch, so

@@ -136,13 +136,13 @@ type Executor struct {
 	// while many Turns end. If Writes is nil, there is no limit.
 	Writes *fairgate.Gate
 	// Endings limits how many Turns that only have to end are handled at the same time. These Turns were cancelled, or
-	// their time was over, before they were bound. If Endings is nil, there is no limit.
+	// their time was over, before the current attempt of their run began. If Endings is nil, there is no limit.
 	Endings *fairgate.Gate
 	// Unreserved limits how many Turns end at the same time although there is no memory for their conversations. If
 	// Unreserved is nil, there is no limit.
 	Unreserved *fairgate.Gate
-	// LiveReads limits how many objects are read from the API server at the same time because the cache has no memory
-	// for them. If LiveReads is nil, there is no limit.
+	// LiveReads limits how many requests at the same time read lists, or objects for which the cache has no memory,
+	// from the API server. If LiveReads is nil, there is no limit.
 	LiveReads *fairgate.Gate
 	// Preparations limits how many Turns read their texts from ConfigMaps at the same time, because no memory is
 	// reserved for these texts yet. If Preparations is nil, there is no limit.

@@ -48,8 +48,8 @@ func (e *Executor) verifiedRequester(ctx context.Context, t *v1alpha1.Turn) (str
 	return t.Requester(), nil
 }
 
-// recall returns the function that returns the memories for the prompt of a Turn, or nil if its Agent learns nothing.
-// redact applies the current redaction of the Agent to a text.
+// recall returns the function that returns the memories for the prompt of a Turn, or nil if the prompt gets no
+// memories. redact applies the current redaction of the Agent to a text.
 func (e *Executor) recall(t *v1alpha1.Turn, agent *v1alpha1.Agent, session *v1alpha1.Session, redact func(string) string) func(
 	ctx context.Context, message string, vector ranking.Vector,
 ) (turn.Recalled, error) {

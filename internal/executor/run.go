@@ -205,7 +205,7 @@ func (r *run) handBack(ctx context.Context) {
 	r.release(ctx, v1alpha1.TurnReasonPending, "handed back by executor "+r.executor.Name+"; waiting for an executor")
 }
 
-// The first and the longest wait between attempts when the journal or a ConfigMap cannot be read.
+// The first and the longest wait between attempts.
 const (
 	retryFirst = 200 * time.Millisecond
 	retryMost  = 10 * time.Second
@@ -215,7 +215,7 @@ const (
 //
 //   - The journal cannot be read, or it has an entry that this run does not know, because an append succeeded although
 //     it returned an error. The next attempt continues from the journal.
-//   - A ConfigMap cannot be read.
+//   - The API server does not answer, or a ConfigMap cannot be read.
 //
 // Attempts are also repeated after the Turn's deadline. The engine then ends the Turn with everything that the journal
 // has, so no paid work is lost even if the store is unavailable for a long time.

@@ -80,8 +80,9 @@ func (e *Executor) onLoss(t *v1alpha1.Turn) func(ctx context.Context, missing in
 	}
 }
 
-// persistTotals writes the current totals of a Session into its status, and repeats the write until it succeeds. It
-// runs before the end of the Turn is written, so that a client that sees the end of the Turn also sees these totals.
+// persistTotals writes the current totals of a Session into its status. It repeats the write until it succeeds or the
+// API server refuses the totals. It runs before the end of the Turn is written, so that a client that sees the end of
+// the Turn also sees these totals.
 func (e *Executor) persistTotals(ctx context.Context, t *v1alpha1.Turn, place *turn.SessionPosition, end time.Time) {
 	if place == nil {
 		return

@@ -95,9 +95,9 @@ func (e *Executor) persist(ctx context.Context, t *v1alpha1.Turn, epoch int64, c
 const maxConflicts = 10
 
 // update changes the status of a Turn that is bound to this executor with the given epoch. It first waits until the
-// Writes gate admits its namespace. On a conflict, for example because the spec changed, it reads the Turn from the
-// API server and checks the binding again. It returns the Turn as written. It returns nil if the Turn was deleted, has
-// ended or is not bound to this executor with this epoch any more, and an error if the write may succeed later.
+// Writes gate admits its namespace. On a conflict, for example because the spec changed, it reads the Turn from the API
+// server and checks the binding again. It returns the Turn as written. It returns nil if the Turn was deleted, has
+// ended or is not bound to this executor with this epoch any more, and an error if the write failed.
 func (e *Executor) update(ctx context.Context, t *v1alpha1.Turn, epoch int64, change func(*v1alpha1.Turn)) (*v1alpha1.Turn, error) {
 	if err := e.Writes.Enter(ctx, t.Namespace); err != nil {
 		return nil, fmt.Errorf("gave up waiting until turn %q could be written: %w", t.Name, err)

@@ -62,8 +62,9 @@ func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	return result, err
 }
 
-// attempt creates the child or finds it. unseen reports whether an earlier request may have created the child. An
-// error that is neither a *tool.Error nor a *tool.Pending comes from the API server or from the journal.
+// attempt creates the child or finds it. unseen reports whether an earlier request may have created the child. An error
+// that is neither a *tool.Error nor a *tool.Pending comes from the API server or the journal, or means that there is no
+// memory for the answer.
 func (s *subAgent) attempt(ctx context.Context, wanted *v1alpha1.Turn, c tool.Call, unseen bool) (tool.Result, error) {
 	if c.Attempt > 1 {
 		result, err := s.find(ctx, wanted)
@@ -175,8 +176,8 @@ func (s *subAgent) answer(ctx context.Context, child *v1alpha1.Turn) (string, er
 	return string(content), nil
 }
 
-// isUnavailable reports whether an error comes from an unavailable API server or journal. Such an error does not end
-// the call, and does not mean that the call is pending.
+// isUnavailable reports whether an error comes from an unavailable API server or journal, or from a lack of memory.
+// Such an error does not end the call, and does not mean that the call is pending.
 func isUnavailable(err error) bool {
 	_, failed := errors.AsType[*tool.Error](err)
 	_, pending := errors.AsType[*tool.Pending](err)
