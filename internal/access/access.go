@@ -30,9 +30,9 @@ const (
 	mostAnswers, mostTokens = 1024, 1024
 	// keepKnown is how long a token counts as known after the API server has accepted it.
 	keepKnown = time.Hour
-	// mostReviews limits the concurrent reviews of known tokens. While others wait, one user, or the ServiceAccounts of
-	// one namespace, may have reviewsOfCaller of them. mostStrange limits the reviews of all other tokens, so that
-	// invented tokens do not block active users.
+	// mostReviews limits the concurrent reviews of known tokens. While there are several callers, one user, or the
+	// ServiceAccounts of one namespace, has a lower limit, at least reviewsOfCaller: see fairgate.New. mostStrange
+	// limits the reviews of all other tokens, so that invented tokens do not block active users.
 	mostReviews, reviewsOfCaller, mostStrange = 16, 8, 8
 	// reviewWait is the maximum time that a request waits until its review may begin. reviewTimeout is the time limit
 	// of the review.

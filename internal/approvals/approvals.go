@@ -24,7 +24,7 @@ func AcceptAll(_ context.Context, made []v1alpha1.ToolApproval) (checked []v1alp
 	return made, "", nil
 }
 
-// maxNamed is the number of ToolApprovals that a message names.
+// maxNamed is the maximum number of ToolApprovals, of reasons, and of approvers that a message names.
 const maxNamed = 3
 
 // unused returns the message that these ToolApprovals are not used, and why. There must be at least one ToolApproval.

@@ -39,17 +39,18 @@ type Kind string
 const (
 	// Listings are the tools that servers have listed.
 	Listings Kind = "listings"
-	// Objects are the contents of objects of the API server that the manager's cache holds.
+	// Objects are the contents of objects of the API server that the manager's cache holds, and the credentials and
+	// certificates of connections.
 	Objects Kind = "objects"
 	// Conversations are the messages of running Turns: their requests, histories, replies and tool results so far.
 	Conversations Kind = "conversations"
-	// Contents are replies of models and results of tools of at most MaxContent bytes. A reply is counted until it
-	// becomes part of its conversation, and a result until it is decoded.
+	// Contents are replies of models, results of tools, and data that is read from the store, of at most MaxContent
+	// bytes. A reply is counted until it becomes part of its conversation, and a result until it is decoded.
 	Contents Kind = "contents"
 	// Replies are larger replies of models. A reply is counted from the start of its reading until it becomes part of
 	// its conversation; the final answer of a Turn until the Turn's status is written.
 	Replies Kind = "replies"
-	// Results are larger responses of tool servers that are being read.
+	// Results are larger responses of tool servers that are being read, and larger data that is read from the store.
 	Results Kind = "results"
 )
 

@@ -24,7 +24,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 )
 
-// firstAnswerTimeout bounds the wait for the first answer of the API server. It is shorter than the timeouts of
+// firstAnswerTimeout bounds the wait for the first answer of the API server. It is shorter than the default timeouts of
 // connections.
 const firstAnswerTimeout = 4 * time.Second
 
@@ -64,8 +64,8 @@ type knowledge struct {
 	unknown string
 }
 
-// New returns the network of a cluster. given holds the ranges that the operator has set; if it is not empty, the
-// API server is not asked. now returns the current time.
+// New returns the network of a cluster. given holds the ranges that the operator has set; if it is not empty, the API
+// server is not asked for them. now returns the current time.
 func New(clientset kubernetes.Interface, given []netip.Prefix, now func() time.Time, log logr.Logger) *Network {
 	n := &Network{
 		clientset: clientset, now: now, log: log, known: make(chan struct{}), nodesKnown: make(chan struct{}),

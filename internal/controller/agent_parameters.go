@@ -28,7 +28,7 @@ func (r *AgentReconciler) unsupported(
 			return nil, 0, fmt.Errorf("failed to get model provider %q: %w", m.ProviderRef, err)
 		}
 		if objectbudget.IsLeftOut(p) {
-			continue // the Agent is not ready because of this provider, and the cache does not have its spec
+			continue // the cache does not have the spec of this provider
 		}
 		err = check(fmt.Sprintf("%s[%d]", field, i), m, p)
 		if _, ok := errors.AsType[*invalid.Error](err); err != nil && !ok {

@@ -111,7 +111,7 @@ const (
 
 // SetupWithManager registers the reconciler. These events reconcile a Turn:
 //
-//  1. The Turn appears, its spec changes, it ends, or its executor hands it back.
+//  1. The Turn appears, its spec changes, it ends, or its executor hands it back or is lost.
 //  2. Its Agent changes in a way that affects the Turn, or a ConfigMap that it waits for appears.
 //  3. It becomes the first of its Session, or the Turn directly ahead of it in the Session changes.
 //  4. A person decides about one of its calls. While such a decision may not be used, the Turn is also reconciled
@@ -119,6 +119,7 @@ const (
 //  5. The Turn of a sub-agent that it waits for ends, or its parent Turn ends.
 //  6. It gets a slot.
 //  7. A Budget of its namespace changes, is deleted, or is no longer exceeded, while the Turn waits for a Budget.
+//  8. The journals have space again, and the Turn waits for that.
 func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.slots = scheduler.New(r.Limits, r.wake)
 	metrics.SetWaitingCount(r.waiting.countsByCause)

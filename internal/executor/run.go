@@ -216,6 +216,7 @@ const (
 //   - The journal cannot be read, or it has an entry that this run does not know, because an append succeeded although
 //     it returned an error. The next attempt continues from the journal.
 //   - The API server does not answer, or a ConfigMap cannot be read.
+//   - There is no memory for the conversation. The next attempt begins when there is.
 //
 // Attempts are also repeated after the Turn's deadline. The engine then ends the Turn with everything that the journal
 // has, so no paid work is lost even if the store is unavailable for a long time.

@@ -57,10 +57,10 @@ const maxAgentLabels = 64
 
 // withoutBookkeeping removes metadata that Capstan does not use from an object before it is cached: managed fields,
 // owners, finalizers, annotations, and labels that are not Capstan's. Otherwise one namespace could fill the memory of
-// all, because only the size of an object limits such metadata. The metadata in the API server stays unchanged,
-// because Capstan writes only the status of a cached object. Leases keep their annotations, which contain their data,
-// and all their labels. Agents keep up to maxAgentLabels labels. Turns keep the trace of their caller, and the Turn
-// that owns them.
+// all, because only the size of an object limits such metadata. The metadata in the API server stays unchanged, because
+// Capstan writes only the status of a cached object, or a patch of its spec. Leases keep their annotations, which
+// contain their data, and all their labels. Agents keep up to maxAgentLabels labels. Turns keep the trace of their
+// caller, and the Turn that owns them.
 func withoutBookkeeping(in any) (any, error) {
 	o, err := meta.Accessor(in)
 	if err != nil {

@@ -27,7 +27,8 @@ const (
 	// preparations need less than keptTexts, and few run at the same time. Thousands of Turns may read attachments.
 	keptTexts, keptData = 4 << 20, 64 << 10
 	// maxDataReads is the number of ConfigMaps that may be read for attachments at the same time, because each may have
-	// 1 MiB. While other namespaces wait, a namespace may read dataReadsOfNamespace ConfigMaps.
+	// 1 MiB. While several namespaces read ConfigMaps, each has a lower limit, at least dataReadsOfNamespace: see
+	// fairgate.New.
 	maxDataReads, dataReadsOfNamespace = 8, 2
 )
 

@@ -21,7 +21,7 @@ import (
 type Hooks struct {
 	// Tools returns further tools for the Turns of an Agent.
 	Tools func(ctx context.Context, a *v1alpha1.Agent) []tool.Tool
-	// Journal wraps the journal of the runs.
+	// Journal wraps the journal of the runs, and of the cleanup that ends journals.
 	Journal func(journal.Journal) journal.Journal
 	// Tasks wraps the store of the tasks that follow Turns, and of memories.
 	Tasks func(executor.TaskStore) executor.TaskStore
@@ -29,7 +29,8 @@ type Hooks struct {
 	Provider func(name string, p model.Provider) model.Provider
 	// Servers wraps the connections to ToolServers by which runs call tools.
 	Servers func(toolbox.Servers) toolbox.Servers
-	// Status wraps the client by which runs and the Turn reconciler write the status of Turns.
+	// Status wraps the client by which runs and the Turn reconciler write the status of Turns, and by which the cleanup
+	// writes the totals of Sessions.
 	Status func(client.Client) client.Client
 	// Finalizing is called before each step that finalizes a Turn, with the name of the step. If it returns an error or
 	// panics, the step has failed.

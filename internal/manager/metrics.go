@@ -63,7 +63,7 @@ func (o *Options) metricsHandler(guard *access.Guard) (h http.Handler, secure *t
 }
 
 // listenForMetrics returns a listener with these settings of TLS, which are nil for plain HTTP. Without a certificate,
-// it makes one that nobody trusts: a scraper must skip its check, but the metrics and tokens are encrypted.
+// it makes one that no client trusts: a scraper must skip its check, but the metrics and tokens are encrypted.
 func (o *Options) listenForMetrics(ctx context.Context, secure *tls.Config) (net.Listener, error) {
 	if secure != nil && secure.GetCertificate == nil {
 		certificate, key, err := cert.GenerateSelfSignedCertKeyWithFixtures("localhost", []net.IP{{127, 0, 0, 1}}, nil, "")

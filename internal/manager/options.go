@@ -34,7 +34,7 @@ const EnvPrefix = "CAPSTAN_"
 
 // The roles of a process.
 const (
-	// RoleController binds Turns to executors, ends the Turns that never run, and reconciles the objects of all
+	// RoleController binds Turns to executors, ends the Turns that no executor ends, and reconciles the objects of all
 	// kinds.
 	RoleController = "controller"
 	// RoleExecutor runs the Turns that are bound to the process.

@@ -45,16 +45,18 @@ import (
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
-// maxEndings is the number of Turns that may be ended at the same time before they have asked a model. While other
-// namespaces wait, a namespace may end endingsOfNamespace Turns. Most such Turns end within milliseconds.
+// maxEndings is the number of Turns that only have to end and may do so at the same time. While several namespaces end
+// Turns, each has a lower limit, at least endingsOfNamespace: see fairgate.New. Most such Turns end within
+// milliseconds.
 const maxEndings, endingsOfNamespace = 32, 8
 
-// maxLiveReads is the number of objects that runs may read from the API server at the same time because the cache has
-// no memory for them. While other namespaces wait, a namespace may read liveReadsOfNamespace objects.
+// maxLiveReads is the number of requests of runs that may read lists, or objects for which the cache has no memory,
+// from the API server at the same time. While several namespaces send such requests, each has a lower limit, at least
+// liveReadsOfNamespace.
 const maxLiveReads, liveReadsOfNamespace = 8, 2
 
-// maxPreparations is the number of Turns that may read their texts from ConfigMaps at the same time. While other
-// namespaces wait, a namespace may prepare preparationsOfNamespace Turns.
+// maxPreparations is the number of Turns that may read their texts from ConfigMaps at the same time. While several
+// namespaces prepare Turns, each has a lower limit, at least preparationsOfNamespace.
 const maxPreparations, preparationsOfNamespace = 8, 2
 
 // parts are the parts of a process that its roles use.
@@ -75,7 +77,7 @@ type parts struct {
 	store          store.Store
 	// shared is true if other processes may use the store at the same time.
 	shared bool
-	// events emits Events about the process as a whole.
+	// events emits Events.
 	events events.EventRecorder
 	// identity tracks the identity of the store.
 	identity *store.Tracker

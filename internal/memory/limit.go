@@ -1,5 +1,5 @@
-// Package memory decides how much memory the process uses, and for what: it derives the limits of the process from
-// its cgroup, and shares a budget of bytes among namespaces.
+// Package memory decides how much memory the process uses, and for what: it derives the limits of the process from its
+// cgroup, and the size of the budget that namespaces share.
 package memory
 
 import (

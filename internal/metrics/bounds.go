@@ -23,8 +23,8 @@ const (
 	sharedGroups = 256
 	// mostCurrencies is the number of currencies that have their own series in one namespace.
 	mostCurrencies = 4
-	// Other is the value of the labels namespace, agent, provider, model and currency for everything beyond these
-	// bounds.
+	// Other is the value of the labels namespace, agent, judge, provider, model and currency for everything beyond
+	// these bounds.
 	Other = "other"
 	// keepGone is the number of sweeps without use after which the series of a deleted object are removed, so that they
 	// are scraped once more.

@@ -43,7 +43,7 @@ var (
 	judgeVectors = []vector{evaluations.MetricVec, evaluationScore.MetricVec}
 )
 
-// SetEvaluationQueue sets the number of Turns that wait for their evaluation, and how long the oldest of them has
+// SetEvaluationQueue sets the number of tasks that have not ended, of all kinds, and how long the oldest of them has
 // waited.
 func SetEvaluationQueue(waiting int64, oldest time.Duration) {
 	evaluationsWaiting.Set(float64(waiting))

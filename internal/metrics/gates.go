@@ -27,7 +27,7 @@ type gateUses struct {
 
 var modelGates = &gateUses{}
 
-// gateGauges are the gauges of each ModelProvider.
+// gateGauges are the metrics of each ModelProvider.
 var gateGauges = []struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType

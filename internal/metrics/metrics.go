@@ -129,7 +129,7 @@ func Started(namespace string) (done func()) {
 	return done
 }
 
-// Ended counts a Turn that has ended, after its status was written. result is nil if the Turn was not run.
+// Ended counts a Turn that has ended, after its status was written. result is nil if the engine has no result.
 func Ended(t *v1alpha1.Turn, result *turn.Result) {
 	known.withNamespace(t.Namespace, func(label string, n *namespaceSeries) {
 		ended.WithLabelValues(label, t.StateReason()).Inc()

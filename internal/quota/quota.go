@@ -1,6 +1,6 @@
-// Package quota decides how much of the store the journals of a namespace may use, and which Turns must wait for
-// more space. The executor's process measures the use and publishes a Report in its Lease. Controllers, which have
-// no store, and executors read the Report.
+// Package quota decides how much of the store the journals of a namespace may use, and which Turns must wait for more
+// space. The executor's process measures the use and publishes a Report in its Lease. Controllers, which must not wait
+// for the store, read the Reports of all executors there.
 package quota
 
 import (

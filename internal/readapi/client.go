@@ -65,7 +65,8 @@ type Query struct {
 }
 
 // Journal returns the entries of a Turn's journal in order, with their payloads. It stops after the first error. The
-// error is an *Error from the server, wraps ErrBroken, or comes from Opened.
+// error is an *Error from the server, wraps ErrBroken, comes from Opened, or says that the URL is not that of a read
+// API.
 func (c *Client) Journal(ctx context.Context, q Query) iter.Seq2[journal.Entry, error] {
 	return func(yield func(journal.Entry, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)

@@ -69,10 +69,11 @@ type Options struct {
 	Turns client.Reader
 	// Access authenticates and authorizes the users.
 	Access *access.Guard
-	// RolePrefix is the beginning of the name of the ClusterRole for readers. It is empty if there is no such role.
+	// RolePrefix is the beginning of the names of the ClusterRoles for people. It is empty if there are none.
 	RolePrefix string
-	// Credentials are the credentials that this process uses, by namespace. They are removed from every answer,
-	// even if a journal contains them. If Credentials is nil, nothing is removed.
+	// Credentials are the credentials that this process uses, by namespace. They are removed from journals, artifacts
+	// and memories before these are sent, and from comments before these are stored. If Credentials is nil, nothing is
+	// removed.
 	Credentials *redact.Set
 	// Now returns the current time. It must be the real time, because connections have deadlines.
 	Now func() time.Time

@@ -103,8 +103,8 @@ func (l *Leases) Observe(lease *coordinationv1.Lease, now time.Time) {
 	l.record(lease, now)
 }
 
-// Check records a Lease that was read from the cache. left is how long its holder still counts as alive. If left is 0
-// or less, the holder does not count as alive. mayGetTurns reports whether new Turns may be bound to the holder.
+// Check records a Lease that was read. left is how long its holder still counts as alive. If left is 0 or less, the
+// holder does not count as alive. mayGetTurns reports whether new Turns may be bound to the holder.
 //
 // A Lease is held for its duration after each change that this process sees. The first time that this process sees the
 // Lease counts as a change. So if an executor died before this process started, its Turns are bound again one lease

@@ -1,4 +1,5 @@
-// Package secrets reads values from keys of Secrets to which objects of the API refer.
+// Package secrets reads values from keys of Secrets to which objects of the API refer, and the tokens of workload
+// identities.
 package secrets
 
 import (
@@ -39,9 +40,10 @@ type Kind int
 
 // The kinds of errors.
 const (
-	// Missing means that the Secret does not exist, or lacks the key or a usable value.
+	// Missing means that a Secret does not exist, or lacks the key or a usable value, or that a workload token is not
+	// offered or cannot be read.
 	Missing Kind = iota
-	// OtherHost means that the Secret's annotation does not allow the host.
+	// OtherHost means that the Secret's annotation, or the manager's flag for workload tokens, does not allow the host.
 	OtherHost
 	// ReservedHeader means that the object sets a header that it must not set.
 	ReservedHeader
@@ -49,8 +51,8 @@ const (
 	NoMemory
 )
 
-// Error means that a Secret is missing, has no usable value or must not be sent, that a header must not be set, or that
-// there is no memory for the credentials.
+// Error means that a Secret or a workload token is missing, has no usable value or must not be sent, that a header must
+// not be set, or that there is no memory for the credentials.
 type Error struct {
 	// Kind is the class of the error.
 	Kind Kind

@@ -99,8 +99,8 @@ func NewCache(read secrets.Reader, policy *netpolicy.Policy, now func() time.Tim
 	return &Cache{secrets: read, policy: policy, now: now, log: log, entries: map[types.NamespacedName]*entry{}}
 }
 
-// SetMemoryBudget sets the memory budget for large answers and lists of tools. It applies to later connections, so it
-// must be called before the cache is used.
+// SetMemoryBudget sets the memory budget for large answers, lists of tools, credentials and certificates. It applies to
+// later connections, so it must be called before the cache is used.
 func (c *Cache) SetMemoryBudget(memory *bytebudget.Budget) { c.memory = memory }
 
 // SetProcessors sets the gate at which namespaces take turns with work that needs a processor. It must be called before
