@@ -138,7 +138,7 @@ func TestServerWithWrongClock(t *testing.T) {
 	}
 }
 
-// TestBurstOfWrongDates checks that many wrong dates within a second do not change the clock.
+// TestBurstOfWrongDates checks that many wrong dates within little more than a second do not change the clock.
 func TestBurstOfWrongDates(t *testing.T) {
 	w := newWorld(0)
 	w.request(0, time.Millisecond, time.Millisecond, 0)

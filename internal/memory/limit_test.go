@@ -52,7 +52,7 @@ func TestDetect(t *testing.T) {
 	}
 }
 
-// TestSharesOfALimit checks the values that follow from the limits that the documentation names.
+// TestSharesOfALimit checks the values that follow from small and large limits.
 func TestSharesOfALimit(t *testing.T) {
 	for _, c := range []struct {
 		limit, goLimit, turns, held, passing int64

@@ -134,8 +134,8 @@ func TestNamespacesAreBounded(t *testing.T) {
 	}
 }
 
-// TestSeriesOfDeletedObjectsAreDropped checks that only the series of deleted objects are removed, and not before they
-// were scraped.
+// TestSeriesOfDeletedObjectsAreDropped checks that only the series of deleted objects are removed, and only after a
+// number of sweeps, so that they can be scraped before.
 func TestSeriesOfDeletedObjectsAreDropped(t *testing.T) {
 	resetMetrics(t)
 	agents := map[string]bool{"a": true}

@@ -335,7 +335,7 @@ func TestNoRetentionKeepsNothing(t *testing.T) {
 	}
 }
 
-// records is embedded under this name, because Store has a method Records.
+// records is the name under which failing embeds a Store.
 type records = Store
 
 // failing is a store whose next calls of Unrecorded fail; times is their number.

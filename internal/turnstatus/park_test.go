@@ -91,7 +91,8 @@ func TestPark(t *testing.T) {
 	}
 }
 
-// TestParkedTime checks that only waits for decisions count as parked, including those of sub-agents.
+// TestParkedTime checks that waits for decisions count as parked, including those of sub-agents, and that the wait for
+// a sub-agent's Turn itself does not.
 func TestParkedTime(t *testing.T) {
 	got := bound()
 	at := func(seconds float64) time.Time { return now.Add(time.Duration(seconds * float64(time.Second))) }
