@@ -25,8 +25,8 @@ func (e *elements[T]) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*[]T)(e))
 }
 
-// countElements returns the number of elements of a list in valid JSON, or 0 for another value. It stops soon after
-// maxElements.
+// countElements returns the number of elements of a list in valid JSON, 1 for an empty list, or 0 for another value. It
+// stops soon after maxElements.
 func countElements(data []byte) int {
 	if len(data) < 2 || data[0] != '[' {
 		return 0

@@ -23,8 +23,8 @@ const (
 	maxStandingEvent = 64 << 10
 	// maxResumes is how often the stream of a response is resumed without a new message.
 	maxResumes = 3
-	// minRetry is the minimum pause before the standing stream is opened again, even if the server asks for a shorter
-	// one. minResume is the minimum pause before the stream of a response is resumed.
+	// minRetry is the minimum pause before the standing stream is opened again if the server asks for a pause.
+	// minResume is the same for the stream of a response.
 	minRetry  = time.Second
 	minResume = 100 * time.Millisecond
 	// drainTimeout and drainBytes limit what is read after a response so that its connection can be reused.

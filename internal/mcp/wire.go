@@ -21,7 +21,7 @@ import (
 const (
 	// MaxResponseBytes is the maximum number of bytes that are read from the response to one request.
 	MaxResponseBytes = 8 << 20
-	// maxErrorBytes is the maximum number of bytes that are read from the body of a response with an error status.
+	// maxErrorBytes is the maximum number of bytes that are kept of the body of a response that refuses a request.
 	maxErrorBytes = 16 << 10
 	// messageTimeout is the time limit for a short message, such as a notification or a ping. deleteTimeout is the time
 	// limit for the DELETE request that ends a session.

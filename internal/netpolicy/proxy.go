@@ -27,7 +27,7 @@ var errProxy = errors.New("the manager's HTTPS_PROXY or HTTP_PROXY is not the UR
 //  4. It is a name under .internal, where clouds name their metadata services, that does not resolve in this process.
 //     For other names that do not resolve, the proxy decides: many clusters cannot resolve names of other networks.
 //
-// The error is a *Refused, or it means that the environment variable is invalid.
+// The error is from Check, is a *Refused, or means that the environment variable is invalid.
 func (p *Policy) Proxy() func(*http.Request) (*url.URL, error) {
 	return p.proxy(http.ProxyFromEnvironment)
 }

@@ -257,7 +257,7 @@ func backslash(text []byte) (r rune, size int) {
 	case '"', '\'', '\\', '/':
 		return rune(c), 2
 	case 'b', 'f', 'n', 'r', 't':
-		return ' ', 2 // views leave out each of these characters
+		return ' ', 2 // a view leaves out each of these characters, or keeps it as a space
 	case 'u':
 		return unit(text)
 	case 'x':

@@ -60,8 +60,7 @@ func (c *Contents) mark(a *model.Attachment) string {
 	return m.text
 }
 
-// insert replaces the marks in a body, in the order in which they were made. It may change body, so the caller must not
-// use body afterwards.
+// insert replaces the marks in a body, in the order in which they were made. Without marks, it returns body itself.
 func (c *Contents) insert(ctx context.Context, body []byte) ([]byte, error) {
 	if len(c.marks) == 0 {
 		return body, nil

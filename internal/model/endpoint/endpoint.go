@@ -206,7 +206,7 @@ func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
 }
 
 // models reads a list of models. Only its form matters: an object with the list, or the list itself. An object with an
-// error is not a list. A response that is too long to read counts as a list.
+// error is not a list. A response that begins like JSON and is too long to read counts as a list.
 func (x *exchange) models(ctx context.Context) error {
 	body, err := x.accept(ctx)
 	if err != nil {

@@ -418,7 +418,7 @@ var mediaPrefixes = map[string]map[string]string{
 	"document": {"application/pdf": "%PDF-"},
 }
 
-// maxSource is the maximum size of an image in base64.
+// maxSource is the maximum size of an image or a document in base64.
 const maxSource = 5 << 20
 
 // sourceProblem checks an image or a document. The messages are from github.com/anthropics/claude-code/issues/8184,

@@ -79,8 +79,8 @@ func keep(ctx context.Context, tx pgx.Tx, l *task.Learned) error {
 }
 
 // forget queues the statements that delete what was learned from deleted Turns and Sessions, except for memories that
-// outlive them. Retire first ends the
-// tasks of the Turns, and marks the journals as retired in the same transaction, so that nothing is learned afterwards.
+// outlive them. Retire first ends the tasks of the Turns, and marks the journals as retired in the same transaction, so
+// that nothing is learned afterwards.
 func forget(batch *pgx.Batch, uids []string) {
 	const expired = ` = ANY(ARRAY(SELECT turn_uid FROM capstan_turn WHERE turn_uid = ANY($1) AND expired_until IS NOT NULL))`
 	batch.Queue(`UPDATE capstan_memory SET session_uid = '' WHERE scope = $2 AND session_uid <> '' AND session_uid`+expired, uids,
