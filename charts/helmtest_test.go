@@ -146,7 +146,7 @@ func TestHelmTestChecksTheInstallation(t *testing.T) {
 	}
 }
 
-// checkHelmTest runs the command of helm test, with the permissions of its Pod, on a release whose manager runs as a
+// checkHelmTest runs the command of helm test, with the permissions of its Pod, on a release whose manager runs in the
 // process of this test. No controller creates Pods here, so the test replaces the controller of the Deployment.
 func (c cluster) checkHelmTest(t *testing.T, readAddress string) {
 	t.Helper()

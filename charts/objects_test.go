@@ -249,7 +249,8 @@ metrics: [{type: External, external: {metric: {name: load}, target: {type: Avera
 	}
 }
 
-// everything are values with which the chart has an object of every kind but a ServiceMonitor.
+// everything are values with which the chart has an object of every kind, except for a ServiceMonitor, a
+// PersistentVolumeClaim, a ScaledObject, and a MutatingAdmissionPolicy and its binding.
 var everything = []string{
 	storeURL, scaled, "executor.autoscaling.kind=HPA", "readAPI.enabled=true,readAPI.tlsSecret=mine",
 	"metrics.podMonitor.enabled=true,metrics.prometheusRule.enabled=true,metrics.dashboard.enabled=true",

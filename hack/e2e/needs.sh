@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# needs.sh: fails if this machine cannot run make e2e, and prints the missing parts and how to get them. It leaves
-# no changes.
+# needs.sh: fails if this machine cannot run make e2e, and prints the missing parts and how to get them. Its only lasting
+# change is that it may load the kernel module br_netfilter.
 set -euo pipefail
 state=/run/capstan-e2e # of main.go
 missing=() packages=()

@@ -36,8 +36,9 @@ import (
 // generative AI use the same variable.
 const ContentVariable = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
-// The environment variables that this package reads. The SDK and its exporter read all other OTEL_* variables. The SDK
-// reads those of the sampler, too, but it would record all traces if a value is invalid.
+// The environment variables that this package reads, besides ContentVariable and OTEL_BSP_SCHEDULE_DELAY. The SDK and
+// its exporter read all other OTEL_* variables. The SDK reads those of the sampler, too, but it would record all traces
+// if a value is invalid.
 const (
 	disabledVariable       = "OTEL_SDK_DISABLED"
 	exporterVariable       = "OTEL_TRACES_EXPORTER"

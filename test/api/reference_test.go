@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The permissions of the users in these tests. All users may create and change all kinds. The user author may read no
-// Secret and no ConfigMap, named may read those in namedRole, and reader may read all of them.
+// The permissions of the users in these tests. All users may create and change the objects of these tests. The user
+// author may read no Secret and no ConfigMap, named may read those in namedRole, and reader may read all of them.
 const (
 	authorRole = `
 apiVersion: rbac.authorization.k8s.io/v1

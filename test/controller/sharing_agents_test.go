@@ -44,7 +44,7 @@ func (l *lending) withHelper() func(*v1alpha1.Agent) {
 	}
 }
 
-// restart stops the manager if it runs, and starts it. change applies only to the first start.
+// restart starts the manager with the options that change has changed, or restarts it with the same options if it runs.
 func (l *lending) restart(change ...func(*manager.Options)) {
 	GinkgoHelper()
 	if l.runningManager != nil {

@@ -163,7 +163,7 @@ func TestOverwrittenHeaderIsDetected(t *testing.T) {
 	wantErrorText(t, "Check", s.Check(t.Context()), path, "the header of the journal", "the file is damaged", ".recover")
 }
 
-// pragma changes a setting of the store's only connection.
+// pragma changes a setting of the connections of pools that have one connection each.
 func pragma(t *testing.T, pools []*sql.DB, set string, args ...any) {
 	t.Helper()
 	for _, db := range pools {

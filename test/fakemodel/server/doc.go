@@ -72,8 +72,8 @@
 //
 // # Templates
 //
-// A reply's text and the arguments of a tool call are Go templates over a [View]. In addition to the functions of
-// text/template there are:
+// A reply's text and reasoning, and the arguments of a tool call, are Go templates over a [View]. In addition to the
+// functions of text/template there are:
 //
 //	add a b, sub a b        the sum and the difference of whole numbers
 //	join list sep           the texts of a list, with sep between

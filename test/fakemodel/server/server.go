@@ -96,7 +96,7 @@ func (s *Server) Stats() Stats {
 	return stats
 }
 
-// Requests returns the last completion requests, oldest first.
+// Requests returns the last requests for completions and embeddings, oldest first.
 func (s *Server) Requests() []Request { return s.recorder.kept() }
 
 // Wait returns nil as soon as done reports true. It returns an error if ctx ends first.
