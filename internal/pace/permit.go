@@ -38,7 +38,8 @@ type Outcome struct {
 	// OwnTimeout is true if the request itself bounded the time, so that a timeout does not mean that the endpoint
 	// failed.
 	OwnTimeout bool
-	// Silent is true if the time of the request or of its Turn was over. It counts only if no part of an answer arrived.
+	// Silent is true if the time of the request or of its Turn was over. It counts only if no part of an answer
+	// arrived.
 	Silent bool
 }
 

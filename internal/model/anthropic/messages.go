@@ -22,8 +22,8 @@ const (
 	noteCloses = "</system_message>"
 )
 
-// fence matches the beginning of a fence. escapeFences replaces it in the messages of users, in results of tools, and in
-// later system messages.
+// fence matches the beginning of a fence. escapeFences replaces it in the messages of users, in results of tools, and
+// in later system messages.
 var fence = regexp.MustCompile(`(?i)<(\s*/?\s*system_message)`)
 
 // Texts for conversations that do not begin or end with a message of the user, which the protocol requires.

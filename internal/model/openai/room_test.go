@@ -16,8 +16,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// TestLongRepliesTakeTurns starts more long replies than fit into memory. All replies must arrive complete, also the one
-// of another namespace, and a short reply must not wait.
+// TestLongRepliesTakeTurns starts more long replies than fit into memory. All replies must arrive complete, also the
+// one of another namespace, and a short reply must not wait.
 func TestLongRepliesTakeTurns(t *testing.T) {
 	const long = 200 << 10
 	first, finish := make(chan struct{}, 8), make(chan struct{})
