@@ -2,9 +2,16 @@ package api_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -29,6 +36,7 @@ kind: ClusterRole
 metadata: {name: reference-named}
 rules:
 - {apiGroups: [""], resources: [secrets, configmaps], resourceNames: [ours%s], verbs: [get]}
+- {apiGroups: [capstan.dev], resources: [turns/log], verbs: [get]}
 `
 	readerRole = `
 apiVersion: rbac.authorization.k8s.io/v1
@@ -40,6 +48,102 @@ rules:
 `
 )
 
+// allReferences has, for each kind, a patch with as many references as the schema allows. Each refers to NAME.
+var allReferences = map[string]string{
+	"Agent": `spec: {instructions: null, instructionsFrom: {configMapKeyRef: {name: NAME, key: k}}, contributions: [` +
+		numbered(16, `{name: c%d, configMapKeyRef: {name: NAME, key: k}}`) + `]}`,
+	"ModelProvider": `spec: {credentialsRef: {name: NAME, key: k}, headers: [` +
+		numbered(16, `{name: X-%d, valueFrom: {secretKeyRef: {name: NAME, key: k}}}`) +
+		`], tls: {caBundleRef: {name: NAME, key: k}, clientCertificateRef: {name: NAME}}}`,
+	"ToolServer": `spec: {mcp: {url: "https://tools.internal/mcp"}, credentialsRef: {name: NAME, key: k}, headers: [` +
+		numbered(16, `{name: X-%d, valueFrom: {secretKeyRef: {name: NAME, key: k}}}`) +
+		`], tls: {caBundleRef: {name: NAME, key: k}, clientCertificateRef: {name: NAME}}}`,
+	"PromptProfile": `spec: {skills: [` + numbered(32, `{key: s%d, contentFrom: {configMapKeyRef: {name: NAME, key: k}}}`) +
+		`], instructions: null, instructionsFrom: {configMapKeyRef: {name: NAME, key: k}}, ` +
+		`identity: {systemPromptFrom: {configMapKeyRef: {name: NAME, key: k}}}, contributions: [` +
+		numbered(16, `{name: c%d, configMapKeyRef: {name: NAME, key: k}}`) + `]}`,
+	"Turn": `spec: {message: null, messageFrom: {configMapKeyRef: {name: NAME, key: k}}, parameters: [` +
+		numbered(32, `{name: p%d, valueFrom: {configMapKeyRef: {name: NAME, key: k}}}`) + `], context: {contributions: [` +
+		numbered(16, `{name: c%d, configMapKeyRef: {name: NAME, key: k}}`) + `]}, attachments: [` +
+		numbered(8, `{name: a%d, mediaType: image/png, configMapKeyRef: {name: NAME, key: k}}`) + `]}`,
+}
+
+// withNames replaces each NAME of a patch by the name for its index.
+func withNames(patch string, name func(i int) string) string {
+	parts := strings.Split(patch, "NAME")
+	for i := range parts[1:] {
+		parts[i] += name(i)
+	}
+	return strings.Join(parts, "")
+}
+
+// notChecked are the fields that do not refer to a Secret or a ConfigMap.
+var notChecked = []string{
+	"promptProfileRef", "providerRef", "serverRef", "agentRef", "sessionRef", "turnRef", "modelRef", "artifactRef",
+}
+
+// mostReferences returns, for each kind, the maximum number of references to Secrets and ConfigMaps in a spec.
+func mostReferences() (map[string]int, error) {
+	all, err := definitions()
+	if err != nil {
+		return nil, err
+	}
+	most := map[string]int{}
+	for _, definition := range all {
+		spec := schemaOf(definition).Properties["spec"]
+		values := map[string]int{"": 1} // the maximum number of values by path; for a list, of its items
+		walk("", &spec, func(path string, s *apiextensionsv1.JSONSchemaProps) {
+			end := max(0, strings.LastIndexAny(path, ".["))
+			n := values[path[:end]]
+			if s.Type == "array" {
+				n *= int(*s.MaxItems)
+			}
+			values[path] = n
+			if name := strings.TrimPrefix(path[end:], "."); strings.HasSuffix(name, "Ref") && !slices.Contains(notChecked, name) {
+				most[definition.Spec.Names.Kind] += n
+			}
+		})
+	}
+	return most, nil
+}
+
+// TestReferencesFitIntoPolicy checks that the reference policy looks at as many references as an object may have.
+// Otherwise a user could refer to a ConfigMap without the right to get it, behind references to another ConfigMap.
+func TestReferencesFitIntoPolicy(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("..", "..", "config", "policy", "reference_policy.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy := string(text)
+	list := regexp.MustCompile(`\.map\(all, \[([0-9, ]+)\]`).FindStringSubmatch(policy)
+	if list == nil {
+		t.Fatal("the variable names of the policy has no list of indexes")
+	}
+	bound := strings.Count(list[1], ",") + 1
+	if want := numbered(bound, "%d"); list[1] != want {
+		t.Errorf("the indexes of the policy are %s, want %s", list[1], want)
+	}
+	if want := fmt.Sprintf("size(variables.changed) <= %d\n", bound); !strings.Contains(policy, want) {
+		t.Errorf("the policy does not contain %q, so it accepts references that it does not look at", want)
+	}
+	most, err := mostReferences()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind, n := range most {
+		if n > bound {
+			t.Errorf("a %s may have %d references, want at most %d, which the policy looks at", kind, n, bound)
+		}
+		if got := strings.Count(allReferences[kind], "NAME"); got != n {
+			t.Errorf("allReferences has %d references of a %s, want the maximum of %d", got, kind, n)
+		}
+	}
+	if want := fmt.Sprintf("A Turn has at most %d, more than any other kind.", most["Turn"]); !strings.Contains(policy, want) {
+		t.Errorf("the policy does not contain the comment %q", want)
+	}
+}
+
 // createPatched creates the object of a manifest with a patch, and deletes it after the test.
 func createPatched(ctx SpecContext, base, patch string) *unstructured.Unstructured {
 	GinkgoHelper()
@@ -50,6 +154,7 @@ func createPatched(ctx SpecContext, base, patch string) *unstructured.Unstructur
 }
 
 var _ = Describe("The author of a reference", Ordered, func() {
+	longName := strings.Repeat("x", 250) + "-%02d" // as long as a name may be
 	const forbidden = `may not get %s "%s" in namespace "default", which %s refers to`
 	attempt := func(ctx SpecContext, user, base, patch string) error {
 		GinkgoHelper()
@@ -63,7 +168,7 @@ var _ = Describe("The author of a reference", Ordered, func() {
 	}
 	BeforeAll(func(ctx SpecContext) {
 		createPatched(ctx, authorRole, `{}`)
-		createPatched(ctx, fmt.Sprintf(namedRole, ", "+numbered(25, `ours-%d`)), `{}`)
+		createPatched(ctx, fmt.Sprintf(namedRole, ", "+numbered(25, `ours-%d`)+", "+numbered(24, longName)), `{}`)
 		createPatched(ctx, readerRole, `{}`)
 		bindRole(ctx, "reference-author", "author", "named", "reader")
 		bindRole(ctx, "reference-named", "named")
@@ -146,6 +251,24 @@ var _ = Describe("The author of a reference", Ordered, func() {
 			"ConfigMap", "spec.attachments[b].configMapKeyRef"),
 	)
 
+	DescribeTable("must be allowed to get its object, wherever it is among as many references as the schema allows",
+		func(ctx SpecContext, base, object string) {
+			all := allReferences[merged(base, `{}`).GetKind()]
+			with := func(forbidden int) string {
+				return withNames(all, func(i int) string { return map[bool]string{true: "theirs", false: "ours"}[i == forbidden] })
+			}
+			Expect(attempt(ctx, "named", base, with(-1))).To(Succeed())
+			for i := range strings.Count(all, "NAME") {
+				Expect(attempt(ctx, "named", base, with(i))).To(MatchError(ContainSubstring(`may not get `+object+` "theirs"`)), "%d", i)
+			}
+		},
+		Entry("of an Agent", agentBase, "ConfigMap", SpecTimeout(patience)),
+		Entry("of a ModelProvider", providerBase, "Secret", SpecTimeout(patience)),
+		Entry("of a PromptProfile", profileBase, "ConfigMap", SpecTimeout(patience)),
+		Entry("of a ToolServer", serverBase, "Secret", SpecTimeout(patience)),
+		Entry("of a Turn", turnBase, "ConfigMap", SpecTimeout(patience)),
+	)
+
 	It("must be allowed to read journals for an artifact of any Turn of the namespace", func(ctx SpecContext) {
 		const inSession = `spec: {sessionRef: {name: s}, attachments: [{name: a, mediaType: text/plain, ` +
 			`artifactRef: {turnName: t, name: call-1-1}}]}`
@@ -223,5 +346,17 @@ var _ = Describe("The author of a reference", Ordered, func() {
 				`key: k}}}`)+`, {key: last, contentFrom: {configMapKeyRef: {name: theirs, key: k}}}]}`)).
 			To(MatchError(ContainSubstring(fmt.Sprintf(forbidden, "ConfigMap", "theirs", "spec.skills[last].contentFrom.configMapKeyRef"))),
 				"each of the names is checked")
+
+		long := func(i int) string { return fmt.Sprintf(longName, i%24) }
+		turn := withNames(strings.Replace(allReferences["Turn"], `{name: a7, mediaType: image/png, configMapKeyRef: {name: NAME, key: k}}`,
+			`{name: a7, mediaType: image/png, artifactRef: {turnName: t, name: call-1-1, scope: Namespace}}`, 1), long)
+		Expect(turn).To(ContainSubstring("scope: Namespace"))
+		Expect(attempt(ctx, "named", turnBase, turn)).To(Succeed(), "24 objects with long names, 56 references, and an artifact")
+		Expect(attempt(ctx, "author", turnBase, turn)).To(MatchError(ContainSubstring(`may not get ConfigMap "` + long(0))))
+		Expect(attempt(ctx, "reader", turnBase, withNames(allReferences["Turn"], func(i int) string { return fmt.Sprintf(longName, i) }))).
+			To(Succeed(), "57 objects")
+		all := withNames(allReferences["PromptProfile"], long)
+		profile := createPatched(ctx, profileBase, all)
+		Expect(change(ctx, "named", profile, strings.ReplaceAll(all, "key: k}", "key: l}"))).To(Succeed(), "an update of all references")
 	}, SpecTimeout(2*patience))
 })
