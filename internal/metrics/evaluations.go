@@ -33,11 +33,12 @@ var (
 	evaluationsSkipped = counter("capstan_evaluations_skipped_total",
 		"Turns that were not evaluated although they should have been, by reason.", "reason")
 	evaluationsWaiting = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "capstan_evaluations_waiting", Help: "Turns in the store that wait for their evaluation by any executor.",
+		Name: "capstan_evaluations_waiting",
+		Help: "Tasks of all executors, evaluations of answers and learning of memories together, that have not ended.",
 	})
 	evaluationsOldest = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "capstan_evaluations_oldest_seconds",
-		Help: "Time since the end of the turn that has waited longest for its evaluation; 0 if none waits.",
+		Help: "Time since the end of the turn whose task, evaluation or learning, is the oldest that has not ended; 0 if there is none.",
 	})
 	// judgeVectors are the metrics with the labels agent and judge.
 	judgeVectors = []vector{evaluations.MetricVec, evaluationScore.MetricVec}
