@@ -430,7 +430,8 @@ type ModelParameters struct {
 	Temperature *string `json:"temperature,omitempty"`
 
 	// maxOutputTokens limits the length of the answer, in tokens, from 1 to 1000000. An answer that reaches the
-	// limit is cut off, and the Turn ends with reason OutputInvalid.
+	// limit is cut off. In spec.models, the Turn then ends with reason OutputInvalid. In the models for evaluation and
+	// learning, the answer is not used.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000

@@ -244,8 +244,8 @@ const (
 	TurnReasonPending = "Pending"
 	// TurnReasonWaitingForAgent means that the Agent does not exist or is not Ready.
 	TurnReasonWaitingForAgent = "WaitingForAgent"
-	// TurnReasonWaitingForSession means that an earlier Turn of the same Session has not finished, or that the
-	// Session is being deleted.
+	// TurnReasonWaitingForSession means that an earlier Turn of the same Session has not finished, that the Session is
+	// being deleted, or that its history was lost and its onHistoryLoss is Wait.
 	TurnReasonWaitingForSession = "WaitingForSession"
 	// TurnReasonQueued means that the Agent, the namespace or the executors already run as many Turns as they may, or
 	// that the next request of the Turn waits for a ModelProvider. The message says which.

@@ -80,7 +80,7 @@ const (
 	// phaseScale needs root and takes about 10 minutes, so it runs only on request.
 	phaseScale    = "scale"
 	phaseFinished = "finished"
-	// phaseNeighbours needs root and takes 10 to 20 minutes, so it runs only on request.
+	// phaseNeighbours needs root and takes 20 to 25 minutes, so it runs only on request.
 	phaseNeighbours = "neighbours"
 )
 

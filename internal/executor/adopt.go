@@ -8,8 +8,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
-// claimsAtOnce is the number of Turns that are claimed at the same time during the start. A process makes at most 16
-// writes to the API server at the same time: see fairgate.NewWriteGate.
+// claimsAtOnce is the number of Turns that are claimed at the same time during the start: half of the writes that
+// fairgate.NewWriteGate admits. So Turns that are already claimed can write their statuses, and do not wait behind
+// thousands of claims of their namespace.
 const claimsAtOnce = 8
 
 // adopt claims a Turn that was bound to this executor's name before the process started. The claim is a new epoch, so

@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Tenants choose the names of namespaces, ModelProviders and models, so the number of series with these names is
-// bounded. Each namespace has its own share, which other namespaces cannot use up.
+// Tenants choose the names of namespaces, Agents, judges, ModelProviders and models, so the number of series with these
+// names is bounded. Each namespace has its own share, which other namespaces cannot use up.
 const (
 	// mostNamespaces is the number of namespaces that have their own series.
 	mostNamespaces = 256
