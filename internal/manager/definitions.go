@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -58,16 +57,14 @@ func CheckDefinitions(ctx context.Context, d discovery.DiscoveryInterface) error
 }
 
 // awaitDefinitions waits until the CustomResourceDefinitions exist, because they may be installed at the same time as
-// the manager. It logs each failed check, and returns the error of the last check when storePatience has passed.
-func awaitDefinitions(ctx context.Context, d discovery.DiscoveryInterface, log logr.Logger) error {
-	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval, wait.MaxInterval = 500*time.Millisecond, 5*time.Second
-	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+// the manager. It logs each failed check, and returns the error of the last check before the given time.
+func awaitDefinitions(ctx context.Context, until time.Time, d discovery.DiscoveryInterface, log logr.Logger) error {
+	_, err := retryUntil(ctx, until, func() (struct{}, error) {
 		bounded, cancel := context.WithTimeout(ctx, apiTimeout)
 		defer cancel()
 		return struct{}{}, CheckDefinitions(bounded, d)
-	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(storePatience), backoff.WithNotify(func(err error, wait time.Duration) {
-		log.Info("Waiting for the custom resource definitions", "cause", err.Error(), "in", wait.Round(time.Millisecond).String())
-	}))
+	}, func(cause error, wait time.Duration) {
+		log.Info("Waiting for the custom resource definitions", "cause", cause.Error(), "in", wait.Round(time.Millisecond).String())
+	})
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
@@ -76,7 +77,7 @@ func TestStartWaitsForDefinitions(t *testing.T) {
 		lines = append(lines, args)
 		served.Store(&resources) // they exist after the first wait was logged
 	}, funcr.Options{})
-	if err := awaitDefinitions(t.Context(), d, log); err != nil || len(lines) != 1 ||
+	if err := awaitDefinitions(t.Context(), time.Now().Add(startPatience), d, log); err != nil || len(lines) != 1 ||
 		!strings.Contains(lines[0], "Waiting for the custom resource definitions") {
 		t.Errorf("awaitDefinitions = %v after %q; want it to wait, and a log line that says so", err, lines)
 	}

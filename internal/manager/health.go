@@ -125,24 +125,24 @@ func reachable(ctx context.Context, leases kubernetes.Interface, namespace strin
 // apiTimeout is the time limit of one request to the API server.
 const apiTimeout = 5 * time.Second
 
-// awaitAPIServer waits until the API server answers, at most storePatience, and logs each failure.
-func awaitAPIServer(ctx context.Context, leases kubernetes.Interface, namespace string, log logr.Logger) error {
-	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval, wait.MaxInterval = 500*time.Millisecond, 5*time.Second
-	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+// awaitAPIServer waits until the API server answers, at most until the given time, and logs each failure.
+func awaitAPIServer(
+	ctx context.Context, until time.Time, leases kubernetes.Interface, namespace string, log logr.Logger,
+) error {
+	_, err := retryUntil(ctx, until, func() (struct{}, error) {
 		err := reachable(ctx, leases, namespace)
 		if apierrors.IsUnauthorized(err) {
 			err = backoff.Permanent(err)
 		}
 		return struct{}{}, err
-	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(storePatience), backoff.WithNotify(func(err error, wait time.Duration) {
-		log.Info("Waiting for the API server", "cause", err.Error(), "in", wait.Round(time.Millisecond).String())
-	}))
+	}, func(cause error, wait time.Duration) {
+		log.Info("Waiting for the API server", "cause", cause.Error(), "in", wait.Round(time.Millisecond).String())
+	})
 	switch {
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("the API server refused the credentials: %w", err)
 	case err != nil && ctx.Err() == nil:
-		return fmt.Errorf("stopped waiting for the API server after about %s, check the kubeconfig: %w", storePatience, err)
+		return fmt.Errorf("stopped waiting for the API server about %s after the start, check the kubeconfig: %w", startPatience, err)
 	}
 	return err
 }

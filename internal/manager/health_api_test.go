@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
@@ -79,12 +80,12 @@ func TestStartWaitsForTheAPIServer(t *testing.T) {
 		status.Store(http.StatusNotFound) // the API server answers after the first wait was logged
 	}, funcr.Options{})
 	client := apiServer(t, &status)
-	if err := awaitAPIServer(t.Context(), client, "capstan-system", log); err != nil || len(lines) != 1 ||
+	if err := awaitAPIServer(t.Context(), time.Now().Add(startPatience), client, "capstan-system", log); err != nil || len(lines) != 1 ||
 		!strings.Contains(lines[0], "Waiting for the API server") {
 		t.Errorf("awaitAPIServer = %v after %q; want it to wait, and a log line that says so", err, lines)
 	}
 	status.Store(http.StatusUnauthorized)
-	if err := awaitAPIServer(t.Context(), client, "capstan-system", log); err == nil ||
+	if err := awaitAPIServer(t.Context(), time.Now().Add(startPatience), client, "capstan-system", log); err == nil ||
 		!strings.Contains(err.Error(), "refused the credentials") || len(lines) != 1 {
 		t.Errorf("awaitAPIServer = %v after %q; want no wait with refused credentials", err, lines)
 	}

@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -56,7 +57,7 @@ func TestIdentify(t *testing.T) {
 				options: Options{Namespace: "capstan-system", ExecutorName: "new"}, clientset: fake.NewClientset(lease), store: journals,
 				events: recorder, log: logr.Discard(),
 			}
-			if err := p.identify(t.Context()); err != nil {
+			if err := p.identify(t.Context(), time.Now().Add(startPatience)); err != nil {
 				t.Fatal(err)
 			}
 			if got := p.identity.Last(); got.ID != before.ID || (got.Incarnation != before.Incarnation) != behind {

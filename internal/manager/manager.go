@@ -63,6 +63,7 @@ func (o *Options) RESTConfig() (*rest.Config, error) {
 
 // Run runs the manager until ctx ends and everything that it has started has stopped. The options must be valid.
 func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err error) {
+	until := time.Now().Add(startPatience)
 	at, err := o.location()
 	if err != nil {
 		return err
@@ -118,7 +119,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		// Opening the store may take long, so read the Lease before. If this read fails, a later read is the first.
 		_, _, _ = lock.read(ctx)
 	}
-	if p.store, err = openStore(ctx, &o, log); err != nil {
+	if p.store, err = openStore(ctx, &o, until, log); err != nil {
 		if ctx.Err() != nil {
 			return nil // a stop during the start is not a failure
 		}
@@ -126,13 +127,13 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	}
 	defer func() { err = errors.Join(err, p.store.Close()) }()
 
-	if err := awaitAPIServer(ctx, p.clientset, o.Namespace, log); err != nil {
+	if err := awaitAPIServer(ctx, until, p.clientset, o.Namespace, log); err != nil {
 		if ctx.Err() != nil {
 			return nil // a stop during the start is not a failure
 		}
 		return err
 	}
-	if err := awaitDefinitions(ctx, p.clientset.Discovery(), log); err != nil {
+	if err := awaitDefinitions(ctx, until, p.clientset.Discovery(), log); err != nil {
 		if ctx.Err() != nil {
 			return nil // a stop during the start is not a failure
 		}
@@ -150,7 +151,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		return err
 	}
 	p.client = barrier.Client(writer, p.credentials)
-	if err := p.identify(ctx); err != nil {
+	if err := p.identify(ctx, until); err != nil {
 		if ctx.Err() != nil {
 			return nil // a stop during the start is not a failure
 		}

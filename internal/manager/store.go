@@ -68,8 +68,8 @@ func (o *Options) location() (location, error) {
 }
 
 // openStore opens the store that the options name. It waits for a PostgreSQL server that is unavailable, and for a file
-// that another process uses. The caller must call Close.
-func openStore(ctx context.Context, o *Options, log logr.Logger) (store.Store, error) {
+// that another process uses, until the given time. The caller must call Close.
+func openStore(ctx context.Context, o *Options, until time.Time, log logr.Logger) (store.Store, error) {
 	l, err := o.location()
 	if err != nil {
 		return nil, err
@@ -77,12 +77,12 @@ func openStore(ctx context.Context, o *Options, log logr.Logger) (store.Store, e
 	log = log.WithValues(l.shown()...)
 	if l.url == "" {
 		// The process of the previous Pod may still be running.
-		return await(ctx, log, sqlite.IsInUse, func(ctx context.Context) (store.Store, error) {
+		return await(ctx, until, log, sqlite.IsInUse, func(ctx context.Context) (store.Store, error) {
 			s, err := sqlite.Open(ctx, l.path)
 			return orNil(s, err)
 		})
 	}
-	return await(ctx, log, postgres.IsAway, func(ctx context.Context) (store.Store, error) {
+	return await(ctx, until, log, postgres.IsAway, func(ctx context.Context) (store.Store, error) {
 		s, err := postgres.Open(ctx, l.url)
 		return orNil(s, err)
 	})
@@ -97,51 +97,58 @@ func orNil[S store.Store](s S, err error) (store.Store, error) {
 	return s, nil
 }
 
-// storePatience is how long the process waits, when it starts, for an unavailable store. It waits as long for the API
-// server and for the CustomResourceDefinitions. storePatience is shorter than the time after which the chart's liveness
-// probe would kill the process without a message. So the last line of the log states the reason, and the kubelet
-// restarts the process with increasing, visible delays.
-const storePatience = 30 * time.Second
+// startPatience is how long the process waits, when it starts, for all that it needs together: the store, the API
+// server and the CustomResourceDefinitions. The liveness probe of the chart would kill the process without a message
+// after about 50 seconds. With startPatience, the last line of the log states the reason, and the kubelet restarts the
+// process with increasing, visible delays.
+const startPatience = 30 * time.Second
+
+// retryUntil calls try until it succeeds, returns a permanent error, or would be called again after the given time. It
+// calls try at least once, and calls notify before each wait.
+func retryUntil[T any](
+	ctx context.Context, until time.Time, try func() (T, error), notify func(cause error, wait time.Duration),
+) (T, error) {
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = 500*time.Millisecond, 5*time.Second
+	left := max(time.Until(until), time.Nanosecond) // 0 would mean no limit
+	return backoff.Retry(ctx, try, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(left), backoff.WithNotify(notify))
+}
 
 // await opens a store. While the store is unavailable, it logs each failure and tries again.
 func await(
-	ctx context.Context, log logr.Logger, isUnavailable func(error) bool, open func(context.Context) (store.Store, error),
+	ctx context.Context, until time.Time, log logr.Logger, isUnavailable func(error) bool, open func(context.Context) (store.Store, error),
 ) (store.Store, error) {
-	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval, wait.MaxInterval = 500*time.Millisecond, 5*time.Second
 	waited := false
-	s, err := backoff.Retry(ctx, func() (store.Store, error) {
+	s, err := retryUntil(ctx, until, func() (store.Store, error) {
 		s, err := open(ctx)
 		if err != nil && !isUnavailable(err) {
 			err = backoff.Permanent(err)
 		}
 		return s, err
-	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(storePatience), backoff.WithNotify(func(err error, wait time.Duration) {
+	}, func(cause error, wait time.Duration) {
 		waited = true
-		log.Info("Waiting for the store of the journal", "cause", err.Error(), "in", wait.Round(time.Millisecond).String())
-	}))
+		log.Info("Waiting for the store of the journal", "cause", cause.Error(), "in", wait.Round(time.Millisecond).String())
+	})
 	if err != nil && waited && ctx.Err() == nil {
-		return nil, fmt.Errorf("stopped waiting for the store of the journal after about %s: %w", storePatience, err)
+		return nil, fmt.Errorf("stopped waiting for the store of the journal about %s after the start: %w", startPatience, err)
 	}
 	return s, err
 }
 
 // identify reads the identity of the store and compares it with the Leases of executors. It runs before a Turn is
 // bound or run, and before this process publishes a position of its own.
-func (p *parts) identify(ctx context.Context) error {
+func (p *parts) identify(ctx context.Context, until time.Time) error {
 	p.identity = store.NewTracker(p.store, store.TrackerOptions{
 		Published: func(ctx context.Context, id string) (int64, error) {
 			return executor.PublishedPosition(ctx, p.clientset, p.options.Namespace, id)
 		},
 		Lost: p.entriesLost,
 	})
-	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval, wait.MaxInterval = 500*time.Millisecond, 5*time.Second
-	_, err := backoff.Retry(ctx, func() (store.Identity, error) { return p.identity.Identity(ctx) }, backoff.WithBackOff(wait),
-		backoff.WithMaxElapsedTime(storePatience), backoff.WithNotify(func(err error, wait time.Duration) {
-			p.log.Info("Waiting for the identity of the store of the journal", "cause", err.Error(), "in",
+	_, err := retryUntil(ctx, until, func() (store.Identity, error) { return p.identity.Identity(ctx) },
+		func(cause error, wait time.Duration) {
+			p.log.Info("Waiting for the identity of the store of the journal", "cause", cause.Error(), "in",
 				wait.Round(time.Millisecond).String())
-		}))
+		})
 	if err != nil {
 		return fmt.Errorf("failed to read the identity of the store of the journal: %w", err)
 	}

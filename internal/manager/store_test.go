@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,6 +14,8 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/store"
@@ -62,7 +65,7 @@ func TestOpenStore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := Options{Store: url}
-			s, err := openStore(t.Context(), &o, logr.Discard())
+			s, err := openStore(t.Context(), &o, time.Now().Add(startPatience), logr.Discard())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -78,7 +81,7 @@ func TestOpenStore(t *testing.T) {
 // runs.
 func TestOpenStoreWaitsForPreviousProcess(t *testing.T) {
 	o := Options{Store: "sqlite://" + filepath.Join(t.TempDir(), "journal.db")}
-	before, err := openStore(t.Context(), &o, logr.Discard())
+	before, err := openStore(t.Context(), &o, time.Now().Add(startPatience), logr.Discard())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +92,7 @@ func TestOpenStoreWaitsForPreviousProcess(t *testing.T) {
 			t.Error(err)
 		}
 	}, funcr.Options{})
-	after, err := openStore(t.Context(), &o, log)
+	after, err := openStore(t.Context(), &o, time.Now().Add(startPatience), log)
 	if err != nil {
 		t.Fatalf("openStore: %v, want it to wait for the previous process", err)
 	}
@@ -112,7 +115,7 @@ func TestOpenStoreErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var text strings.Builder
 			log := funcr.New(func(_, args string) { text.WriteString(args) }, funcr.Options{})
-			s, err := openStore(t.Context(), &Options{Store: tc.url}, log)
+			s, err := openStore(t.Context(), &Options{Store: tc.url}, time.Now().Add(startPatience), log)
 			if s != nil || err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "stopped") {
 				t.Errorf("openStore = %v, %v; want an error with %q, without a wait", s, err, tc.want)
 			}
@@ -166,7 +169,7 @@ func TestAwait(t *testing.T) {
 				log := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
 				begin, tries := time.Now(), 0
 				isUnavailable := func(err error) bool { return errors.Is(err, unavailable) }
-				s, err := await(ctx, log, isUnavailable, func(context.Context) (store.Store, error) {
+				s, err := await(ctx, begin.Add(startPatience), log, isUnavailable, func(context.Context) (store.Store, error) {
 					tries++
 					if time.Since(begin) < tc.after {
 						return nil, fmt.Errorf("failed to open: %w", tc.err)
@@ -177,11 +180,71 @@ func TestAwait(t *testing.T) {
 					!strings.Contains(err.Error(), tc.text) {
 					t.Errorf("await = %v, %v; want %v with %q: %s", s, err, tc.want, tc.text, tc.reason)
 				}
-				if took := time.Since(begin); took > storePatience {
-					t.Errorf("it took %s, want at most %s", took, storePatience)
+				if took := time.Since(begin); took > startPatience {
+					t.Errorf("it took %s, want at most %s", took, startPatience)
 				}
 				if len(lines) < tries-1 || tries > 1 && !strings.Contains(lines[0], unavailable.Error()) {
 					t.Errorf("logged %q for %d tries, want a line with the cause for each try", lines, tries)
+				}
+			})
+		})
+	}
+}
+
+// failing is a store whose state cannot be read.
+type failing struct{ store.Store }
+
+func (failing) State(context.Context) (store.State, error) {
+	return store.State{}, errors.New("connection refused")
+}
+
+// noAnswer is a connection to an API server that does not exist.
+type noAnswer struct{}
+
+func (noAnswer) RoundTrip(*http.Request) (*http.Response, error) {
+	return nil, errors.New("connection refused")
+}
+
+// TestStartHasOneDeadline checks that the wait for the store shortens the later waits of the start.
+func TestStartHasOneDeadline(t *testing.T) {
+	for name, later := range map[string]func(ctx context.Context, until time.Time, c kubernetes.Interface) error{
+		"the API server": func(ctx context.Context, until time.Time, c kubernetes.Interface) error {
+			return awaitAPIServer(ctx, until, c, "capstan-system", logr.Discard())
+		},
+		"the definitions": func(ctx context.Context, until time.Time, c kubernetes.Interface) error {
+			return awaitDefinitions(ctx, until, c.Discovery(), logr.Discard())
+		},
+		"the identity": func(ctx context.Context, until time.Time, c kubernetes.Interface) error {
+			return (&parts{store: failing{}, clientset: c, log: logr.Discard()}).identify(ctx, until)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://192.0.2.1", QPS: -1, Transport: noAnswer{}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				begin := time.Now()
+				until := begin.Add(startPatience)
+				always := func(error) bool { return true }
+				_, err = await(t.Context(), until, logr.Discard(), always, func(context.Context) (store.Store, error) {
+					if time.Since(begin) < startPatience/2 {
+						return nil, errors.New("connection refused")
+					}
+					return opened{}, nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				opened := time.Since(begin)
+				if err := later(t.Context(), until, client); err == nil || time.Since(begin) > startPatience {
+					t.Errorf("error %v %s after the start, want one within %s", err, time.Since(begin), startPatience)
+				}
+				if time.Since(begin) == opened {
+					t.Error("it was tried only once, want it to use the rest of the time")
+				}
+				if err := later(t.Context(), begin, client); err == nil || !strings.Contains(err.Error(), "connection refused") {
+					t.Errorf("error %v, want that of one try after the deadline", err)
 				}
 			})
 		})
