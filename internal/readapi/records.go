@@ -271,6 +271,9 @@ func (s *Server) serveRecords(ctx context.Context, r *http.Request) (any, *Error
 	if err != nil {
 		return nil, failureOf(err)
 	}
+	for i := range all {
+		s.redactComments(&all[i])
+	}
 	page := RecordPage{Records: all}
 	if len(all) == q.Limit {
 		page.Next = cursor(store.PositionOf(&all[len(all)-1]))
@@ -281,6 +284,23 @@ func (s *Server) serveRecords(ctx context.Context, r *http.Request) (any, *Error
 	return page, nil
 }
 
+// redactComments removes credentials from the comments in a record, because the process that has stored a comment may
+// not have known the credential. The other texts are names, numbers, hashes, reasons and values from specs, which are
+// never redacted. A tool with a credential in its name is never offered to a model.
+func (s *Server) redactComments(r *turnrecord.Record) {
+	namespaces := []string{r.Namespace}
+	if owner, _, ok := strings.Cut(r.Agent, "/"); ok {
+		namespaces = append(namespaces, owner)
+	}
+	clean := s.o.Credentials.RedactFunc(namespaces...)
+	r.Feedback = slices.Clone(r.Feedback) // the store may use the list, too
+	for i := range r.Feedback {
+		r.Feedback[i].Comment = clean(r.Feedback[i].Comment)
+	}
+}
+
+// serveUsage returns the usage of Turns. It redacts nothing, because the answer has only numbers, and names of objects,
+// models and requesters.
 func (s *Server) serveUsage(ctx context.Context, r *http.Request) (any, *Error) {
 	q, refused := queryOf(r, "since", "until", "by")
 	if refused != nil {

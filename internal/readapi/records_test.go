@@ -23,6 +23,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/access"
 	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
@@ -86,6 +87,14 @@ func clusterObjects(t *testing.T) client.Reader {
 	}).Build()
 }
 
+// credentials returns the credentials of two namespaces that the server uses.
+func credentials() *redact.Set {
+	all := redact.NewSet()
+	all.Put("helpdesk", "provider", []string{"key-of-helpdesk"})
+	all.Put("owner", "provider", []string{"key-of-owner"})
+	return all
+}
+
 // start starts a server with these records, and returns its URL.
 func start(t *testing.T, s store.Records, granted ...string) string {
 	t.Helper()
@@ -93,7 +102,7 @@ func start(t *testing.T, s store.Records, granted ...string) string {
 	server, err := readapi.Listen(t.Context(), readapi.Options{
 		Address: "127.0.0.1:0", Records: s, Memories: learned, Turns: clusterObjects(t),
 		Access: access.New(permissions(granted...), nil, time.Now), RolePrefix: "capstan", Now: time.Now,
-		Log: logr.Discard(),
+		Credentials: credentials(), Log: logr.Discard(),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -175,6 +184,33 @@ func TestRecordsAreServedInPages(t *testing.T) {
 		if err != nil || len(got.Groups) != 1 || got.Groups[0].TurnsOfUnknownCost != int64(want.records) || len(got.Groups[0].Costs) != 0 {
 			t.Errorf("usage for %s: %+v, %v; want that of %d Turns of unknown cost", user, got, err, want.records)
 		}
+	}
+}
+
+// TestCommentsAreServedWithoutCredentials checks that the comments in a record have no credential of the namespaces of
+// the Turn and of its Agent. The stored record stays as it is.
+func TestCommentsAreServedWithoutCredentials(t *testing.T) {
+	s := &journaltest.Store{}
+	if _, err := s.AddRecords(t.Context(), turnrecord.Record{
+		UID: "1", Namespace: "helpdesk", Turn: "t0", Agent: "owner/desk", Reason: "Completed", Completed: time.Unix(1, 0).UTC(),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	const comment = "It said key-of-helpdesk and key-of-owner to sales."
+	if err := s.AddFeedback(t.Context(), "helpdesk", "t0", "", turnrecord.Feedback{User: "ada", Score: "1", Comment: comment}); err != nil {
+		t.Fatal(err)
+	}
+	q := store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}}
+	page, err := serve(t, s, "ada list helpdesk")("ada").Records(t.Context(), q)
+	if err != nil || len(page.Records) != 1 || len(page.Records[0].Feedback) != 1 {
+		t.Fatalf("got %+v, %v; want one record with a comment", page, err)
+	}
+	const want = "It said [redacted] and [redacted] to sales."
+	if got := page.Records[0].Feedback[0].Comment; got != want {
+		t.Errorf("the comment is %q, want %q", got, want)
+	}
+	if all, err := s.Records(t.Context(), q); err != nil || all[0].Feedback[0].Comment != comment {
+		t.Errorf("the store has %+v, %v; want the comment as it was", all, err)
 	}
 }
 

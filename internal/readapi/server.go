@@ -72,8 +72,8 @@ type Options struct {
 	// RolePrefix is the beginning of the names of the ClusterRoles for people. It is empty if there are none.
 	RolePrefix string
 	// Credentials are the credentials that this process uses, by namespace. They are removed from journals, artifacts
-	// and memories before these are sent, and from comments before these are stored. If Credentials is nil, nothing is
-	// removed.
+	// and memories before these are sent, and from comments before these are stored and before they are sent. If
+	// Credentials is nil, nothing is removed.
 	Credentials *redact.Set
 	// Now returns the current time. It must be the real time, because connections have deadlines.
 	Now func() time.Time
