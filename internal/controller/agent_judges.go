@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/objectbudget"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/sharing"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -25,7 +26,8 @@ func (r *AgentReconciler) resolveJudges(ctx context.Context, a *v1alpha1.Agent) 
 	}
 	name := a.Spec.PromptProfileRef
 	p, err := r.Sharing.Profile(ctx, sharing.From(r.Client), name, a.Namespace)
-	if _, refused := errors.AsType[*sharing.RefusedError](err); refused || apierrors.IsNotFound(err) {
+	_, refused := errors.AsType[*sharing.RefusedError](err)
+	if refused || apierrors.IsNotFound(err) || err == nil && objectbudget.IsLeftOut(p) {
 		return &finding{
 			reason: v1alpha1.ReasonNoJudges, message: fmt.Sprintf("PromptProfile %q cannot be used: see ProfileResolved", name),
 		}, nil
@@ -85,14 +87,14 @@ func (r *AgentReconciler) resolveEmbeddings(ctx context.Context, a *v1alpha1.Age
 }
 
 // checkModels checks models that an Agent has in addition to its chain. It returns a finding if a ModelProvider does
-// not exist or may not be used, or if a model cannot fulfill a parameter; otherwise it returns nil. field is the
-// Agent's field with the models.
+// not exist, may not be used or is left out of the cache, or if a model cannot fulfill a parameter; otherwise it
+// returns nil. field is the Agent's field with the models.
 func (r *AgentReconciler) checkModels(
 	ctx context.Context, a *v1alpha1.Agent, field string, models []v1alpha1.ModelReference,
 ) (*finding, error) {
 	for _, m := range models {
 		ref := m.ProviderRef
-		_, err := r.Sharing.Provider(ctx, sharing.From(r.Client), ref, a.Namespace)
+		p, err := r.Sharing.Provider(ctx, sharing.From(r.Client), ref, a.Namespace)
 		if refused, ok := errors.AsType[*sharing.RefusedError](err); ok {
 			return &finding{reason: v1alpha1.ReasonReferenceNotAllowed, message: refused.Error()}, nil
 		}
@@ -101,6 +103,9 @@ func (r *AgentReconciler) checkModels(
 		}
 		if err != nil {
 			return nil, fmt.Errorf("failed to get model provider %q: %w", ref, err)
+		}
+		if c := ready(p.Status.Conditions, p.Generation); c != nil && objectbudget.IsLeftOut(p) {
+			return &finding{reason: v1alpha1.ReasonProviderNotReady, message: providerNotReady(ref, p.Namespace, c, a)}, nil
 		}
 	}
 	unsupported, _, err := r.unsupported(ctx, a, field, models, translate.CheckQuestionParameters)

@@ -1,10 +1,16 @@
 package controller
 
 import (
+	"context"
+	"strings"
 	"testing"
 	"time"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/objectbudget"
 )
 
 // TestParametersOfModelsAfterTheTurn checks that a finding names a parameter that a model of the judges or of learning
@@ -64,7 +70,75 @@ func TestParametersOfModelsAfterTheTurn(t *testing.T) {
 	}
 }
 
-// textOf returns a finding as a text.
+// leftOut returns an object as the cache holds it without its content.
+func leftOut[T client.Object](t *testing.T, o T) T {
+	t.Helper()
+	o.SetAnnotations(map[string]string{"a": strings.Repeat("x", 8<<10)})
+	transform := objectbudget.New(bytebudget.New(1<<10, 1)).Transform(func(in any) (any, error) { return in, nil })
+	out, err := transform(o)
+	kept, ok := out.(T)
+	if err != nil || !ok || !objectbudget.IsLeftOut(kept) {
+		t.Fatalf("the cache holds %T, error %v; want an object without its content", out, err)
+	}
+	return kept
+}
+
+// TestObjectsLeftOutAfterTheTurn checks that the findings about judges, learning and embeddings report an object that
+// the cache holds without its content.
+func TestObjectsLeftOutAfterTheTurn(t *testing.T) {
+	notReady := `False ProviderNotReady ModelProvider "b" is not ready: ` + objectbudget.Message("helpdesk")
+	const noJudges = `False NoJudges PromptProfile "calm" cannot be used: see ProfileResolved`
+	for name, tc := range map[string]struct {
+		noProvider, noProfile      bool
+		judges, learns, embeddings string
+	}{
+		"ModelProvider": {true, false, notReady, notReady, notReady},
+		"PromptProfile": {
+			false, true, noJudges, "True Resolved memories are learned from turns",
+			"True Resolved texts are compared by their meaning and their words",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ref := v1alpha1.SharedReference{Name: "b"}
+			agent := subAgent("desk")
+			agent.Spec.PromptProfileRef.Name = "calm"
+			models := []v1alpha1.ModelReference{
+				{ProviderRef: v1alpha1.SharedReference{Name: "a"}, Model: "m"}, {ProviderRef: ref, Model: "m"},
+			}
+			agent.Spec.Evaluation = &v1alpha1.AgentEvaluation{Models: models}
+			agent.Spec.Memory = &v1alpha1.AgentMemory{Learning: &v1alpha1.AgentLearning{Models: models}}
+			agent.Spec.Embeddings = &v1alpha1.AgentEmbeddings{ProviderRef: ref, Model: "m"}
+			a, _ := providerOf("a", v1alpha1.ReasonReady, time.Hour).(*v1alpha1.ModelProvider)
+			b, _ := providerOf("b", v1alpha1.ReasonReady, time.Hour).(*v1alpha1.ModelProvider)
+			a.Spec.Type, b.Spec.Type = v1alpha1.ProviderTypeOpenAI, v1alpha1.ProviderTypeOpenAI
+			profile := &v1alpha1.PromptProfile{}
+			profile.Namespace, profile.Name = agent.Namespace, "calm"
+			profile.Spec.Judges = []v1alpha1.Judge{{Name: "relevant"}}
+			if tc.noProvider {
+				b = leftOut(t, b)
+			}
+			if tc.noProfile {
+				profile = leftOut(t, profile)
+			}
+			r := &AgentReconciler{Client: inMemory(t, agent, a, b, profile)}
+			for want, resolve := range map[string]func(context.Context, *v1alpha1.Agent) (*finding, error){
+				"judges: " + tc.judges: r.resolveJudges, "learning: " + tc.learns: r.resolveLearning,
+				"embeddings: " + tc.embeddings: r.resolveEmbeddings,
+			} {
+				f, err := resolve(t.Context(), agent)
+				about, _, _ := strings.Cut(want, ": ")
+				if got := about + ": " + textOf(f); err != nil || got != want {
+					t.Errorf("got %q, error %v; want %q", got, err, want)
+				}
+			}
+		})
+	}
+}
+
+// textOf returns a finding as a text, or an empty text if there is none.
 func textOf(f *finding) string {
+	if f == nil {
+		return ""
+	}
 	return map[bool]string{true: "True ", false: "False "}[f.holds] + f.reason + " " + f.message
 }

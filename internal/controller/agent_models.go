@@ -53,10 +53,8 @@ func (r *AgentReconciler) resolveModels(ctx context.Context, a *v1alpha1.Agent) 
 		case c.Reason == v1alpha1.ReasonEndpointUnreachable, c.Reason == v1alpha1.ReasonAddressRefused:
 			// The message of the probe is left out: each change of it would be written to every Agent of the provider.
 			why, tried = fmt.Sprintf("ModelProvider %q does not answer (%s)", p.ref, c.Reason), true
-		case p.Namespace != a.Namespace: // the message may contain names that only that namespace may know
-			why = fmt.Sprintf("ModelProvider %q is not ready (%s)", p.ref, c.Reason)
 		default:
-			why = fmt.Sprintf("ModelProvider %q is not ready: %s", p.ref, c.Message)
+			why = providerNotReady(p.ref, p.Namespace, c, a)
 		}
 		unusable = append(unusable, why)
 	}
@@ -86,6 +84,15 @@ func (r *AgentReconciler) resolveModels(ctx context.Context, a *v1alpha1.Agent) 
 		}
 	}
 	return f, nil
+}
+
+// providerNotReady returns a message about a ModelProvider whose Ready condition is not True. namespace is that of the
+// ModelProvider.
+func providerNotReady(ref v1alpha1.SharedReference, namespace string, c *metav1.Condition, a *v1alpha1.Agent) string {
+	if namespace != a.Namespace { // the message may contain names that only that namespace may know
+		return fmt.Sprintf("ModelProvider %q is not ready (%s)", ref, c.Reason)
+	}
+	return fmt.Sprintf("ModelProvider %q is not ready: %s", ref, c.Message)
 }
 
 // usedProvider is a ModelProvider to which an Agent refers. If the ModelProvider does not exist or may not be used, it
