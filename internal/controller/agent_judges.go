@@ -42,11 +42,15 @@ func (r *AgentReconciler) resolveJudges(ctx context.Context, a *v1alpha1.Agent) 
 	}
 	for i := range p.Spec.Judges {
 		if j := &p.Spec.Judges[i]; j.ModelRef != nil && translate.JudgeModel(a, j.ModelRef.ProviderRef.Name, j.ModelRef.Model) < 0 {
+			advice := "spec.evaluation.models: add it there, or the judge asks the models of the agent's evaluation"
+			if len(a.Spec.Evaluation.Models) == 0 { // a list with this model alone would replace spec.models for all judges
+				advice = "spec.models: list all models that judges may ask, including this one, in spec.evaluation.models, " +
+					"or the judge asks the models of the agent"
+			}
 			return &finding{
 				reason: v1alpha1.ReasonJudgeModelNotAllowed,
-				message: fmt.Sprintf("judge %q of PromptProfile %q names model %s/%s, which is not in spec.evaluation.models: "+
-					"add it there, or the judge asks the models of the agent's evaluation", j.Name, name, j.ModelRef.ProviderRef.Name,
-					j.ModelRef.Model),
+				message: fmt.Sprintf("judge %q of PromptProfile %q names model %s/%s, which is not in %s", j.Name, name,
+					j.ModelRef.ProviderRef.Name, j.ModelRef.Model, advice),
 			}, nil
 		}
 	}

@@ -135,6 +135,40 @@ func TestObjectsLeftOutAfterTheTurn(t *testing.T) {
 	}
 }
 
+// TestModelOfAJudgeThatIsNotAllowed checks that the advice fits the list of models that the judges ask.
+func TestModelOfAJudgeThatIsNotAllowed(t *testing.T) {
+	const begin = `False JudgeModelNotAllowed judge "relevant" of PromptProfile "calm" names model a/huge, which is not in `
+	small := []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: "a"}, Model: "small"}}
+	for name, tc := range map[string]struct {
+		models []v1alpha1.ModelReference
+		want   string
+	}{
+		"models for evaluation": {
+			small, begin + "spec.evaluation.models: add it there, or the judge asks the models of the agent's evaluation",
+		},
+		"models of the Agent": {
+			nil, begin + "spec.models: list all models that judges may ask, including this one, in spec.evaluation.models, " +
+				"or the judge asks the models of the agent",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			agent := subAgent("desk")
+			agent.Spec.PromptProfileRef.Name, agent.Spec.Models = "calm", small
+			agent.Spec.Evaluation = &v1alpha1.AgentEvaluation{Models: tc.models}
+			profile := &v1alpha1.PromptProfile{}
+			profile.Namespace, profile.Name = agent.Namespace, "calm"
+			profile.Spec.Judges = []v1alpha1.Judge{{Name: "relevant", ModelRef: &v1alpha1.JudgeModelReference{
+				ProviderRef: v1alpha1.ObjectReference{Name: "a"}, Model: "huge",
+			}}}
+			r := &AgentReconciler{Client: inMemory(t, agent, profile, providerOf("a", v1alpha1.ReasonReady, time.Hour))}
+			f, err := r.resolveJudges(t.Context(), agent)
+			if got := textOf(f); err != nil || got != tc.want {
+				t.Errorf("got %q, error %v; want %q", got, err, tc.want)
+			}
+		})
+	}
+}
+
 // textOf returns a finding as a text, or an empty text if there is none.
 func textOf(f *finding) string {
 	if f == nil {
