@@ -487,3 +487,19 @@ func TestURLsRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestAttachmentsAndProvidersLeftOut checks that attachments are not refused if a model of a ModelProvider that the
+// cache holds without its content may accept them.
+func TestAttachmentsAndProvidersLeftOut(t *testing.T) {
+	turn := turnWith()
+	turn.Spec.Attachments = []v1alpha1.Attachment{{Name: "a", MediaType: "image/png", URL: "https://files.example/a"}}
+	a := subAgent("desk")
+	a.Spec.Models = []v1alpha1.ModelReference{{ProviderRef: v1alpha1.SharedReference{Name: "a"}, Model: "m"}}
+	p, _ := providerOf("a", v1alpha1.ReasonReady, time.Hour).(*v1alpha1.ModelProvider)
+	p.Spec.Type = v1alpha1.ProviderTypeAnthropic
+	p.Spec.Models = []v1alpha1.Model{{Name: "m", Capabilities: []v1alpha1.ModelCapability{v1alpha1.CapabilityImages}}}
+	r := &TurnReconciler{Client: inMemory(t, leftOut(t, p))}
+	if got, err := r.refusedAttachments(t.Context(), turn, a); err != nil || got != "" {
+		t.Errorf("refusedAttachments = %q, %v; want no refusal", got, err)
+	}
+}

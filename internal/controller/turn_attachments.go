@@ -8,6 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/objectbudget"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/sharing"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -32,6 +33,9 @@ func (r *TurnReconciler) refusedAttachments(ctx context.Context, t *v1alpha1.Tur
 		}
 		if err != nil {
 			return nil, fmt.Errorf("failed to get model provider %q: %w", ref, err)
+		}
+		if objectbudget.IsLeftOut(p) {
+			return nil, nil //nolint:nilnil // because the cache does not have its models; the executor reads them
 		}
 		return p, nil
 	})
