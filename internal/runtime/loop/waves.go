@@ -74,7 +74,10 @@ func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 					SubAgentCall{Step: d.intent.Step, CallID: d.intent.CallID, TurnUID: next.uid})
 			}
 		}
-		if outOfMemory = run.hold(0); outOfMemory != nil || run.interrupted() {
+		if err := run.hold(0); outOfMemory == nil {
+			outOfMemory = err
+		}
+		if outOfMemory != nil || run.interrupted() {
 			wave = nil // the next run makes the calls that have not begun: they are all read-only
 		}
 	}

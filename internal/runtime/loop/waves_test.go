@@ -445,40 +445,52 @@ func TestSubAgentsCount(t *testing.T) {
 }
 
 // TestWaveWithoutMemoryForItsResults checks that a run that gets no memory for a result makes no further calls, but
-// records the results of the running calls. The next run makes the remaining calls, each once.
+// records the results of the running calls, even if there is memory for those. The next run makes the remaining calls,
+// each once.
 func TestWaveWithoutMemoryForItsResults(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const number = 20
-		var all []model.ToolCall
-		for i := range number {
-			all = append(all, call(fmt.Sprint("c", i), "find", fmt.Sprintf(`{"n":%d}`, i)))
+	for name, fails := range map[string]func(results int) bool{
+		"for all results":      func(results int) bool { return results > 0 },
+		"for the first result": func(results int) bool { return results == 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testWaveWithoutMemory(t, fails) })
+		})
+	}
+}
+
+// testWaveWithoutMemory makes 20 calls. fails reports whether Hold fails after this number of results.
+func testWaveWithoutMemory(t *testing.T, fails func(results int) bool) {
+	t.Helper()
+	const number = 20
+	var all []model.ToolCall
+	for i := range number {
+		all = append(all, call(fmt.Sprint("c", i), "find", fmt.Sprintf(`{"n":%d}`, i)))
+	}
+	j, noMemory := &journaltest.Store{}, errors.New("the memory is used up")
+	c, _ := candidate("one", 1, asksFor("", all...), says("Done."))
+	find, server := toolOf("find", tool.ReadOnly, result{after: time.Second, content: "found"})
+	in := withTools(inputOf(t, j, 1, c), find)
+	in.Hold = func(int64) error {
+		if fails(len(in.State.CallResults)) {
+			return noMemory
 		}
-		j, noMemory := &journaltest.Store{}, errors.New("the memory is used up")
-		c, _ := candidate("one", 1, asksFor("", all...), says("Done."))
-		find, server := toolOf("find", tool.ReadOnly, result{after: time.Second, content: "found"})
-		in := withTools(inputOf(t, j, 1, c), find)
-		in.Hold = func(int64) error {
-			if len(in.State.CallResults) > 0 {
-				return noMemory
-			}
-			return nil
-		}
-		if _, err := loop.Run(t.Context(), &in); !errors.Is(err, noMemory) {
-			t.Errorf("Run: %v, want the error of Hold", err)
-		}
-		if made, kept := len(server.keys()), len(in.State.CallResults); made != 8 || kept != made {
-			t.Errorf("%d calls were made and %d have a result, want 8 calls and all their results", made, kept)
-		}
-		in = withTools(inputOf(t, j, 2, c), find)
-		if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {
-			t.Errorf("Run: %+v, %v, want an answer", end, err)
-		}
-		keys := server.keys()
-		slices.Sort(keys)
-		if len(slices.Compact(keys)) != number || len(server.keys()) != number {
-			t.Errorf("%d calls were made, want each of the %d once", len(server.keys()), number)
-		}
-	})
+		return nil
+	}
+	if _, err := loop.Run(t.Context(), &in); !errors.Is(err, noMemory) {
+		t.Errorf("Run: %v, want the error of Hold", err)
+	}
+	if made, kept := len(server.keys()), len(in.State.CallResults); made != 8 || kept != made {
+		t.Errorf("%d calls were made and %d have a result, want 8 calls and all their results", made, kept)
+	}
+	in = withTools(inputOf(t, j, 2, c), find)
+	if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {
+		t.Errorf("Run: %+v, %v, want an answer", end, err)
+	}
+	keys := server.keys()
+	slices.Sort(keys)
+	if len(slices.Compact(keys)) != number || len(server.keys()) != number {
+		t.Errorf("%d calls were made, want each of the %d once", len(server.keys()), number)
+	}
 }
 
 // TestParallelCallsReserveMemory checks that a call runs at the same time as others only if there is memory for it, and
