@@ -184,7 +184,7 @@ func (run *runner) recordReply(c *Candidate, r *Request, given *model.Reply, fac
 		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Reply: reply, Cost: c.Pricing.Cost(reply.Usage),
 		DurationMS: took, FirstEventMS: facts.FirstEvent.Milliseconds(), ResponseModel: responseModel,
 		Last:       r.Purpose == ForStep && run.isLast(r.Step, reply),
-		OverBudget: r.OutputLimit > 0 && reply.FinishReason == model.FinishLength && !reply.TooLong,
+		OverBudget: reply.FinishReason == model.FinishLength && !reply.TooLong && limitedByBudget(c, r),
 	}, Ledger: settle(r, reply.Usage, c.Pricing.Cost(reply.Usage))})
 }
 

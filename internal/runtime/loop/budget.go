@@ -106,8 +106,8 @@ func (run *runner) expense(c *Candidate, r *Request) *expense {
 	return e
 }
 
-// outputLimit returns the output limit that the request must have to keep to the budget, or 0 if the request may keep
-// its own limit. If the rest of the budget does not suffice for the prompt and a useful reply, the request must not be
+// outputLimit returns the output limit that the request must have to keep to the budget and the context window, or 0 if
+// the request may keep its own limit. If the rest of the budget does not suffice for the prompt and a useful reply, the request must not be
 // sent, and why says so.
 //
 // Servers refuse a request whose prompt and output limit together exceed the context window. If at least half of the
@@ -234,6 +234,25 @@ func (run *runner) keepToBudget(ctx context.Context, c *Candidate, r *Request) (
 		return nil, nil //nolint:nilnil // because the request may be sent
 	}
 	return run.overBudget(ctx, c, r, why)
+}
+
+// limitedByBudget reports whether a budget lowers the output limit of a request. It returns false if the context window
+// leaves no more tokens than the output limit.
+func limitedByBudget(c *Candidate, r *Request) bool {
+	most := c.outputLimit()
+	if c.ContextWindow > 0 {
+		if rest := max(0, c.ContextWindow-r.EstimatedTokens); most == 0 || rest < most {
+			most = rest
+		}
+	}
+	return r.OutputLimit > 0 && (r.OutputLimit < most || most == 0 && c.ContextWindow == 0)
+}
+
+// CutByWindow reports whether the last reply is cut off because the context window left no more tokens for it.
+func (s *State) CutByWindow() bool {
+	step, n := s.LastStep(), len(s.Requests)
+	return step != nil && step.Reply.FinishReason == model.FinishLength && !step.Reply.TooLong && !step.OverBudget &&
+		n > 0 && s.Requests[n-1].OutputLimit > 0
 }
 
 // cutByBudget returns the end of a Turn whose budget has cut off a reply.

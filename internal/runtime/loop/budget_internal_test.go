@@ -9,7 +9,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// TestOutputLimit checks which output limit a budget leaves for a request. The prompt has 100 tokens, and costs 0.1; a
+// TestOutputLimit checks which output limit a budget and the context window leave for a request, and whether it is the
+// budget that lowers the limit. The prompt has 100 tokens, and costs 0.1; a
 // token of the reply costs 0.002.
 func TestOutputLimit(t *testing.T) {
 	price := &model.Pricing{Currency: "USD", Input: decimal.NewFromInt(1000), Output: decimal.NewFromInt(2000)}
@@ -64,6 +65,11 @@ func TestOutputLimit(t *testing.T) {
 		limit, why := e.outputLimit()
 		if limit != tc.limit || tc.why == "" != (why == "") || !strings.HasPrefix(why, tc.why) {
 			t.Errorf("%s: outputLimit = %d, %q; want %d, %q: %s", name, limit, why, tc.limit, tc.why, tc.reason)
+		}
+		c, r := &Candidate{MaxOutputTokens: tc.most, ContextWindow: tc.window}, &Request{EstimatedTokens: 100, OutputLimit: limit}
+		byWindow := name == "half of the limit in the window" || name == "reply unknown, small window"
+		if got, want := limitedByBudget(c, r), limit > 0 && !byWindow; got != want {
+			t.Errorf("%s: limitedByBudget = %t, want %t", name, got, want)
 		}
 	}
 }

@@ -234,45 +234,51 @@ func TestBudgetCountsALongReply(t *testing.T) {
 	}
 }
 
-// TestReplyThatTheBudgetCutsOff checks that a reply that reaches the lowered output limit ends the Turn because of its
-// budget, with the text so far. It makes no difference whether a run is cut off between the reply and the end.
+// TestReplyThatTheBudgetCutsOff checks that a reply that reaches an output limit ends the Turn because of its budget
+// only if the budget lowered this limit. The Turn keeps the text so far. It makes no difference whether a run is cut
+// off between the reply and the end.
 func TestReplyThatTheBudgetCutsOff(t *testing.T) {
 	cut := answer{reply: model.Reply{
 		Text: "It is a long", FinishReason: model.FinishLength, Usage: model.Usage{InputTokens: 1003, OutputTokens: 1996},
 	}}
 	want := loop.End{Reason: loop.OverBudget, Message: "the model's answer was cut off after 1996 output tokens, because the turn's " +
 		"budget left no more: raise limits.maxTokens or limits.maxCost, or ask for a shorter answer"}
+	answered := loop.End{Reason: loop.Answered, Message: "the model answered"}
 	for name, tc := range map[string]struct {
-		reason string
-		own    *int
-		limit  int
-		end    loop.End
+		reason        string
+		tokens        int64
+		window        int64
+		own           *int
+		first, second int // the output limits of the requests
+		byWindow      bool
+		end           loop.End
 	}{
-		"by the budget": {"the model may write more", nil, 1994, want},
-		"by the Agent": {
-			"the budget would allow it", new(1990), 1990, loop.End{Reason: loop.Answered, Message: "the model answered"},
-		},
+		"by the budget":                         {"the model may write more", 3999, 0, nil, 3970, 1994, false, want},
+		"by the Agent":                          {"the budget would allow it", 3999, 0, new(1990), 1990, 1990, false, answered},
+		"by the window":                         {"there is no budget", 0, 50_000, nil, 49_971, 48_997, true, answered},
+		"by the window, although with a budget": {"the budget leaves more", 100_000, 50_000, nil, 49_971, 48_997, true, answered},
+		"by a budget below the window":          {"the window leaves more", 40_000, 50_000, nil, 39_971, 37_995, false, want},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := &journaltest.Store{}
 			c, s := candidate("one", 1, withUsage(asksFor("", call("c1", "find", `{}`)), 1000, 2), cut)
-			c.MaxOutputTokens, c.Parameters.MaxOutputTokens = 64_000, tc.own
+			c.MaxOutputTokens, c.Parameters.MaxOutputTokens, c.ContextWindow = 64_000, tc.own, tc.window
 			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 			for epoch := range int64(2) {
 				in := withTools(inputOf(t, j, epoch+1, c), find)
-				in.Limits.MaxTokens = 3999
+				in.Limits.MaxTokens = tc.tokens
 				end, err := loop.Run(t.Context(), &in)
-				if err != nil || *end != tc.end || in.State.AnswerText() != "It is a long" {
-					t.Errorf("run %d: %+v, %v with the answer %q; want %+v and the text so far: %s", epoch+1, end, err,
-						in.State.AnswerText(), tc.end, tc.reason)
+				if err != nil || *end != tc.end || in.State.CutByWindow() != tc.byWindow || in.State.AnswerText() != "It is a long" {
+					t.Errorf("run %d: %+v, %v with the answer %q, cut off by the window: %t; want %+v, %t and the text so far: %s", epoch+1,
+						end, err, in.State.AnswerText(), in.State.CutByWindow(), tc.end, tc.byWindow, tc.reason)
 				}
 			}
-			first, second := s.requests[0].Parameters.MaxOutputTokens, s.requests[1].Parameters.MaxOutputTokens
-			if len(s.requests) != 2 || second == nil || *second != tc.limit {
-				t.Errorf("%d requests, the second with the output limit %v; want 2, and %d", len(s.requests), second, tc.limit)
+			var limits []int
+			for _, r := range s.requests {
+				limits = append(limits, *r.Parameters.MaxOutputTokens)
 			}
-			if tc.own == nil && (first == nil || *first != 3970) {
-				t.Errorf("the first request has the output limit %v, want 3970: 29 tokens are for its prompt", first)
+			if want := []int{tc.first, tc.second}; !slices.Equal(limits, want) {
+				t.Errorf("the requests have the output limits %d, want %d", limits, want)
 			}
 		})
 	}

@@ -98,7 +98,7 @@ func (r *run) resultOf(end *loop.End) (*Result, error) {
 	case end.Reason == loop.PolicyViolated:
 		return r.finalize(StopOutputPolicy, end.Message)
 	case last.Reply.FinishReason == model.FinishLength:
-		return r.finalize(StopMaxOutputTokens, cutOffMessage(last))
+		return r.finalize(StopMaxOutputTokens, r.cutOffMessage(last))
 	case end.Reason == loop.OutputInvalid:
 		return r.finalize(StopOutputInvalid, end.Message)
 	case end.Reason == loop.OutOfSteps:
@@ -254,11 +254,15 @@ func (r *run) overdue(err error) string {
 }
 
 // cutOffMessage returns the message of a Turn whose answer was cut off.
-func cutOffMessage(step *loop.Step) string {
-	if step.Reply.TooLong {
+func (r *run) cutOffMessage(step *loop.Step) string {
+	switch {
+	case step.Reply.TooLong:
 		return fmt.Sprintf("the model's answer is longer than Capstan keeps, and was cut off after %d bytes: "+
 			"lower the agent's parameters.maxOutputTokens, or ask for a shorter answer",
 			len(step.Reply.Text))
+	case r.replayed.loop.CutByWindow():
+		return fmt.Sprintf("the model's answer was cut off after %d output tokens, because the model's context window left no more: "+
+			"shorten history or context, use a model with a larger window, or ask for a shorter answer", step.Reply.Usage.OutputTokens)
 	}
 	return fmt.Sprintf("the model's answer was cut off after %d output tokens: raise the agent's "+
 		"parameters.maxOutputTokens, or ask for a shorter answer",

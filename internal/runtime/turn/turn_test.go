@@ -108,6 +108,19 @@ func TestEnds(t *testing.T) {
 				Cost:  &finalize.Cost{Amount: "0.002", Currency: "USD"}, Provider: "p0",
 			},
 		},
+		"cut off by the context window": {
+			"no budget is reached, and a higher limit would not help",
+			[][]answer{{cut}},
+			func(in *turn.Input) { in.Chain[0].MaxOutputTokens, in.Chain[0].ContextWindow = 8000, 8000 },
+			outcome{
+				Stop: turn.StopMaxOutputTokens,
+				Message: "the model's answer was cut off after 100 output tokens, because the model's context window left no more: " +
+					"shorten history or context, use a model with a larger window, or ask for a shorter answer",
+				Text: "half an ans", Counts: turn.Counts{Steps: 1, ModelRequests: 1},
+				Usage: model.Usage{InputTokens: 1000, OutputTokens: 100},
+				Cost:  &finalize.Cost{Amount: "0.002", Currency: "USD"}, Provider: "p0",
+			},
+		},
 		"too long": {
 			"Capstan keeps a part of a long answer, but counts all its tokens",
 			[][]answer{{long}},
