@@ -53,7 +53,8 @@ type Keeper interface {
 
 	// Forget deletes the memories and observations that were learned from deleted Turns and Sessions, as Retire does,
 	// but does not retire their journals. It is for deleted objects whose journals must not be retired yet. From then
-	// on, a task learns from these Sessions as if their journals were retired at the given time.
+	// on, a task learns from these Sessions as if their journals were retired at the given time, and no observation of
+	// these Turns and Sessions is stored.
 	Forget(ctx context.Context, at time.Time, uids ...string) error
 
 	// Purge deletes up to limit journals that were retired at or before the given time, oldest first. It returns the

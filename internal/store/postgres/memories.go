@@ -325,8 +325,8 @@ func (s *Store) PurgeMemories(ctx context.Context, now time.Time, limit int) (pu
 	return purged, nil
 }
 
-// Observe stores an observation of a Turn whose journal is not retired. The locks on the rows of the journals exclude a
-// concurrent deletion. It takes at most 10 s.
+// Observe stores an observation of a Turn whose journal is neither retired nor forgotten. The locks on the rows of the
+// journals exclude a concurrent deletion. It takes at most 10 s.
 func (s *Store) Observe(ctx context.Context, o memories.Observation) error {
 	details, err := o.Marshal()
 	if err != nil {

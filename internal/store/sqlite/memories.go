@@ -389,7 +389,7 @@ func (s *Store) PurgeMemories(ctx context.Context, now time.Time, limit int) (pu
 	return purged, nil
 }
 
-// Observe stores an observation of a Turn whose journal is not retired.
+// Observe stores an observation of a Turn whose journal is neither retired nor forgotten.
 func (s *Store) Observe(ctx context.Context, o memories.Observation) error {
 	details, err := o.Marshal()
 	if err != nil {
@@ -397,7 +397,8 @@ func (s *Store) Observe(ctx context.Context, o memories.Observation) error {
 	}
 	return s.change(ctx, func(t *tx) error {
 		_, err := t.exec(`INSERT INTO observation (turn_uid, namespace, agent, turn, session, session_uid, requester, ended_at, details)
-			SELECT ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE EXISTS (SELECT 1 FROM head WHERE uid = ? AND retired_at IS NULL)
+			SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?
+			WHERE EXISTS (SELECT 1 FROM head WHERE uid = ? AND retired_at IS NULL AND NOT forgotten)
 			AND (? = '' OR EXISTS (SELECT 1 FROM head WHERE uid = ? AND retired_at IS NULL AND NOT forgotten)) ON CONFLICT DO NOTHING`,
 			o.TurnUID, o.Namespace, o.Agent, o.Turn, o.Session, o.SessionUID, o.Requester, o.Time.UnixMicro(), string(details),
 			o.TurnUID, o.SessionUID, o.SessionUID)

@@ -15,10 +15,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// isLive reports whether a UID has a journal that is not retired.
+// isLive reports whether a UID has a journal that is neither retired nor forgotten.
 func (m *Store) isLive(uid string) bool {
 	h := m.journals[uid]
-	return h != nil && h.retired.IsZero()
+	return h != nil && !h.isForgotten()
 }
 
 // keep stores learned memories. If an owner then exceeds a limit, keep deletes the oldest memories of the owner.
@@ -273,7 +273,7 @@ func (m *Store) Observe(ctx context.Context, o memories.Observation) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	_, known := m.observed[o.TurnUID]
-	if known || !m.isLive(o.TurnUID) || o.SessionUID != "" && m.sessionState(o.SessionUID) != store.SessionLive {
+	if known || !m.isLive(o.TurnUID) || o.SessionUID != "" && !m.isLive(o.SessionUID) {
 		return nil
 	}
 	if m.observed == nil {

@@ -520,6 +520,13 @@ func testObservations(t *testing.T, s MemoryStore, reopen func(t *testing.T, s M
 	retire(t, s, later(5), "a-1")
 	expectError(t, "Observe a deleted Turn", s.Observe(t.Context(), want[1]), nil)
 	left("after the Turn was deleted")
+	forgotten := of("a-3", 3)
+	add(t, s, forgotten.TurnUID, nil, entry(1, 1))
+	expectError(t, "Observe", s.Observe(t.Context(), forgotten), nil)
+	left("before a Turn was forgotten", forgotten)
+	expectError(t, "Forget", s.Forget(t.Context(), later(5), forgotten.TurnUID), nil)
+	expectError(t, "Observe a forgotten Turn", s.Observe(t.Context(), forgotten), nil)
+	left("after the Turn was forgotten")
 }
 
 func testConcurrentTasksOfOwner(t *testing.T, s MemoryStore) {
