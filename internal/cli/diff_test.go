@@ -190,6 +190,35 @@ func TestDiffOfAConfigMap(t *testing.T) {
 	mustSay(t, got.out, "--- standard input: ConfigMap default/notes\n", "\n-Pay back within a week.\n+Pay back within a month.\n")
 }
 
+// TestDiffOfSharedObjects checks that --diff finds the objects of other namespaces on which a prompt depends.
+func TestDiffOfSharedObjects(t *testing.T) {
+	t.Parallel()
+	shared := func(yaml, name string) string {
+		return strings.Replace(strings.Replace(yaml, "metadata: {name: "+name+"}", "metadata: {name: "+name+", namespace: platform}", 1),
+			"spec:\n", "spec:\n  allowedNamespaces: {from: All}\n", 1)
+	}
+	f := complete().with(t, "agent.yaml", "promptProfileRef: {name: support}", "promptProfileRef: {name: support, namespace: platform}").
+		with(t, "agent.yaml", "  limits:", "  skills: {loaded: [refunds]}\n  tools:\n  - agentRef: {name: closer, namespace: platform}\n"+
+			"  - serverRef: {name: tickets, namespace: platform}\n  limits:").
+		with(t, "profile.yaml", "  overrides:", skillOf("notes", "refunds")+"  overrides:")
+	f["profile.yaml"] = shared(f["profile.yaml"], "support")
+	f["notes.yaml"] = shared(notesYAML, "notes")
+	f["closer.yaml"] = shared(strings.Replace(agentYAML, "{name: support}", "{name: closer}", 1), "closer")
+	f["tools.yaml"] = shared(strings.ReplaceAll(toolServerYAML, "TOOLSURL", nowhere), "tickets")
+	dir := f.written(t, nowhere)
+	for _, name := range []string{"profile.yaml", "notes.yaml", "closer.yaml", "tools.yaml"} {
+		got := capstan(t, "render", "-f", dir, "--diff", filepath.Join(dir, name), "--now", noon).mustEnd(t, exit.OK)
+		mustSay(t, got.out, "the prompts are the same")
+	}
+	const objects = "PromptProfile platform/support, Agent platform/closer, ToolServer platform/tickets, ConfigMap platform/notes"
+	changed := strings.Replace(f["profile.yaml"], "Answer questions about", "Politely answer questions about", 1)
+	old := strings.Join([]string{changed, f["notes.yaml"], f["closer.yaml"], f["tools.yaml"]}, "---\n")
+	got := call{stdin: old}.run(t.Context(), "render", "-f", dir, "--diff", "-", "--now", noon).mustEnd(t, exit.Differs)
+	mustSay(t, got.out, "--- standard input: "+objects+"\n")
+	got = call{stdin: profileYAML}.run(t.Context(), "render", "-f", dir, "--diff", "-", "--now", noon).mustEnd(t, exit.Failed)
+	mustSay(t, got.err, "which must contain at least one of Turn default/first, Agent default/support, "+objects)
+}
+
 func TestDiffOfTurns(t *testing.T) {
 	t.Parallel()
 	dir := rich(t).written(t, nowhere)

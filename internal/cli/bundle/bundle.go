@@ -2,6 +2,7 @@
 package bundle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -301,33 +302,49 @@ func isField(text string) bool {
 // Title returns the kind, the namespace and the name of the Turn.
 func (p *Bundle) Title() string { return kindTurn + " " + p.Turn.Namespace + "/" + p.Turn.Name }
 
-// ObjectName is the kind and the name of an object. The name of an Agent or a ToolServer may be NAMESPACE/NAME.
-type ObjectName struct{ Kind, Name string }
+// ObjectName identifies an object of the manifests.
+type ObjectName struct{ Kind, Namespace, Name string }
+
+// objectName returns the ObjectName of an object with a key.
+func objectName(kind string, key types.NamespacedName) ObjectName {
+	return ObjectName{kind, key.Namespace, key.Name}
+}
 
 // ObjectNames returns the objects from which the messages were made.
 func (p *Bundle) ObjectNames() []ObjectName {
-	all := []ObjectName{{kindTurn, p.Turn.Name}, {kindAgent, p.Agent.Name}, {kindPromptProfile, p.Profile.Name}}
+	all := []ObjectName{
+		{kindTurn, p.Turn.Namespace, p.Turn.Name}, {kindAgent, p.Agent.Namespace, p.Agent.Name},
+		{kindPromptProfile, p.Profile.Namespace, p.Profile.Name},
+	}
 	if p.Session != nil {
 		if _, ok := p.Set.Session(p.Session.Namespace, p.Session.Name); ok {
-			all = append(all, ObjectName{kindSession, p.Session.Name})
+			all = append(all, ObjectName{kindSession, p.Session.Namespace, p.Session.Name})
 		}
 	}
 	for _, entry := range p.Agent.Spec.Tools {
-		var o ObjectName
-		switch {
-		case entry.AgentRef != nil:
-			o = ObjectName{kindAgent, entry.AgentRef.String()}
-		case entry.ServerRef != nil:
-			o = ObjectName{kindToolServer, entry.ServerRef.String()}
+		if ref := entry.AgentRef; ref != nil {
+			all = append(all, objectName(kindAgent, ref.Key(p.Agent.Namespace)))
 		}
-		if !slices.Contains(all, o) {
-			all = append(all, o)
+		if ref := entry.ServerRef; ref != nil {
+			all = append(all, objectName(kindToolServer, ref.Key(p.Agent.Namespace)))
 		}
 	}
 	var maps []ObjectName
 	for ref := range p.read {
-		maps = append(maps, ObjectName{kindConfigMap, ref.Name})
+		maps = append(maps, ObjectName{kindConfigMap, ref.namespace, ref.Name})
 	}
-	slices.SortFunc(maps, func(a, b ObjectName) int { return strings.Compare(a.Name, b.Name) })
-	return append(all, slices.Compact(maps)...)
+	slices.SortFunc(maps, func(a, b ObjectName) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	return unique(append(all, maps...))
+}
+
+// unique returns the objects of a list in their order, each of them once.
+func unique(all []ObjectName) []ObjectName {
+	seen := make(map[ObjectName]bool, len(all))
+	return slices.DeleteFunc(all, func(o ObjectName) bool {
+		again := seen[o]
+		seen[o] = true
+		return again
+	})
 }

@@ -106,8 +106,8 @@ func pathNames(paths ...string) string {
 func (c *comparison) setFromOther(before *bundle.Bundle, origin func(kind, namespace, name string) (string, int)) error {
 	var unchanged []string
 	for _, o := range before.ObjectNames() {
-		title := o.Kind + " " + before.Turn.Namespace + "/" + o.Name
-		if file, _ := origin(o.Kind, before.Turn.Namespace, o.Name); file != "" {
+		title := o.Kind + " " + o.Namespace + "/" + o.Name
+		if file, _ := origin(o.Kind, o.Namespace, o.Name); file != "" {
 			c.fromOther = append(c.fromOther, title)
 		} else {
 			unchanged = append(unchanged, title)
