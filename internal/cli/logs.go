@@ -18,8 +18,8 @@ authenticates you. If your kubeconfig has a client certificate instead of a toke
 for --service-account, which is valid for ten minutes.
 
 logs requires get on turns/log, which the ClusterRole with the label capstan.dev/role=turn-reader grants.
-The forwarded port also requires list on leases, and get and create on pods/portforward, in the
-manager's namespace.
+The forwarded port also requires get on turns, which this ClusterRole grants too, and in the manager's
+namespace list on leases, and get and create on pods/portforward.
 
 With --data-dir, logs reads a journal that capstan run keeps in this directory.
 
