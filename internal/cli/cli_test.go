@@ -1,6 +1,11 @@
 package cli_test
 
 import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -141,4 +146,44 @@ func TestCompletion(t *testing.T) {
 		})
 	}
 	mustSay(t, capstan(t, "completion", "bash").mustEnd(t, exit.OK).out, "__start_capstan")
+}
+
+// TestCompletionOfTurns checks that Turns are listed with the credentials with which the command itself gets the Turn:
+// with --token if the user of the token decides or cancels, and otherwise with those of the kubeconfig.
+func TestCompletionOfTurns(t *testing.T) {
+	t.Parallel()
+	mux := http.NewServeMux()
+	answer := func(pattern, format string) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, strings.ReplaceAll(format, "USER", strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")))
+		})
+	}
+	answer("GET /api", `{"kind":"APIVersions","versions":["v1"]}`)
+	answer("GET /apis", `{"kind":"APIGroupList","groups":[{"name":"capstan.dev",`+
+		`"versions":[{"groupVersion":"capstan.dev/v1alpha1","version":"v1alpha1"}]}]}`)
+	answer("GET /apis/capstan.dev/v1alpha1", `{"kind":"APIResourceList","groupVersion":"capstan.dev/v1alpha1","resources":[`+
+		`{"name":"turns","namespaced":true,"kind":"Turn","verbs":["list"]}]}`)
+	answer("GET /apis/capstan.dev/v1alpha1/namespaces/helpdesk/turns", `{"kind":"TurnList","apiVersion":"capstan.dev/v1alpha1","items":[`+
+		`{"metadata":{"name":"of-USER"},"status":{"pendingApprovals":[{"callID":"c1"}]}}]}`)
+	web := httptest.NewServer(mux)
+	t.Cleanup(web.Close)
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	config := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: x, users: [{name: u, user: {token: own}}],
+contexts: [{name: x, context: {cluster: c, user: u, namespace: helpdesk}}], clusters: [{name: c, cluster: {server: %q}}]}`, web.URL)
+	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for command, user := range map[string]string{
+		"approve": "given", "deny": "given", "cancel": "given", "logs": "own", "export turn": "own", "undo": "own", "replay": "own",
+	} {
+		args := append([]string{"__complete"}, strings.Fields(command)...)
+		args = append(args, "--kubeconfig", path)
+		if got := capstan(t, append(args, "")...); got.out != "of-own\n:4\n" {
+			t.Errorf("%s: want the Turn of the user of the kubeconfig, have %q", command, got.out)
+		}
+		if got := capstan(t, append(args, "--token", "given", "")...); got.out != "of-"+user+"\n:4\n" {
+			t.Errorf("%s with --token: want the Turn of %q, have %q", command, user, got.out)
+		}
+	}
 }

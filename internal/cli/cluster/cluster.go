@@ -107,8 +107,8 @@ const (
 	completionTimeout = 3 * time.Second
 )
 
-// TurnNames returns the names of the Turns of a namespace for which wanted returns true. It is for shell completion, so
-// it lists at most mostCompleted Turns.
+// TurnNames returns the names of the Turns of a namespace for which wanted returns true. It lists them with the
+// credentials of Identity. It is for shell completion, so it lists at most mostCompleted Turns.
 func (f *Flags) TurnNames(ctx context.Context, namespace string, wanted func(*v1alpha1.Turn) bool) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
@@ -116,7 +116,7 @@ func (f *Flags) TurnNames(ctx context.Context, namespace string, wanted func(*v1
 	if err != nil {
 		return nil, err
 	}
-	api, err := NewClient(config)
+	api, err := NewClient(f.Identity(config))
 	if err != nil {
 		return nil, err
 	}

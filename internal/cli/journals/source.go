@@ -62,12 +62,15 @@ func (j *Source) open(ctx context.Context, turn string) (reader, error) {
 // anyTurn returns true for each Turn.
 func anyTurn(*v1alpha1.Turn) bool { return true }
 
-// TurnNames returns the names of the Turns of the directory or of the cluster, for completion.
+// TurnNames returns the names of the Turns of the directory or of the cluster, for completion. In a cluster, it uses
+// the credentials of the kubeconfig, as find does: --token is for the read API.
 func (j *Source) TurnNames(ctx context.Context) ([]string, error) {
 	if j.DataDir != "" {
 		return turnNames(ctx, j.DataDir, j.Namespace)
 	}
-	return j.Cluster.TurnNames(ctx, j.Namespace, anyTurn)
+	kubeconfig := j.Cluster.Flags
+	kubeconfig.Token = ""
+	return kubeconfig.TurnNames(ctx, j.Namespace, anyTurn)
 }
 
 // read calls take for each entry that a query selects, and returns the number of entries. A signal stops it.
