@@ -87,7 +87,8 @@ func addReplayFlags(cmd *cobra.Command, s *replay.Flags) {
 	f.StringArrayVarP(&s.Files, "filename", "f", nil, "`PATH` of a file or directory of the changed manifests, or -; may be repeated")
 	f.StringArrayVarP(&s.Manifests, "manifests", "m", nil,
 		"`PATH` of a file or directory of the other manifests, which those of -f replace; may be repeated")
-	f.StringVar(&s.Profile, "profile", "", "PromptProfile to use; default: the only PromptProfile of -f, or else the Agent's")
+	f.StringVar(&s.Profile, "profile", "",
+		"PromptProfile to use; default: the only PromptProfile of -f if -f does not contain the Agent, or else the Agent's")
 	f.StringVar(&s.Model, "model", "", "model to ask, as MODEL or PROVIDER:MODEL; default: the models of the Agent")
 	f.StringArrayVar(&s.EnvSecrets, "env-secret", nil,
 		"set a Secret's key from an environment variable, as [NAMESPACE/]NAME/KEY=ENVVAR; may be repeated")

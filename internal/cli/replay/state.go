@@ -34,8 +34,8 @@ type Flags struct {
 	Files []string
 	// Manifests are the paths of the other manifests: the Agent, its ModelProviders and Secrets.
 	Manifests []string
-	// Profile is the name of the PromptProfile to use. If it is empty, it is the only PromptProfile of Files, or else
-	// the PromptProfile of the Agent: see named.
+	// Profile is the name of the PromptProfile to use. If it is empty, it is the only PromptProfile of Files if
+	// Files do not contain the Agent, or else the PromptProfile of the Agent: see named.
 	Profile string
 	// Model is the model to ask, as MODEL or PROVIDER:MODEL. If it is empty, the Agent decides.
 	Model string
