@@ -45,7 +45,7 @@ type EvaluationsReport struct {
 	SecondsUntilEvaluated float64 `json:"secondsUntilEvaluated"`
 	// EvaluatedTurns is the number of Turns of all rounds whose answers were evaluated. FailedEvaluations is the number
 	// of these Turns that a judge did not let pass, or whose judge failed.
-	EvaluatedTurns    int `json:"evaluationBurst"`
+	EvaluatedTurns    int `json:"evaluatedTurns"`
 	FailedEvaluations int `json:"failedEvaluations,omitempty"`
 	// FailedTurns are the numbers of Turns that did not succeed, by reason.
 	FailedTurns map[string]int `json:"failedTurns,omitempty"`

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -51,6 +52,9 @@ All 2000 Turns with judges were evaluated. The 400 Turns of a round were evaluat
 				t.Errorf("failure = %v, want %q", err, tc.want)
 			}
 		})
+	}
+	if data, err := json.Marshal(r); err != nil || !strings.Contains(string(data), `"evaluatedTurns":2000`) {
+		t.Errorf("Marshal = %s, %v; want the number of evaluated Turns", data, err)
 	}
 	r.WithEvaluations.P95 = 4000
 	if table := r.table(Setup{}); !strings.Contains(table, "1.33      1.30  EXCEEDED") {
