@@ -227,7 +227,7 @@ func (r *ScaleReport) longTable(s Setup) string {
 	exactly("tool calls", l.Unlimited.ToolCalls, l.Limited.ToolCalls, l.Calls)
 	exactly("  repeated", l.Unlimited.RepeatedCalls, l.Limited.RepeatedCalls, 0)
 	exactly("model requests", l.Unlimited.ModelRequests, l.Limited.ModelRequests, wantRequests(l.Calls))
-	exactly("failed Turns", len(l.Unlimited.FailedTurns), len(l.Limited.FailedTurns), 0)
+	exactly("failed Turns", sumOf(l.Unlimited.FailedTurns), sumOf(l.Limited.FailedTurns), 0)
 	show("input tokens of the last request", func(c *LongCost) float64 { return float64(c.LastTokens) }, whole)
 	show("input tokens of all requests", func(c *LongCost) float64 { return float64(c.InputTokens) }, whole)
 	show("journal, bytes", func(c *LongCost) float64 { return float64(c.Journal.Bytes) }, whole)
