@@ -1,6 +1,9 @@
 package mcp
 
-import "encoding/json"
+import (
+	"bytes"
+	"encoding/json"
+)
 
 // An element of a list in JSON may need 40 times as much memory as its text, which is all that is reserved for it. So
 // the elements are counted before they are decoded.
@@ -25,10 +28,10 @@ func (e *elements[T]) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*[]T)(e))
 }
 
-// countElements returns the number of elements of a list in valid JSON, 1 for an empty list, or 0 for another value. It
-// stops soon after maxElements.
+// countElements returns the number of elements of a list in valid JSON, or 0 for another value. It stops soon after
+// maxElements.
 func countElements(data []byte) int {
-	if len(data) < 2 || data[0] != '[' {
+	if len(data) < 2 || data[0] != '[' || bytes.HasPrefix(bytes.TrimLeft(data[1:], " \t\r\n"), []byte("]")) {
 		return 0
 	}
 	count, depth := 1, 0

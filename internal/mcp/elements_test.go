@@ -12,7 +12,7 @@ import (
 
 func TestCountElements(t *testing.T) {
 	for text, want := range map[string]int{
-		`[]`: 1, `[1]`: 1, `[1,2]`: 2, `[[1,2],{"a":[3,4],"b":5}]`: 2, `["a,b","\\\"],[",3]`: 3, `{"a":[1,2]}`: 0, `null`: 0, `"[,,,]"`: 0,
+		`[]`: 0, "[ \n\t]": 0, `[ 1]`: 1, `[[]]`: 1, `[1]`: 1, `[1,2]`: 2, `[[1,2],{"a":[3,4],"b":5}]`: 2, `["a,b","\\\"],[",3]`: 3, `{"a":[1,2]}`: 0, `null`: 0, `"[,,,]"`: 0,
 		"[" + strings.Repeat("1,", 2*maxElements) + "1]": maxElements + 1,
 	} {
 		if !json.Valid([]byte(text)) {
