@@ -32,7 +32,7 @@ func (c *checker) checkSession(e sessionEvidence) {
 			UID string `json:"turnUID"`
 		}
 		if err := json.Unmarshal(entry.Payload, &turn); err != nil {
-			c.wrong(wholeSessions, name, "entry %d of its history cannot be read: %v", entry.Seq, err)
+			c.wrong(wholeSessions, "", "entry %d of the history of Session %q cannot be read: %v", entry.Seq, name, err)
 			continue
 		}
 		added[turn.UID]++
@@ -54,18 +54,18 @@ func (c *checker) checkSession(e sessionEvidence) {
 	}
 	c.SessionTurns += turns
 	if len(added) != turns {
-		c.wrong(wholeSessions, name, "its history has %d Turns, but there are %d", len(added), turns)
+		c.wrong(wholeSessions, "", "the history of Session %q has %d Turns, but there are %d", name, len(added), turns)
 	}
 	var reported tokens
 	if u := e.Session.Status.Usage; u != nil {
 		reported.add(u.InputTokens, u.OutputTokens)
 	}
 	if e.Session.Status.Turns != int64(turns) || reported != used {
-		c.wrong(wholeSessions, name, "its status has %d Turns and %+v tokens, but there are %d Turns with %+v",
+		c.wrong(wholeSessions, "", "the status of Session %q has %d Turns and %+v tokens, but there are %d Turns with %+v", name,
 			e.Session.Status.Turns, reported, turns, used)
 	}
 	// A conversation grows by one answer per Turn, and a summary replaces several answers.
 	if 2*summaries > turns {
-		c.wrong(paidOnce, name, "its %d Turns have paid for %d summaries of one conversation", turns, summaries)
+		c.wrong(paidOnce, "", "the %d Turns of Session %q have paid for %d summaries of one conversation", turns, name, summaries)
 	}
 }

@@ -92,7 +92,8 @@ var guarantees = []guarantee{
 // violation is a guarantee that did not hold.
 type violation struct {
 	Guarantee guarantee `json:"guarantee"`
-	// Turn is the name of the Turn, or empty if the violation concerns no single Turn.
+	// Turn is the name of the Turn, or its UID if the phase does not know its name. It is empty if the violation
+	// concerns no single Turn.
 	Turn string `json:"turn,omitempty"`
 	What string `json:"what"`
 }

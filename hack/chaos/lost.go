@@ -233,8 +233,8 @@ func (l *lossPhase) check(ctx context.Context, how string, begun map[string]bool
 		made += n
 		if n > 1 {
 			twice++
-			l.wrong(calledOnce, e.Turn, "%s of step %d, place %d, was called %d times, %d of them before the journal was lost", e.Tool,
-				e.Step, e.Place, n, before[e])
+			l.wrong(calledOnce, nameOf(turns, e.Turn), "%s of step %d, place %d, was called %d times, %d of them before the journal was lost",
+				e.Tool, e.Step, e.Place, n, before[e])
 		}
 	}
 	lost, unknown := 0, 0
@@ -254,6 +254,16 @@ func (l *lossPhase) check(ctx context.Context, how string, begun map[string]bool
 	l.fact("  made twice", "%d", twice)
 	l.fact("  unknown outcomes, by the statuses", "%d", unknown)
 	return nil
+}
+
+// nameOf returns the name of the Turn with a UID, or the UID if the Turns do not include it.
+func nameOf(turns []v1alpha1.Turn, uid string) string {
+	for i := range turns {
+		if string(turns[i].UID) == uid {
+			return turns[i].Name
+		}
+	}
+	return uid
 }
 
 // checkTurn checks the status of a Turn whose journal was lost.

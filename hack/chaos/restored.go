@@ -129,7 +129,8 @@ func (l *lossPhase) checkRestored(ctx context.Context, name string, begun map[st
 	for e, n := range l.tools.effects() {
 		if n > 1 && n > before[e] {
 			twice++
-			l.wrong(calledOnce, e.Turn, "%s of step %d, place %d, was called %d times, %d of them before the copy of %s was restored",
+			l.wrong(calledOnce, nameOf(turns, e.Turn),
+				"%s of step %d, place %d, was called %d times, %d of them before the copy of %s was restored",
 				e.Tool, e.Step, e.Place, n, before[e], name)
 		}
 	}
@@ -145,7 +146,7 @@ func (l *lossPhase) checkRestored(ctx context.Context, name string, begun map[st
 		}
 	}
 	if lost == 0 {
-		l.wrong(lostJournals, name, "an older copy was restored, but none of %d Turns reports it", len(begun))
+		l.wrong(lostJournals, "", "an older copy of %s was restored, but none of %d Turns reports it", name, len(begun))
 	}
 	l.fact("Turns in the middle of their work when an older copy of "+name+" was restored", "%d", len(begun))
 	l.fact("  interrupted, and calls made twice", "%d, %d", lost, twice)
