@@ -156,7 +156,11 @@ func TestCompletionOfTurns(t *testing.T) {
 	answer := func(pattern, format string) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
-			_, _ = io.WriteString(w, strings.ReplaceAll(format, "USER", strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")))
+			user, byToken := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+			if !byToken {
+				user = "own"
+			}
+			_, _ = io.WriteString(w, strings.ReplaceAll(format, "USER", user))
 		})
 	}
 	answer("GET /api", `{"kind":"APIVersions","versions":["v1"]}`)
@@ -169,7 +173,7 @@ func TestCompletionOfTurns(t *testing.T) {
 	web := httptest.NewServer(mux)
 	t.Cleanup(web.Close)
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	config := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: x, users: [{name: u, user: {token: own}}],
+	config := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: x, users: [{name: u, user: {}}],
 contexts: [{name: x, context: {cluster: c, user: u, namespace: helpdesk}}], clusters: [{name: c, cluster: {server: %q}}]}`, web.URL)
 	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 		t.Fatal(err)

@@ -321,7 +321,7 @@ func TestFallbackDoesNotWait(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), tc.deadline)
 				defer cancel()
 				r := request("a", "x")
-				r.Fallback, r.MaxPause = tc.fallback, 10*time.Second
+				r.Fallback, r.FallbackTime = tc.fallback, 10*time.Second
 				p, err := h.Enter(ctx, r)
 				after := time.Since(h.start).Round(10 * time.Millisecond).Seconds()
 				got := ""
@@ -508,7 +508,7 @@ func TestStatedLimitsOfWaitingRequests(t *testing.T) {
 		long, short := request("a", "long"), request("a", "short")
 		long.Tokens, short.Tokens = 100, 10
 		for _, r := range []*pace.Request{long, short} {
-			r.Fallback, r.MaxPause = true, 10*time.Second
+			r.Fallback, r.FallbackTime = true, 10*time.Second
 			h.send(r.Agent, r, 0, pace.Outcome{})
 		}
 		time.Sleep(time.Second)

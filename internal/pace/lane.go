@@ -330,7 +330,8 @@ func (l *lane) refusal(now time.Time, w *waiter) error {
 		e.Err = l.lastFailure
 		return e
 	}
-	if pause := l.pause(now, float64(w.request.Tokens)); pause > 0 && !inTime(pause) || w.request.Fallback && pause > w.request.MaxPause {
+	pause := l.pause(now, float64(w.request.Tokens))
+	if pause > 0 && !inTime(pause) || w.request.Fallback && pause > w.request.FallbackTime {
 		e := l.gate.failure(model.RateLimited, "no request was sent, because the endpoint accepts none for %s", pause.Round(time.Second))
 		e.RetryAfter = pause
 		return e

@@ -86,8 +86,8 @@ const minReply = 1024
 // safeOutputLimit is an output limit that every model is assumed to accept.
 const safeOutputLimit = 4096
 
-// expense is a request that a budget may limit.
-type expense struct {
+// limitedRequest is a request that a budget may limit.
+type limitedRequest struct {
 	// limits is the budget. tokens and cost are the part of it that is used.
 	limits Limits
 	tokens int64
@@ -99,16 +99,16 @@ type expense struct {
 	pricing *model.Pricing
 }
 
-// expense returns the expense of a request to a candidate.
-func (run *runner) expense(c *Candidate, r *Request) *expense {
-	e := &expense{limits: run.Limits, prompt: r.EstimatedTokens, most: c.outputLimit(), window: c.ContextWindow, pricing: c.Pricing}
-	e.tokens, e.cost = run.State.spent()
-	return e
+// limited returns a request to a candidate with the limits of the Turn.
+func (run *runner) limited(c *Candidate, r *Request) *limitedRequest {
+	q := &limitedRequest{limits: run.Limits, prompt: r.EstimatedTokens, most: c.outputLimit(), window: c.ContextWindow, pricing: c.Pricing}
+	q.tokens, q.cost = run.State.spent()
+	return q
 }
 
 // outputLimit returns the output limit that the request must have to keep to the budget and the context window, or 0 if
-// the request may keep its own limit. If the rest of the budget does not suffice for the prompt and a useful reply, the request must not be
-// sent, and why says so.
+// the request may keep its own limit. If the rest of the budget does not suffice for the prompt and a useful reply, the
+// request must not be sent, and why says so.
 //
 // Servers refuse a request whose prompt and output limit together exceed the context window. If at least half of the
 // output limit and at least minReply fit into the window, the reply may use the rest of the window. Otherwise the
@@ -117,54 +117,54 @@ func (run *runner) expense(c *Candidate, r *Request) *expense {
 // If it is unknown how long a reply may be, only the prompt must fit into the budget. If more than safeOutputLimit
 // tokens are left, no limit is set, so the reply may exceed the budget. Otherwise the reply may exceed the budget by at
 // most minReply.
-func (e *expense) outputLimit() (limit int64, why string) {
-	most := e.most
-	if e.window > 0 {
-		most = min(most, max(0, e.window-e.prompt))
+func (q *limitedRequest) outputLimit() (limit int64, why string) {
+	most := q.most
+	if q.window > 0 {
+		most = min(most, max(0, q.window-q.prompt))
 	}
 	useful := min(most, minReply)
-	tokens, cost := e.tokensLeft(), e.costLeft()
+	tokens, cost := q.tokensLeft(), q.costLeft()
 	switch left := min(tokens, cost); {
 	case tokens < useful:
-		return 0, e.tooManyTokens(most, useful)
+		return 0, q.tooManyTokens(most, useful)
 	case cost < useful:
-		return 0, e.tooCostly(most, useful)
+		return 0, q.tooCostly(most, useful)
 	case most > 0 && left < most:
 		return left, ""
-	case most < e.most && most >= max(e.most/2, minReply):
+	case most < q.most && most >= max(q.most/2, minReply):
 		return most, ""
 	case most > 0 || left > safeOutputLimit:
 		return 0, ""
 	default:
 		limit = max(left, minReply)
 	}
-	if e.window > 0 {
-		limit = max(0, min(limit, e.window-e.prompt))
+	if q.window > 0 {
+		limit = max(0, min(limit, q.window-q.prompt))
 	}
 	return limit, ""
 }
 
 // tokensLeft returns the number of tokens that the budget leaves for the reply. The number is negative if the budget
 // does not suffice for the prompt.
-func (e *expense) tokensLeft() int64 {
-	if e.limits.MaxTokens <= 0 {
+func (q *limitedRequest) tokensLeft() int64 {
+	if q.limits.MaxTokens <= 0 {
 		return model.MaxTokens
 	}
-	return e.limits.MaxTokens - e.tokens - e.prompt
+	return q.limits.MaxTokens - q.tokens - q.prompt
 }
 
 // costLeft returns the number of tokens of the reply that the rest of the cost budget pays for. The number is negative
 // if the rest does not suffice for the prompt.
-func (e *expense) costLeft() int64 {
-	if !e.limits.MaxCost.IsPositive() {
+func (q *limitedRequest) costLeft() int64 {
+	if !q.limits.MaxCost.IsPositive() {
 		return model.MaxTokens
 	}
 	const million = 1_000_000
-	left := e.limits.MaxCost.Sub(e.cost).Sub(e.expected(0))
+	left := q.limits.MaxCost.Sub(q.cost).Sub(q.expected(0))
 	if left.IsNegative() {
 		return -1
 	}
-	price := e.expected(million).Sub(e.expected(0))
+	price := q.expected(million).Sub(q.expected(0))
 	if !price.IsPositive() {
 		return model.MaxTokens
 	}
@@ -173,8 +173,8 @@ func (e *expense) costLeft() int64 {
 }
 
 // expected returns the cost of the request with a reply of this number of tokens, or 0 if the price is unknown.
-func (e *expense) expected(reply int64) decimal.Decimal {
-	if c := e.pricing.Expected(e.prompt, reply); c != nil {
+func (q *limitedRequest) expected(reply int64) decimal.Decimal {
+	if c := q.pricing.Expected(q.prompt, reply); c != nil {
 		return c.Amount
 	}
 	return decimal.Zero
@@ -182,24 +182,24 @@ func (e *expense) expected(reply int64) decimal.Decimal {
 
 // tooManyTokens returns the message that the rest of the tokens does not suffice for the request with a useful reply.
 // most is the number of tokens of the longest reply.
-func (e *expense) tooManyTokens(most, useful int64) string {
-	more := fmt.Sprintf("would use about %d more", e.prompt)
+func (q *limitedRequest) tooManyTokens(most, useful int64) string {
+	more := fmt.Sprintf("would use about %d more", q.prompt)
 	if useful > 0 {
-		more = fmt.Sprintf("may use %d more, about %d for its prompt and %s %d for the reply", e.prompt+useful, e.prompt,
+		more = fmt.Sprintf("may use %d more, about %d for its prompt and %s %d for the reply", q.prompt+useful, q.prompt,
 			bound(most), useful)
 	}
-	return fmt.Sprintf("the turn used %d tokens and the next request %s: together they exceed its budget of %d tokens%s", e.tokens,
-		more, e.limits.MaxTokens, remedy("maxTokens", most))
+	return fmt.Sprintf("the turn used %d tokens and the next request %s: together they exceed its budget of %d tokens%s", q.tokens,
+		more, q.limits.MaxTokens, remedy("maxTokens", most))
 }
 
 // tooCostly is like tooManyTokens, but for the cost.
-func (e *expense) tooCostly(most, useful int64) string {
-	more := fmt.Sprintf("would cost about %s more", e.expected(0))
+func (q *limitedRequest) tooCostly(most, useful int64) string {
+	more := fmt.Sprintf("would cost about %s more", q.expected(0))
 	if useful > 0 {
-		more = fmt.Sprintf("may cost %s more with a reply of %s %d tokens", e.expected(useful), bound(most), useful)
+		more = fmt.Sprintf("may cost %s more with a reply of %s %d tokens", q.expected(useful), bound(most), useful)
 	}
-	return fmt.Sprintf("the turn cost %s and the next request %s: together they exceed its budget of %s%s", e.cost, more,
-		e.limits.MaxCost, remedy("maxCost", most))
+	return fmt.Sprintf("the turn cost %s and the next request %s: together they exceed its budget of %s%s", q.cost, more,
+		q.limits.MaxCost, remedy("maxCost", most))
 }
 
 // bound returns the words before the number of tokens of the shortest useful reply. most is the longest reply.
@@ -228,7 +228,7 @@ func (run *runner) keepToBudget(ctx context.Context, c *Candidate, r *Request) (
 	if c.Unusable {
 		return nil, nil //nolint:nilnil // because nothing is sent
 	}
-	limit, why := run.expense(c, r).outputLimit()
+	limit, why := run.limited(c, r).outputLimit()
 	r.OutputLimit = limit
 	if why == "" {
 		return nil, nil //nolint:nilnil // because the request may be sent

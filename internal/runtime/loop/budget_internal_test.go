@@ -52,7 +52,7 @@ func TestOutputLimit(t *testing.T) {
 		"reply unknown, small window":       {"the model would refuse more", 200, "0", nil, 0, 600, 500, ""},
 		"reply unknown, full window":        {"the model decides", 200, "0", nil, 0, 100, 0, ""},
 	} {
-		e := &expense{
+		e := &limitedRequest{
 			limits: Limits{MaxCost: decimal.RequireFromString(tc.cost)}, tokens: 7, cost: decimal.RequireFromString("0.5"),
 			prompt: 100, most: tc.most, window: tc.window, pricing: tc.pricing,
 		}

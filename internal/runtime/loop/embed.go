@@ -34,7 +34,7 @@ func Embed(
 		_, err := Generate(bounded, c.Provider, &request)
 		return nil, asTimeout(ctx, bounded, model.AsError(err), timeout)
 	}
-	if _, why := run.expense(c, r).outputLimit(); why != "" {
+	if _, why := run.limited(c, r).outputLimit(); why != "" {
 		return nil, &model.Error{Kind: model.OverBudget, Message: why, Unsent: true}
 	}
 	ticket, failure := EnterOutside(bounded, c, r)

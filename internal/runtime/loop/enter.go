@@ -50,7 +50,7 @@ func (e *GateError) Error() string {
 // request, the wait may take at most half of the time until the Turn's deadline.
 func (run *runner) waitOf(ctx context.Context, c *Candidate, q *modelRequest) model.Wait {
 	return model.Wait{
-		Model: c.Model, Tokens: q.tokens, Fallback: run.hasFallback(c, q.purpose, model.Overloaded), MaxPause: run.fallbackTime(),
+		Model: c.Model, Tokens: q.tokens, Fallback: run.hasFallback(c, q.purpose, model.Overloaded), FallbackTime: run.fallbackTime(),
 		MaxWait: run.firstEventTimeout(ctx, c, q.purpose), Stop: run.Interrupt,
 	}
 }

@@ -279,38 +279,38 @@ type refusedRequest struct {
 	refused budget.Refused
 }
 
-// expense returns the request as an expense of the budget, which has spent the amounts of the given account.
-func (f refusedRequest) expense(spent budget.Account) *expense {
-	e := &expense{
+// limited returns the request with the limit of the budget, which has spent the amounts of the given account.
+func (f refusedRequest) limited(spent budget.Account) *limitedRequest {
+	q := &limitedRequest{
 		prompt: f.r.EstimatedTokens, most: longestReply(f.c, f.r), window: f.c.ContextWindow, pricing: f.c.Pricing,
 		tokens: spent.Tokens, cost: spent.Cost,
 	}
 	switch f.refused.Reason { //nolint:exhaustive // because the others do not depend on the reply
 	case budget.OverTokens:
-		e.limits.MaxTokens = *f.rule.Limits.Tokens
+		q.limits.MaxTokens = *f.rule.Limits.Tokens
 	case budget.OverCost:
-		e.limits.MaxCost = *f.rule.Limits.Cost
+		q.limits.MaxCost = *f.rule.Limits.Cost
 	}
-	return e
+	return q
 }
 
 // replies returns the least number of tokens of a useful reply, and the number that the rest of the budget pays for.
 func (f refusedRequest) replies() (useful, reply int64) {
-	e := f.expense(f.refused.Account)
-	return min(e.most, minReply), f.affordable(e)
+	q := f.limited(f.refused.Account)
+	return min(q.most, minReply), f.affordable(q)
 }
 
 // affordable returns the number of tokens of the reply that the rest of a budget pays for. It is negative if the rest
 // does not suffice for the prompt, or if the limit is 0.
-func (f refusedRequest) affordable(e *expense) int64 {
+func (f refusedRequest) affordable(q *limitedRequest) int64 {
 	switch f.refused.Reason { //nolint:exhaustive // because the others do not depend on the reply
 	case budget.OverTokens:
-		if e.limits.MaxTokens > 0 {
-			return e.tokensLeft()
+		if q.limits.MaxTokens > 0 {
+			return q.tokensLeft()
 		}
 	case budget.OverCost:
-		if e.limits.MaxCost.IsPositive() {
-			return e.costLeft()
+		if q.limits.MaxCost.IsPositive() {
+			return q.costLeft()
 		}
 	}
 	return -1
@@ -336,8 +336,8 @@ func (f refusedRequest) fitsInEmptyPeriod() bool {
 	if f.refused.Account.Tokens == 0 && f.refused.Account.Cost.IsZero() {
 		return false // this period is empty
 	}
-	e := f.expense(budget.Account{})
-	return f.affordable(e) >= min(e.most, minReply)
+	q := f.limited(budget.Account{})
+	return f.affordable(q) >= min(q.most, minReply)
 }
 
 // DescribeRefusal describes for people which budgets refuse a request, and why.

@@ -38,9 +38,9 @@ type Wait struct {
 	// Tokens is the estimated number of tokens of the prompt.
 	Tokens int64
 	// Fallback is true if another model can answer. If it is true, the request does not wait while its endpoint fails,
-	// and it waits for at most MaxPause while the endpoint accepts no requests.
-	Fallback bool
-	MaxPause time.Duration
+	// and it waits for at most FallbackTime while the endpoint accepts no requests.
+	Fallback     bool
+	FallbackTime time.Duration
 	// MaxWait bounds the whole wait if it is not 0.
 	MaxWait time.Duration
 	// Stop ends the wait when it is closed. It may be nil.

@@ -23,7 +23,7 @@ const contextToolsShare = 4
 // the facts of the context packs. A failed context pack adds no facts: the journal has the reason, and the Turn
 // continues.
 func (r *run) facts(ctx context.Context, turn prepare.Turn) ([]turncontext.Fact, error) {
-	var packed []foundFact
+	var found []foundFact
 	var until time.Time // the deadline for all context packs; zero if there is none
 	if deadline, ok := ctx.Deadline(); ok {
 		now := time.Now() //nolint:forbidigo // because a deadline of a context is measured on the same clock
@@ -37,10 +37,10 @@ func (r *run) facts(ctx context.Context, turn prepare.Turn) ([]turncontext.Fact,
 			}
 		}
 		if f := r.replayed.contextToolResult(callID); f != nil && f.Outcome == loop.Succeeded {
-			packed = append(packed, factsOf(f.Content, t.Name)...)
+			found = append(found, factsOf(f.Content, t.Name)...)
 		}
 	}
-	return withFacts(turn.Facts, packed), nil
+	return withFacts(turn.Facts, found), nil
 }
 
 // contextToolResult returns the result of a call of a context pack, or nil if the call has not ended.

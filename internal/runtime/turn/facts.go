@@ -36,16 +36,16 @@ type factList struct {
 // factListOf converts an output to the JSON of a factList within the limits above. The output may be {"facts": [{"id",
 // "text", "source"}]}, or a list of texts or facts. Any other output becomes one fact.
 func factListOf(output string) string {
-	pack := factList{Facts: []foundFact{}}
+	list := factList{Facts: []foundFact{}}
 	for _, f := range factsIn([]byte(output[:min(len(output), maxParsed)])) {
 		f.Text = clean(f.Text, maxFactText)
-		if f.Text == "" || len(pack.Facts) == maxFacts {
+		if f.Text == "" || len(list.Facts) == maxFacts {
 			continue
 		}
 		f.ID, f.Source = clean(f.ID, maxFactID), clean(f.Source, maxFactSource)
-		pack.Facts = append(pack.Facts, f)
+		list.Facts = append(list.Facts, f)
 	}
-	content, err := canonical.JSON(pack)
+	content, err := canonical.JSON(list)
 	if err != nil { // cannot happen: texts can always be marshaled
 		return `{"facts":[]}`
 	}
@@ -88,21 +88,21 @@ func factIn(item json.RawMessage) foundFact {
 // factsOf returns the facts in the recorded output of a context pack. A fact without an ID gets one from the name of
 // the tool.
 func factsOf(content, tool string) []foundFact {
-	var pack factList
-	if json.Unmarshal([]byte(content), &pack) != nil {
+	var list factList
+	if json.Unmarshal([]byte(content), &list) != nil {
 		return nil // cannot happen: the engine has written this content itself
 	}
-	for i := range pack.Facts {
-		if pack.Facts[i].ID == "" {
-			pack.Facts[i].ID = fmt.Sprintf("%s-%d", tool, i+1)
+	for i := range list.Facts {
+		if list.Facts[i].ID == "" {
+			list.Facts[i].ID = fmt.Sprintf("%s-%d", tool, i+1)
 		}
 	}
-	return pack.Facts
+	return list.Facts
 }
 
 // withFacts adds the facts of context packs to those of the Turn. Each fact gets a unique ID.
-func withFacts(own []turncontext.Fact, packed []foundFact) []turncontext.Fact {
-	if len(packed) == 0 {
+func withFacts(own []turncontext.Fact, found []foundFact) []turncontext.Fact {
+	if len(found) == 0 {
 		return own
 	}
 	all := slices.Clone(own)
@@ -110,7 +110,7 @@ func withFacts(own []turncontext.Fact, packed []foundFact) []turncontext.Fact {
 	for _, f := range own {
 		taken[f.ID] = true
 	}
-	for _, f := range packed[:min(len(packed), maxFacts)] {
+	for _, f := range found[:min(len(found), maxFacts)] {
 		id := f.ID
 		for n := 2; taken[id]; n++ {
 			id = fmt.Sprintf("%s-%d", clean(f.ID, maxFactID-8), n)
