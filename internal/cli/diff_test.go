@@ -209,6 +209,7 @@ func TestDiffOfSharedObjects(t *testing.T) {
 	for _, name := range []string{"profile.yaml", "notes.yaml", "closer.yaml", "tools.yaml"} {
 		got := capstan(t, "render", "-f", dir, "--diff", filepath.Join(dir, name), "--now", noon).mustEnd(t, exit.OK)
 		mustSay(t, got.out, "the prompts are the same")
+		mustSay(t, got.err, "note: the tools of ToolServer platform/tickets are not shown")
 	}
 	const objects = "PromptProfile platform/support, Agent platform/closer, ToolServer platform/tickets, ConfigMap platform/notes"
 	changed := strings.Replace(f["profile.yaml"], "Answer questions about", "Politely answer questions about", 1)

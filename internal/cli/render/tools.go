@@ -59,8 +59,12 @@ func (r *Options) noteTools(p *bundle.Bundle) {
 	}
 	var names []string
 	for _, s := range p.ToolServers() {
-		if !slices.Contains(names, s.Name) {
-			names = append(names, s.Name)
+		name := s.Name
+		if s.Namespace != p.Turn.Namespace {
+			name = s.Namespace + "/" + name
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
 		}
 	}
 	if len(names) > 0 {
