@@ -77,6 +77,7 @@ type TurnStatus struct {
 
 	// executor is the binding of this Turn to an executor, with its epoch. It also describes the journal of the Turn.
 	// +optional
+	// +structType=atomic
 	Executor *ExecutorBinding `json:"executor,omitempty"`
 
 	// traceID is the ID of the distributed trace that the Turn belongs to: 32 hexadecimal digits. If the Turn has the
@@ -133,6 +134,7 @@ type TurnStatus struct {
 
 	// awaitedBudget is the Budget that this Turn waits for. It is absent if the Turn runs, is suspended or has ended.
 	// +optional
+	// +structType=atomic
 	AwaitedBudget *AwaitedBudget `json:"awaitedBudget,omitempty"`
 
 	// stopReason says why the run stopped. Completed: the model answered. ToolEnded: a tool that ends Turns succeeded.
@@ -157,10 +159,12 @@ type TurnStatus struct {
 
 	// preparation describes how the prompt was made.
 	// +optional
+	// +structType=atomic
 	Preparation *Preparation `json:"preparation,omitempty"`
 
 	// steps counts the steps, requests and calls of all runs of the Turn.
 	// +optional
+	// +structType=atomic
 	Steps *StepCounts `json:"steps,omitempty"`
 
 	// toolCalls are the newest tool calls of the Turn, oldest first: at most 50, and at most 16 KiB. Calls that Capstan
@@ -173,6 +177,7 @@ type TurnStatus struct {
 	// result is the answer of the Turn. It is absent if the answer violates an output policy of the profile with
 	// onViolation Fail or Retry, or if such a policy could not be checked.
 	// +optional
+	// +structType=atomic
 	Result *TurnResult `json:"result,omitempty"`
 
 	// policyViolations are the output policies of the profile that the newest answer violates, or that could not be
@@ -195,6 +200,7 @@ type TurnStatus struct {
 	// reports, or estimates if the provider reports none. While the Turn runs, they are as old as the last write of
 	// this status. usage is absent if nothing was used.
 	// +optional
+	// +structType=atomic
 	Usage *Usage `json:"usage,omitempty"`
 
 	// prices are the prices from which usage.cost is computed, one entry for each model that was used, at most 8. The
@@ -207,6 +213,7 @@ type TurnStatus struct {
 	// subAgentUsage is the total token usage and cost of the Turns of sub-agents, at any depth. It counts against this
 	// Turn's limits, but is not part of usage.
 	// +optional
+	// +structType=atomic
 	SubAgentUsage *Usage `json:"subAgentUsage,omitempty"`
 
 	// descendants is the number of Turns that count against limits.maxDescendants: all Turns of sub-agents, at any
@@ -218,6 +225,7 @@ type TurnStatus struct {
 
 	// decision records how the Turn reached its end. It does not describe approvals.
 	// +optional
+	// +structType=atomic
 	Decision *Decision `json:"decision,omitempty"`
 
 	// evaluations are the evaluations of the answer by the judges of the PromptProfile, at most 4. They are written
@@ -711,13 +719,14 @@ type Decision struct {
 	ToolsUsed []string `json:"toolsUsed,omitempty"`
 
 	// promptRenderHash is the hash of the stable part of the prompt, as in preparation. It is empty if no prompt was
-	// made.
-	// +required
+	// made. Deprecated: read preparation.promptRenderHash. A later version of Capstan does not write this copy.
+	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	PromptRenderHash string `json:"promptRenderHash"`
 
-	// contextHash is the hash of the context, as in preparation. It is empty if no prompt was made.
-	// +required
+	// contextHash is the hash of the context, as in preparation. It is empty if no prompt was made. Deprecated: read
+	// preparation.contextHash. A later version of Capstan does not write this copy.
+	// +optional
 	// +kubebuilder:validation:MaxLength=16
 	ContextHash string `json:"contextHash"`
 

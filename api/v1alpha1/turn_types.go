@@ -65,51 +65,20 @@ const (
 )
 
 // TurnSpec is one request to an agent. It is immutable, except for desiredState and ttlSecondsAfterFinished.
-// +kubebuilder:validation:XValidation:rule="has(self.parameters) == has(oldSelf.parameters)",
-// + message="parameters must not change: create a new Turn instead",fieldPath=".parameters"
 // +kubebuilder:validation:XValidation:rule="!has(self.sessionRef) || !has(self.history)",
 // + message="history must be absent if sessionRef is given: the Session has the history",fieldPath=".history"
 // +kubebuilder:validation:XValidation:rule="!has(self.sessionRef) || !has(self.context) || !has(self.context.session)
 // +  || (!has(self.context.session.id) && !has(self.context.session.subject))",
 // + message="context.session must not have an id or a subject if sessionRef is given: the Session has both",
 // + fieldPath=".context.session"
-// +kubebuilder:validation:XValidation:rule="has(self.sessionRef) == has(oldSelf.sessionRef)",
-// + message="sessionRef must not change: create a new Turn instead",fieldPath=".sessionRef"
-// +kubebuilder:validation:XValidation:rule="has(self.history) == has(oldSelf.history)",
-// + message="history must not change: create a new Turn instead",fieldPath=".history"
 // +kubebuilder:validation:XValidation:rule="has(self.sessionRef) || !has(self.attachments)
 // +  || self.attachments.all(a, !has(a.artifactRef) || a.artifactRef.scope == 'Namespace')",
 // + message="artifactRef.scope must be Namespace in a Turn without sessionRef",fieldPath=".attachments"
-// +kubebuilder:validation:XValidation:rule="has(self.attachments) == has(oldSelf.attachments)",
-// + message="attachments must not change: create a new Turn instead",fieldPath=".attachments"
-// +kubebuilder:validation:XValidation:rule="has(self.context) == has(oldSelf.context)",
-// + message="context must not change: create a new Turn instead",fieldPath=".context"
-// +kubebuilder:validation:XValidation:rule="has(self.model) == has(oldSelf.model)",
-// + message="model must not change: create a new Turn instead",fieldPath=".model"
-// +kubebuilder:validation:XValidation:rule="has(self.promptMode) == has(oldSelf.promptMode)",
-// + message="promptMode must not change: create a new Turn instead",fieldPath=".promptMode"
-// +kubebuilder:validation:XValidation:rule="has(self.depth) == has(oldSelf.depth)",
-// + message="depth must not change: create a new Turn instead",fieldPath=".depth"
-// +kubebuilder:validation:XValidation:rule="has(self.shaping) == has(oldSelf.shaping)",
-// + message="shaping must not change: create a new Turn instead",fieldPath=".shaping"
-// +kubebuilder:validation:XValidation:rule="has(self.guardrails) == has(oldSelf.guardrails)",
-// + message="guardrails must not change: create a new Turn instead",fieldPath=".guardrails"
-// +kubebuilder:validation:XValidation:rule="has(self.webMode) == has(oldSelf.webMode)",
-// + message="webMode must not change: create a new Turn instead",fieldPath=".webMode"
-// +kubebuilder:validation:XValidation:rule="has(self.topK) == has(oldSelf.topK)",
-// + message="topK must not change: create a new Turn instead",fieldPath=".topK"
 // +kubebuilder:validation:XValidation:rule="!has(self.output) || !has(self.citations) || self.citations != 'Append'",
 // + message="citations must not be Append with output, because the answer is then JSON: use Show"
-// +kubebuilder:validation:XValidation:rule="has(self.output) == has(oldSelf.output)",
-// + message="output must not change: create a new Turn instead",fieldPath=".output"
-// +kubebuilder:validation:XValidation:rule="has(self.limits) == has(oldSelf.limits)",
-// + message="limits must not change: create a new Turn instead",fieldPath=".limits"
-// +kubebuilder:validation:XValidation:rule="[has(self.message), has(self.messageFrom), has(self.undo)].filter(g, g).size() == 1",
+// +kubebuilder:validation:XValidation:rule="has(self.message) ? !has(self.messageFrom) && !has(self.undo)
+// +  : has(self.messageFrom) != has(self.undo)",
 // + message="exactly one of message, messageFrom and undo must be given",fieldPath=".message"
-// +kubebuilder:validation:XValidation:rule="has(self.message) == has(oldSelf.message)",
-// + message="message must not change: create a new Turn instead",fieldPath=".message"
-// +kubebuilder:validation:XValidation:rule="has(self.messageFrom) == has(oldSelf.messageFrom)",
-// + message="messageFrom must not change: create a new Turn instead",fieldPath=".messageFrom"
 // +kubebuilder:validation:XValidation:rule="!has(self.undo) || (!has(self.sessionRef) && !has(self.history) && !has(self.context)
 // +  && !has(self.attachments) && !has(self.parameters) && !has(self.shaping) && !has(self.guardrails) && !has(self.promptMode)
 // +  && !has(self.model) && !has(self.output) && !has(self.topK) && !has(self.depth)
@@ -119,8 +88,6 @@ const (
 // + fieldPath=".undo"
 // +kubebuilder:validation:XValidation:rule="!has(self.undo) || !has(self.onJournalLoss) || self.onJournalLoss == 'Interrupt'",
 // + message="onJournalLoss must be Interrupt with undo: a compensation must not run twice",fieldPath=".onJournalLoss"
-// +kubebuilder:validation:XValidation:rule="has(self.requestedBy) == has(oldSelf.requestedBy)",
-// + message="requestedBy must not change: create a new Turn instead",fieldPath=".requestedBy"
 // +kubebuilder:validation:XValidation:rule="!has(self.agentRef.namespace) || has(self.depth) && self.depth > 0
 // +  && !has(self.messageFrom) && !has(self.sessionRef) && !has(self.history) && !has(self.context) && !has(self.attachments)
 // +  && !has(self.parameters)
@@ -132,14 +99,12 @@ type TurnSpec struct {
 	// agentRef names the Agent that answers. The Turn may be created before its Agent. Only the Turn of a sub-agent may
 	// name an Agent of another namespace: Capstan creates it for a call. Users must leave out the namespace.
 	// +required
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="agentRef must not change: create a new Turn instead"
 	AgentRef SharedReference `json:"agentRef"`
 
 	// requestedBy is the user who asked for this Turn. If the API server supports MutatingAdmissionPolicy and Capstan's
 	// policies are installed, it sets this field to the user who creates the Turn. Otherwise the field must be absent,
 	// or name that user. The Turn of a sub-agent has the requestedBy of the Turn that called the sub-agent.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="requestedBy must not change: create a new Turn instead"
 	RequestedBy *Requester `json:"requestedBy,omitempty"`
 
 	// message is the user's request, 1 to 32768 characters. It must not be blank and must not contain the character
@@ -147,7 +112,6 @@ type TurnSpec struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32768
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="message must not change: create a new Turn instead"
 	// +kubebuilder:validation:XValidation:rule="self.matches(r'[^\\pZ\\p{Cc}\\p{Cf}]')",
 	// + message="message must not be blank: it must have more than white space, control and zero-width characters"
 	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="message must not contain the character U+0000"
@@ -157,14 +121,12 @@ type TurnSpec struct {
 	// a Turn. The rules of the field message apply to the text. It is read once, when the prompt is prepared, and kept
 	// in the journal. The Turn waits until the ConfigMap exists.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="messageFrom must not change: create a new Turn instead"
 	MessageFrom *ContentSource `json:"messageFrom,omitempty"`
 
 	// undo makes the Turn undo calls of another Turn of the same namespace and the same Agent. A Turn with undo asks no
 	// model: it runs the compensations in the journal of the other Turn, in the reverse order of the calls. Each
 	// compensation requires approval. Fields that only concern a model must be absent.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="undo must not change: create a new Turn instead"
 	Undo *TurnUndo `json:"undo,omitempty"`
 
 	// attachments are 1 to 8 images and files that belong to the message. Later Turns of the Session see their names,
@@ -175,8 +137,6 @@ type TurnSpec struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",
-	// + message="attachments must not change: create a new Turn instead"
 	Attachments []Attachment `json:"attachments,omitempty"`
 
 	// parameters are the values of 1 to 32 variables that the PromptProfile of the Agent declares.
@@ -185,14 +145,12 @@ type TurnSpec struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="parameters must not change: create a new Turn instead"
 	Parameters []Parameter `json:"parameters,omitempty"`
 
 	// sessionRef names the Session to which this Turn belongs. The Session is created if it does not exist. The Turns
 	// of a Session run one after another, in the order of their creation. Each Turn sees the messages of all earlier
 	// Turns.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="sessionRef must not change: create a new Turn instead"
 	SessionRef *ObjectReference `json:"sessionRef,omitempty"`
 
 	// history is the conversation before this Turn, 1 to 256 messages, oldest first. Use it if the conversation is
@@ -201,18 +159,15 @@ type TurnSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=256
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="history must not change: create a new Turn instead"
 	History []HistoryMessage `json:"history,omitempty"`
 
 	// context is the data that the caller adds to the request, such as facts and memories.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="context must not change: create a new Turn instead"
 	Context *TurnContext `json:"context,omitempty"`
 
 	// shaping says how the assistant should answer. Its fields add to the shaping of the PromptProfile, or replace it,
 	// as each field describes.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="shaping must not change: create a new Turn instead"
 	Shaping *Shaping `json:"shaping,omitempty"`
 
 	// guardrails are 1 to 32 rules that constrain all other instructions. Unless the Agent's contributionTrust is
@@ -224,7 +179,6 @@ type TurnSpec struct {
 	// +listMapKey=id
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="guardrails must not change: create a new Turn instead"
 	Guardrails []Guardrail `json:"guardrails,omitempty"`
 
 	// promptMode selects the sections of this Turn's system prompt. Full: all sections except sub_agent, for a
@@ -233,7 +187,6 @@ type TurnSpec struct {
 	// guardrails of the PromptProfile. Default: the profile's mode; if the profile has none, Minimal for a sub-agent (a
 	// depth above 0) and Full otherwise.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="promptMode must not change: create a new Turn instead"
 	PromptMode PromptMode `json:"promptMode,omitempty"`
 
 	// depth is the number of Agents through which the request has come, from 0 to 8. It is 0 (the default) for the
@@ -243,7 +196,6 @@ type TurnSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=8
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="depth must not change: create a new Turn instead"
 	Depth *int32 `json:"depth,omitempty"`
 
 	// model is the model of the Agent's chain to ask first, written as MODEL or PROVIDER:MODEL, at most 512
@@ -252,13 +204,11 @@ type TurnSpec struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="model must not change: create a new Turn instead"
 	Model string `json:"model,omitempty"`
 
 	// webMode says whether tools with the role WebSearch may be called: Off (the default) or On. In YAML, write
 	// both in quotes.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="webMode must not change: create a new Turn instead"
 	WebMode WebMode `json:"webMode,omitempty"`
 
 	// topK is the number of results that Capstan requests from each tool with the role ContextPack, from 1 to 100.
@@ -266,32 +216,27 @@ type TurnSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="topK must not change: create a new Turn instead"
 	TopK *int32 `json:"topK,omitempty"`
 
 	// output requests a structured answer. Without it the answer is text.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="output must not change: create a new Turn instead"
 	Output *TurnOutput `json:"output,omitempty"`
 
 	// citations says whether the result lists the sources of the answer: Show (the default), Hide, or Append. Append
 	// also adds the list to the end of the text, and cannot be combined with output.
 	// +optional
 	// +kubebuilder:default=Show
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="citations must not change: create a new Turn instead"
 	Citations CitationMode `json:"citations,omitempty"`
 
 	// limits apply to this Turn. The lowest limit of Turn, Agent and manager applies: a Turn can lower a limit of its
 	// Agent and never raise it.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="limits must not change: create a new Turn instead"
 	Limits *Limits `json:"limits,omitempty"`
 
 	// execution is Run (the default) or PrepareOnly. Run prepares the prompt and asks the model. PrepareOnly prepares
 	// the prompt and reports on it, without asking a model.
 	// +optional
 	// +kubebuilder:default=Run
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="execution must not change: create a new Turn instead"
 	Execution Execution `json:"execution,omitempty"`
 
 	// desiredState is Active (the default), Suspended or Cancelled. Suspended stops the Turn at the next safe point,
@@ -309,7 +254,6 @@ type TurnSpec struct {
 	// starts over in any case.
 	// +optional
 	// +kubebuilder:default=Interrupt
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="onJournalLoss must not change: create a new Turn instead"
 	OnJournalLoss JournalLossPolicy `json:"onJournalLoss,omitempty"`
 
 	// ttlSecondsAfterFinished is how long the Turn is kept after it finished, in seconds, from 0 (deleted immediately)
@@ -436,6 +380,96 @@ type HistoryMessage struct {
 // +kubebuilder:printcolumn:name="Stop",type=string,priority=1,JSONPath=`.status.stopReason`
 // +kubebuilder:printcolumn:name="Answer",type=string,priority=1,JSONPath=`.status.result.preview`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Succeeded")].message`
+// +kubebuilder:validation:XValidation:rule="has(self.status) != has(oldSelf.status) || has(self.status)
+// +  && (has(self.status.completionTime) != has(oldSelf.status.completionTime)
+// +  || has(self.status.startTime) != has(oldSelf.status.startTime))
+// +  || self.spec.agentRef == oldSelf.spec.agentRef
+// +  && (has(self.spec.requestedBy) ? has(oldSelf.spec.requestedBy) && self.spec.requestedBy == oldSelf.spec.requestedBy
+// +  : !has(oldSelf.spec.requestedBy))
+// +  && (has(self.spec.message) ? has(oldSelf.spec.message) && self.spec.message == oldSelf.spec.message
+// +  : !has(oldSelf.spec.message))
+// +  && (has(self.spec.messageFrom) ? has(oldSelf.spec.messageFrom) && self.spec.messageFrom == oldSelf.spec.messageFrom
+// +  : !has(oldSelf.spec.messageFrom))
+// +  && (has(self.spec.undo) ? has(oldSelf.spec.undo) && self.spec.undo == oldSelf.spec.undo
+// +  : !has(oldSelf.spec.undo))
+// +  && (has(self.spec.attachments) ? has(oldSelf.spec.attachments) && self.spec.attachments == oldSelf.spec.attachments
+// +  : !has(oldSelf.spec.attachments))
+// +  && (has(self.spec.parameters) ? has(oldSelf.spec.parameters) && self.spec.parameters == oldSelf.spec.parameters
+// +  : !has(oldSelf.spec.parameters))
+// +  && (has(self.spec.sessionRef) ? has(oldSelf.spec.sessionRef) && self.spec.sessionRef == oldSelf.spec.sessionRef
+// +  : !has(oldSelf.spec.sessionRef))
+// +  && (has(self.spec.history) ? has(oldSelf.spec.history) && self.spec.history == oldSelf.spec.history
+// +  : !has(oldSelf.spec.history))
+// +  && (has(self.spec.context) ? has(oldSelf.spec.context) && self.spec.context == oldSelf.spec.context
+// +  : !has(oldSelf.spec.context))
+// +  && (has(self.spec.shaping) ? has(oldSelf.spec.shaping) && self.spec.shaping == oldSelf.spec.shaping
+// +  : !has(oldSelf.spec.shaping))
+// +  && (has(self.spec.guardrails) ? has(oldSelf.spec.guardrails) && self.spec.guardrails == oldSelf.spec.guardrails
+// +  : !has(oldSelf.spec.guardrails))
+// +  && (has(self.spec.promptMode) ? has(oldSelf.spec.promptMode) && self.spec.promptMode == oldSelf.spec.promptMode
+// +  : !has(oldSelf.spec.promptMode))
+// +  && (has(self.spec.depth) ? has(oldSelf.spec.depth) && self.spec.depth == oldSelf.spec.depth
+// +  : !has(oldSelf.spec.depth))
+// +  && (has(self.spec.model) ? has(oldSelf.spec.model) && self.spec.model == oldSelf.spec.model
+// +  : !has(oldSelf.spec.model))
+// +  && (has(self.spec.webMode) ? has(oldSelf.spec.webMode) && self.spec.webMode == oldSelf.spec.webMode
+// +  : !has(oldSelf.spec.webMode))
+// +  && (has(self.spec.topK) ? has(oldSelf.spec.topK) && self.spec.topK == oldSelf.spec.topK
+// +  : !has(oldSelf.spec.topK))
+// +  && (has(self.spec.output) ? has(oldSelf.spec.output) && self.spec.output == oldSelf.spec.output
+// +  : !has(oldSelf.spec.output))
+// +  && (has(self.spec.citations) ? has(oldSelf.spec.citations) && self.spec.citations == oldSelf.spec.citations
+// +  : !has(oldSelf.spec.citations))
+// +  && (has(self.spec.limits) ? has(oldSelf.spec.limits) && self.spec.limits == oldSelf.spec.limits
+// +  : !has(oldSelf.spec.limits))
+// +  && (has(self.spec.execution) ? has(oldSelf.spec.execution) && self.spec.execution == oldSelf.spec.execution
+// +  : !has(oldSelf.spec.execution))
+// +  && (has(self.spec.onJournalLoss) ? has(oldSelf.spec.onJournalLoss) && self.spec.onJournalLoss == oldSelf.spec.onJournalLoss
+// +  : !has(oldSelf.spec.onJournalLoss))",
+// + messageExpression="((self.spec.agentRef == oldSelf.spec.agentRef ? '' : 'agentRef ')
+// +  + (has(self.spec.requestedBy) != has(oldSelf.spec.requestedBy)
+// +  || has(self.spec.requestedBy) && self.spec.requestedBy != oldSelf.spec.requestedBy ? 'requestedBy ' : '')
+// +  + (has(self.spec.message) != has(oldSelf.spec.message)
+// +  || has(self.spec.message) && self.spec.message != oldSelf.spec.message ? 'message ' : '')
+// +  + (has(self.spec.messageFrom) != has(oldSelf.spec.messageFrom)
+// +  || has(self.spec.messageFrom) && self.spec.messageFrom != oldSelf.spec.messageFrom ? 'messageFrom ' : '')
+// +  + (has(self.spec.undo) != has(oldSelf.spec.undo)
+// +  || has(self.spec.undo) && self.spec.undo != oldSelf.spec.undo ? 'undo ' : '')
+// +  + (has(self.spec.attachments) != has(oldSelf.spec.attachments)
+// +  || has(self.spec.attachments) && self.spec.attachments != oldSelf.spec.attachments ? 'attachments ' : '')
+// +  + (has(self.spec.parameters) != has(oldSelf.spec.parameters)
+// +  || has(self.spec.parameters) && self.spec.parameters != oldSelf.spec.parameters ? 'parameters ' : '')
+// +  + (has(self.spec.sessionRef) != has(oldSelf.spec.sessionRef)
+// +  || has(self.spec.sessionRef) && self.spec.sessionRef != oldSelf.spec.sessionRef ? 'sessionRef ' : '')
+// +  + (has(self.spec.history) != has(oldSelf.spec.history)
+// +  || has(self.spec.history) && self.spec.history != oldSelf.spec.history ? 'history ' : '')
+// +  + (has(self.spec.context) != has(oldSelf.spec.context)
+// +  || has(self.spec.context) && self.spec.context != oldSelf.spec.context ? 'context ' : '')
+// +  + (has(self.spec.shaping) != has(oldSelf.spec.shaping)
+// +  || has(self.spec.shaping) && self.spec.shaping != oldSelf.spec.shaping ? 'shaping ' : '')
+// +  + (has(self.spec.guardrails) != has(oldSelf.spec.guardrails)
+// +  || has(self.spec.guardrails) && self.spec.guardrails != oldSelf.spec.guardrails ? 'guardrails ' : '')
+// +  + (has(self.spec.promptMode) != has(oldSelf.spec.promptMode)
+// +  || has(self.spec.promptMode) && self.spec.promptMode != oldSelf.spec.promptMode ? 'promptMode ' : '')
+// +  + (has(self.spec.depth) != has(oldSelf.spec.depth)
+// +  || has(self.spec.depth) && self.spec.depth != oldSelf.spec.depth ? 'depth ' : '')
+// +  + (has(self.spec.model) != has(oldSelf.spec.model)
+// +  || has(self.spec.model) && self.spec.model != oldSelf.spec.model ? 'model ' : '')
+// +  + (has(self.spec.webMode) != has(oldSelf.spec.webMode)
+// +  || has(self.spec.webMode) && self.spec.webMode != oldSelf.spec.webMode ? 'webMode ' : '')
+// +  + (has(self.spec.topK) != has(oldSelf.spec.topK)
+// +  || has(self.spec.topK) && self.spec.topK != oldSelf.spec.topK ? 'topK ' : '')
+// +  + (has(self.spec.output) != has(oldSelf.spec.output)
+// +  || has(self.spec.output) && self.spec.output != oldSelf.spec.output ? 'output ' : '')
+// +  + (has(self.spec.citations) != has(oldSelf.spec.citations)
+// +  || has(self.spec.citations) && self.spec.citations != oldSelf.spec.citations ? 'citations ' : '')
+// +  + (has(self.spec.limits) != has(oldSelf.spec.limits)
+// +  || has(self.spec.limits) && self.spec.limits != oldSelf.spec.limits ? 'limits ' : '')
+// +  + (has(self.spec.execution) != has(oldSelf.spec.execution)
+// +  || has(self.spec.execution) && self.spec.execution != oldSelf.spec.execution ? 'execution ' : '')
+// +  + (has(self.spec.onJournalLoss) != has(oldSelf.spec.onJournalLoss)
+// +  || has(self.spec.onJournalLoss) && self.spec.onJournalLoss != oldSelf.spec.onJournalLoss ? 'onJournalLoss ' : '')).trim().replace(' ', ', ')
+// +  + ' must not change: create a new Turn instead'",fieldPath=".spec"
 type Turn struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object metadata.

@@ -74,7 +74,6 @@ func Record(t *v1alpha1.Turn, labels []string) (turnrecord.Record, bool) {
 	}
 	if d := s.Decision; d != nil {
 		out.Key, out.Strategy, out.Tools, out.TurnNumber = d.Key, string(d.Strategy), d.ToolsUsed, d.TurnNumber
-		out.PromptRenderHash, out.ContextHash = d.PromptRenderHash, d.ContextHash
 	}
 	if p := s.Preparation; p != nil {
 		out.PromptRenderHash, out.ContextHash = p.PromptRenderHash, p.ContextHash
