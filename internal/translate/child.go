@@ -145,7 +145,10 @@ func Child(c ChildCall) (*v1alpha1.Turn, error) {
 		child.Spec.Limits.MaxDescendants = new(toInt32(c.Descendants - 1))
 	}
 	if err := child.Spec.CheckSize(); err != nil {
-		return nil, tooLong()
+		return nil, &tool.Error{
+			Class: tool.InvalidArguments, Err: err,
+			Message: "task and context together are too long as JSON, where a character takes up to 6 bytes: shorten them",
+		}
 	}
 	return child, nil
 }
@@ -158,16 +161,12 @@ func checkMessage(task, message string) error {
 	case strings.ContainsRune(message, 0):
 		return &tool.Error{Class: tool.InvalidArguments, Message: "task and context must not contain the character U+0000"}
 	case utf8.RuneCountInString(message) > maxMessageChars:
-		return tooLong()
+		return &tool.Error{
+			Class:   tool.InvalidArguments,
+			Message: fmt.Sprintf("task and context together must have at most %d characters: shorten them", maxMessageChars-16),
+		}
 	}
 	return nil
-}
-
-func tooLong() error {
-	return &tool.Error{
-		Class:   tool.InvalidArguments,
-		Message: fmt.Sprintf("task and context together must have at most %d characters: shorten them", maxMessageChars-16),
-	}
 }
 
 // maxReportTime is the longest time that a parent keeps for itself, to continue after a child has used up its time.

@@ -112,13 +112,19 @@ func TestChildNameIsUniqueToItsCall(t *testing.T) {
 }
 
 func TestChildRefusesInvalidArguments(t *testing.T) {
+	const (
+		tooLong      = "task and context together must have at most 32752 characters: shorten them"
+		tooManyBytes = "task and context together are too long as JSON, where a character takes up to 6 bytes: shorten them"
+	)
 	for name, tc := range map[string]struct{ task, context, want string }{
-		"blank":          {" \n", "", "task must not be blank: describe the task"},
-		"nothing":        {"", "It is blue.", "task must not be blank: describe the task"},
-		"U+0000":         {"a\x00b", "", "task and context must not contain the character U+0000"},
-		"too long":       {"x", strings.Repeat("x", 32768), "task and context together must have at most 32752 characters: shorten them"},
-		"too many bytes": {strings.Repeat("\x01", 20000), "", "task and context together must have at most 32752 characters: shorten them"},
-		"the bound":      {strings.Repeat("x", 32752), "", ""},
+		"blank":              {" \n", "", "task must not be blank: describe the task"},
+		"nothing":            {"", "It is blue.", "task must not be blank: describe the task"},
+		"U+0000":             {"a\x00b", "", "task and context must not contain the character U+0000"},
+		"too long":           {"x", strings.Repeat("x", 32768), tooLong},
+		"too many bytes":     {strings.Repeat("\x01", 20000), "", tooManyBytes},
+		"4-byte characters":  {"x", strings.Repeat("\U0001F680", 30000), tooManyBytes},
+		"escaped characters": {strings.Repeat("<a>", 10000), "", tooManyBytes},
+		"the bound":          {strings.Repeat("x", 32752), "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := translate.Child(callOf(func(c *translate.ChildCall) { c.Task, c.Context = tc.task, tc.context }))
@@ -212,11 +218,13 @@ func TestSameChild(t *testing.T) {
 		want   bool
 	}{
 		"itself": {"nothing has changed", func(*v1alpha1.Turn) {}, true},
-		"stored": {"defaults were set, and people may change the other two fields", func(t *v1alpha1.Turn) {
-			t.Spec.Execution, t.Spec.DesiredState, t.Spec.TTLSecondsAfterFinished = v1alpha1.ExecutionRun,
-				v1alpha1.DesiredStateSuspended, new(int32(86400))
-			t.Spec.Citations = v1alpha1.CitationsShow
-		}, true},
+		"stored": {
+			"defaults were set for execution and citations, and people may change desiredState and ttlSecondsAfterFinished",
+			func(t *v1alpha1.Turn) {
+				t.Spec.Execution, t.Spec.Citations = v1alpha1.ExecutionRun, v1alpha1.CitationsShow
+				t.Spec.DesiredState, t.Spec.TTLSecondsAfterFinished = v1alpha1.DesiredStateSuspended, new(int32(86400))
+			}, true,
+		},
 		"other limits": {"more was left when it was created, and the Agent's limit was lowered since", func(t *v1alpha1.Turn) {
 			t.Spec.Limits.TimeoutSeconds, t.Spec.Limits.StartingDeadlineSeconds, t.Spec.Limits.ApprovalTimeoutSeconds = new(int32(9)),
 				new(int32(9)), new(int32(90))
