@@ -357,7 +357,8 @@ type ExecutorBinding struct {
 	SideEffects bool `json:"sideEffects,omitempty"`
 
 	// overdue is true if the executor must end the Turn with the result from the journal, and must not continue it: the
-	// Turn was suspended after it had run, and then waited for longer than limits.startingDeadlineSeconds.
+	// Turn had run, and then waited longer than limits.startingDeadlineSeconds, after a suspension or for a Budget
+	// before its first request.
 	// +optional
 	Overdue bool `json:"overdue,omitempty"`
 }

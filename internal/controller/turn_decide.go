@@ -241,7 +241,7 @@ func whenForeignAgentUncalled(v snapshot) (decision, bool) {
 }
 
 // whenStartingDeadlineExceeded ends a Turn that has waited too long for its start: its first start, or the start
-// after a suspension.
+// after a suspension or after a wait for a Budget.
 func whenStartingDeadlineExceeded(v snapshot) (decision, bool) {
 	if v.turn.Status.StartTime != nil || untilDeadline(v) > 0 {
 		return decision{}, false

@@ -132,7 +132,7 @@ func (r *TurnReconciler) endFromJournal(v snapshot, d decision, executors []sche
 }
 
 // bind binds a Turn to the executor that has its slot, with one status write. overdue means that the executor must end
-// the Turn, because it waited too long for its start after a suspension.
+// the Turn: see turnstatus.Binding.
 func (r *TurnReconciler) bind(ctx context.Context, v snapshot, to scheduler.Executor, overdue bool) (decision, error) {
 	t, name := v.turn, to.Name
 	first, waited := t.Epoch() == 0, v.now.Sub(t.WaitingSince())

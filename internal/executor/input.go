@@ -81,7 +81,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	}
 	if in.Timeout = turnstatus.TimeLeft(t, in.Limit, now); t.Status.Executor.Overdue {
 		in.Timeout, in.TimeOver = 0, fmt.Sprintf(
-			"the turn did not continue within %s after the end of its suspension (limits.startingDeadlineSeconds)",
+			"the turn did not continue within %s (limits.startingDeadlineSeconds)",
 			v1alpha1.StartingDeadline(t.Spec.Limits, agent.Spec.Limits))
 	}
 	in.Entries, in.BeforeEffect, in.Hold = &r.entries, r.beforeEffect, r.hold

@@ -186,14 +186,18 @@ func TestTurnWaitsForADeletedConfigMap(t *testing.T) {
 func TestTurnEndsFromItsJournal(t *testing.T) {
 	anHourAgo := metav1.NewMicroTime(now.Add(-time.Hour))
 	for name, tc := range map[string]struct {
-		change func(*v1alpha1.Turn)
-		reason string
+		change  func(*v1alpha1.Turn)
+		reason  string
+		message string // the beginning of the message
 	}{
-		"cancelled": {desires(v1alpha1.DesiredStateCancelled), v1alpha1.TurnReasonCancelled},
-		"overdue":   {func(t *v1alpha1.Turn) { t.Status.StartTime = &anHourAgo }, v1alpha1.TurnReasonDeadlineExceeded},
-		"overdue after a suspension": {func(t *v1alpha1.Turn) {
+		"cancelled": {desires(v1alpha1.DesiredStateCancelled), v1alpha1.TurnReasonCancelled, "the turn was cancelled"},
+		"overdue": {
+			func(t *v1alpha1.Turn) { t.Status.StartTime = &anHourAgo }, v1alpha1.TurnReasonDeadlineExceeded,
+			"the turn reached its time limit",
+		},
+		"overdue before it started again": {func(t *v1alpha1.Turn) {
 			t.Status.StartTime, t.Status.Executor.Overdue = new(metav1.NewMicroTime(now)), true
-		}, v1alpha1.TurnReasonDeadlineExceeded},
+		}, v1alpha1.TurnReasonDeadlineExceeded, "the turn did not continue within 10m0s (limits.startingDeadlineSeconds)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asks := func(t *v1alpha1.Turn) { t.Spec.Execution = v1alpha1.ExecutionRun }
@@ -213,9 +217,11 @@ func TestTurnEndsFromItsJournal(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := runTurn(t, e)
-			if got.StateReason() != tc.reason || got.Status.Steps == nil || got.Status.Steps.ModelRequests != 1 {
-				t.Errorf("the Turn is %s: %s\nwith %+v, want %s and the one request that the journal holds",
-					got.StateReason(), got.Status.Conditions[0].Message, got.Status.Steps, tc.reason)
+			message := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionSucceeded).Message
+			if got.StateReason() != tc.reason || !strings.HasPrefix(message, tc.message) || got.Status.Steps == nil ||
+				got.Status.Steps.ModelRequests != 1 {
+				t.Errorf("the Turn is %s: %s\nwith %+v, want %s: %s\nand the one request that the journal holds",
+					got.StateReason(), message, got.Status.Steps, tc.reason, tc.message)
 			}
 		})
 	}
