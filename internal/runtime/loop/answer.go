@@ -24,9 +24,9 @@ const (
 	maxSchemaChars = 32_000
 )
 
-// AnswerText returns the current text of the model's answer: the draft after its check if the model has checked it,
-// otherwise the last reply. The text is empty before the first reply. If a tool ended the Turn, the tool's result is
-// the answer, and AnswerText does not apply.
+// AnswerText returns the current text of the model's answer: the result of the model's check of its draft, which is the
+// corrected answer or the unchanged draft; without such a check, the last reply. The text is empty before the first
+// reply. If a tool ended the Turn, the tool's result is the answer, and AnswerText does not apply.
 func (s *State) AnswerText() string {
 	last := s.LastStep()
 	if last == nil {
@@ -77,7 +77,7 @@ func (run *runner) checkAnswer(ctx context.Context, s *Step, end *End) (*End, er
 	switch {
 	case len(found) == 0:
 		return end, nil
-	case run.State.rejectionsBy(false) >= maxRejections:
+	case run.State.schemaRejections() >= maxRejections:
 		return &End{Reason: OutputInvalid, Message: fmt.Sprintf(
 			"the answer does not fit spec.output.schema, even after it was sent back %d times: %s", maxRejections, found[0])}, nil
 	}

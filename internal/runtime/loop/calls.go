@@ -57,7 +57,7 @@ func (run *runner) checkTerminalResult(ctx context.Context, step *Step) (*End, e
 		return nil, nil //nolint:nilnil // because the model is asked again
 	}
 	wrong := run.violations(ctx, f.Text)
-	if run.State.rejectionsBy(false) >= maxRejections {
+	if run.State.schemaRejections() >= maxRejections {
 		return &End{Reason: OutputInvalid, Message: fmt.Sprintf(
 			"the result of the tool %q, which should end the turn, does not fit spec.output.schema, even after "+
 				"%d answers were sent back: %s", f.Name, maxRejections, wrong[0])}, nil

@@ -79,17 +79,19 @@ func (s *State) Check(step int) *AnswerCheck {
 	return nil
 }
 
-// rejectionsBy returns the number of answers that were rejected because they violate a policy, if byPolicy is true, or
-// because they do not fit the schema, if it is false.
-func (s *State) rejectionsBy(byPolicy bool) int {
+// policyRejections returns the number of answers that were rejected because they violate a policy.
+func (s *State) policyRejections() int {
 	n := 0
 	for i := range s.Rejections {
-		if (len(s.Rejections[i].Policies) > 0) == byPolicy {
+		if len(s.Rejections[i].Policies) > 0 {
 			n++
 		}
 	}
 	return n
 }
+
+// schemaRejections returns the number of answers that were rejected because they do not fit the schema.
+func (s *State) schemaRejections() int { return len(s.Rejections) - s.policyRejections() }
 
 // checkPolicies checks an answer against the output policies and records the findings. If an earlier run has recorded
 // findings, checkPolicies uses these findings. It returns one of the following:
@@ -139,7 +141,7 @@ func (run *runner) endAfterCheck(check *AnswerCheck, end *End) (*End, error) {
 			continue
 		}
 		message := fmt.Sprintf("the answer violates the output policy %q: %s", f.Policy, f.Rule)
-		if n := run.State.rejectionsBy(true); n > 0 {
+		if n := run.State.policyRejections(); n > 0 {
 			message = fmt.Sprintf("the answer violates the output policy %q, even after it was sent back %s: %s",
 				f.Policy, times(n), f.Rule)
 		}
@@ -162,7 +164,7 @@ func (run *runner) mayRetry(check *AnswerCheck, policies []outputpolicy.Policy) 
 	if !check.Refused() {
 		return false
 	}
-	before := run.State.rejectionsBy(true)
+	before := run.State.policyRejections()
 	for _, f := range check.Findings {
 		if !f.enforced() {
 			continue
