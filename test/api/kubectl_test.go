@@ -34,6 +34,15 @@ status:
   - {type: Ready, status: "True", reason: Ready, message: The server answers, lastTransitionTime: "2026-01-01T00:00:00Z"}
 `
 
+const budgetStatus = `
+status:
+  resetTime: "2026-01-02T00:00:00Z"
+  spent: {tokens: 612, cost: "0.0123", turns: 1}
+  conditions:
+  - {type: Ready, status: "True", reason: Ready, message: All is well, lastTransitionTime: "2026-01-01T00:00:00Z"}
+  - {type: Exceeded, status: "False", reason: WithinLimits, message: No limit is reached, lastTransitionTime: "2026-01-01T00:00:00Z"}
+`
+
 const sessionStatus = `
 status:
   turns: 3
@@ -95,6 +104,7 @@ var _ = Describe("kubectl", Ordered, func() {
 			sessionBase:  sessionStatus,
 			serverBase:   toolServerStatus,
 			turnBase:     turnStatus,
+			budgetBase:   budgetStatus,
 		} {
 			createWithStatus(ctx, base, status)
 		}
@@ -142,13 +152,22 @@ var _ = Describe("kubectl", Ordered, func() {
 		Entry("of a ModelProvider", "mp",
 			[]string{"NAME=demo", "TYPE=OpenAI", "STATE=Ready", "AGE=*"},
 			[]string{"NAME=demo", "TYPE=OpenAI", "STATE=Ready", "URL=https://llm.internal/v1", "MESSAGE=All is well", "AGE=*"}),
+		Entry("of a Budget", "bg",
+			[]string{
+				"NAME=support", "PERIOD=Day", "TOKENS=612", "COST=0.0123", "TURNS=1", "EXCEEDED=False",
+				"RESET=2026-01-02T00:00:00Z", "AGE=*",
+			},
+			[]string{
+				"NAME=support", "PERIOD=Day", "TOKENS=612", "COST=0.0123", "TURNS=1", "EXCEEDED=False",
+				"RESET=2026-01-02T00:00:00Z", "STATE=Ready", "MESSAGE=No limit is reached", "AGE=*",
+			}),
 	)
 
 	It("lists all kinds by their category", func() {
 		out := run("get", "capstan", "-o", "name")
 		for _, name := range []string{
 			"agent.capstan.dev/support", "promptprofile.capstan.dev/support", "modelprovider.capstan.dev/demo",
-			"session.capstan.dev/sess-abc",
+			"session.capstan.dev/sess-abc", "budget.capstan.dev/support",
 			"turn.capstan.dev/open-loops", "toolserver.capstan.dev/tickets", "toolapproval.capstan.dev/close",
 		} {
 			Expect(out).To(ContainSubstring(name))
