@@ -22,7 +22,7 @@ func deletedInput(during func()) (turn.Input, *script) {
 	c, s := candidate("p0", 1, asks("send", "{}"), says("Done."))
 	in := inTalk("a", "Send it.", c)
 	in.Namespace = "helpdesk"
-	in.Preparation = making(func(m *prepare.Input) { m.Turn.Session = &turncontext.Session{ID: "talk"} })
+	in.Preparation = preparationOf(func(m *prepare.Input) { m.Turn.Session = &turncontext.Session{ID: "talk"} })
 	in.Policy.Unvalidated = true
 	in.Tools = []tool.Tool{named("send", tool.Destructive, func(context.Context, tool.Call) (tool.Result, error) {
 		during()

@@ -46,7 +46,7 @@ func TestSourcesOfSearches(t *testing.T) {
 			in.Session = &turn.Session{UID: "talk-uid", Name: "talk"}
 			in.ShowCitations, in.AppendCitations = tc.show, tc.add
 			if tc.policy != "" {
-				in.Preparation = making(func(m *prepare.Input) {
+				in.Preparation = preparationOf(func(m *prepare.Input) {
 					m.Profile.OutputPolicies = []outputpolicy.Policy{{Name: "cites", Expression: tc.policy, OnViolation: outputpolicy.Fail}}
 				})
 			}

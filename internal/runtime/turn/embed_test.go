@@ -204,7 +204,7 @@ func TestMemoriesAreRecalledByMeaning(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e, failed := &embedder{err: tc.fails}, []*model.Error{}
 			in := embedding(e, &vectors.Cache{}, &failed)
-			in.Toolbox, in.Preparation = nil, making(func(p *prepare.Input) { p.Agent.MaxMemories = 5 })
+			in.Toolbox, in.Preparation = nil, preparationOf(func(p *prepare.Input) { p.Agent.MaxMemories = 5 })
 			in.Recall = func(_ context.Context, _ string, v ranking.Vector) (turn.Recalled, error) {
 				text := "by words"
 				if v.Given() {

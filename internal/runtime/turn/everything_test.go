@@ -40,7 +40,7 @@ var helped = tool.Spent{
 }
 
 func withEverything(p *process, in *turn.Input) {
-	in.Tools, in.Preparation = nil, making()
+	in.Tools, in.Preparation = nil, preparationOf()
 	in.Toolbox, in.Selection, in.TopK = processBox{p}, tool.Selection{Most: 9}, 4
 	in.Output, in.ReflectEvery = json.RawMessage(`{"type":"object","required":["done"]}`), 2
 	in.Context = loop.ContextPolicy{Compact: true, WarnPercent: 70, CompactPercent: 90}

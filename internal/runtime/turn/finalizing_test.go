@@ -22,7 +22,7 @@ func stepsOf(
 	t.Helper()
 	c, _ := candidate("p0", 1, says("Nothing."))
 	in := inTalk("uid", "What is new?", c)
-	in.Preparation = making(func(m *prepare.Input) {
+	in.Preparation = preparationOf(func(m *prepare.Input) {
 		m.Profile.OutputPolicies = []outputpolicy.Policy{{
 			Name: "short", Expression: "size(output.text) < 100", OnViolation: action,
 		}}

@@ -85,7 +85,7 @@ func TestFirstRequestIsCounted(t *testing.T) {
 		}
 	}))
 	in.Hold = l.hold
-	in.Preparation = making(func(m *prepare.Input) { m.Turn.Message = strings.Repeat("m", length) })
+	in.Preparation = preparationOf(func(m *prepare.Input) { m.Turn.Message = strings.Repeat("m", length) })
 	if got := mustRun(t, &journaltest.Store{}, in); got.Stop != turn.StopCompleted {
 		t.Errorf("the Turn ended as %s: %s", got.Stop, got.Message)
 	}
@@ -99,7 +99,7 @@ func TestRequestIsCountedBeforeItsPromptIsMade(t *testing.T) {
 	c, _ := candidate("p0", 1, says("Yes."))
 	in := input(c)
 	in.Hold = l.hold
-	in.Preparation = making(func(m *prepare.Input) {
+	in.Preparation = preparationOf(func(m *prepare.Input) {
 		m.Turn.Enrichments = []turncontext.Enrichment{{ID: "a", Content: strings.Repeat("m", length)}}
 	})
 	want := []int64{length, length + fact}
@@ -124,7 +124,7 @@ func TestTextsFromConfigMapsAreCounted(t *testing.T) {
 	c, _ := candidate("p0", 1, says("Yes."))
 	in := input(c)
 	in.Hold = l.hold
-	in.Preparation = making(func(m *prepare.Input) {
+	in.Preparation = preparationOf(func(m *prepare.Input) {
 		m.Turn.Message = text
 		m.Agent.Instructions, m.Agent.InstructionsFrom = text, `key "a" of ConfigMap "b"`
 		m.Profile.Skills = []prepare.Skill{
@@ -152,7 +152,7 @@ func TestTurnThatFindsNoMemoryRecordsNothing(t *testing.T) {
 	c, s := candidate("p0", 1, says("Yes."))
 	in := input(c)
 	in.Hold = l.hold
-	in.Preparation = making(func(m *prepare.Input) { m.Turn.Message = strings.Repeat("m", 39_000) })
+	in.Preparation = preparationOf(func(m *prepare.Input) { m.Turn.Message = strings.Repeat("m", 39_000) })
 	if _, err := engine(j).Run(t.Context(), new(in)); !errors.Is(err, bytebudget.ErrTooLarge) {
 		t.Errorf("Run: %v, want the error of Hold", err)
 	}

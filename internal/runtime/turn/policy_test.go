@@ -76,7 +76,7 @@ func TestOutputPolicy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, s := candidate("p0", 1, tc.answers...)
 			in := inTalk("uid", "Tell.", c)
-			in.Preparation = making(func(m *prepare.Input) {
+			in.Preparation = preparationOf(func(m *prepare.Input) {
 				m.Turn.Message = "Tell."
 				m.Profile.OutputPolicies = []outputpolicy.Policy{tc.policy}
 			})
@@ -117,7 +117,7 @@ func TestOutputPolicy(t *testing.T) {
 func TestInvalidOutputPolicy(t *testing.T) {
 	c, s := candidate("p0", 1, says("never"))
 	in := inTalk("uid", "Tell.", c)
-	in.Preparation = making(func(m *prepare.Input) {
+	in.Preparation = preparationOf(func(m *prepare.Input) {
 		m.Profile.OutputPolicies = []outputpolicy.Policy{{Name: "p", Expression: "output.txt == ''", OnViolation: outputpolicy.Fail}}
 	})
 	result := mustRun(t, &journaltest.Store{}, in)
@@ -131,7 +131,7 @@ func TestInvalidOutputPolicy(t *testing.T) {
 func TestUsageOfAPolicyCheck(t *testing.T) {
 	c, _ := candidate("p0", 1, says("Good day."), says(`{"verdicts":[{"rule":"polite","violated":false,"reason":""}]}`))
 	in := inTalk("uid", "Tell.", c)
-	in.Preparation = making(func(m *prepare.Input) {
+	in.Preparation = preparationOf(func(m *prepare.Input) {
 		m.Profile.OutputPolicies = []outputpolicy.Policy{{Name: "polite", Prompt: "Be polite.", OnViolation: outputpolicy.Fail}}
 	})
 	result := mustRun(t, &journaltest.Store{}, in)

@@ -86,7 +86,7 @@ func TestPreparationThatFails(t *testing.T) {
 func TestInputThatCannotBeRendered(t *testing.T) {
 	c, s := candidate("p0", 2, says("never asked"))
 	in := input(c)
-	in.Preparation = making(func(m *prepare.Input) { m.Profile.Instructions = "Hi {{ .nobody }}" })
+	in.Preparation = preparationOf(func(m *prepare.Input) { m.Profile.Instructions = "Hi {{ .nobody }}" })
 	result, err := engine(&journaltest.Store{}).Run(t.Context(), new(in))
 	if err != nil || result.Stop != turn.StopPreparationError ||
 		!strings.HasPrefix(result.Message, "PromptProfile spec.instructions:1:7: ") || s.asked() != 0 {
@@ -179,19 +179,19 @@ func TestFallbackUsesTheSameInput(t *testing.T) {
 					two, second := candidate("p1", 1, says("Nothing."))
 					in := input(one, two)
 					calls := 0
-					make := making(change)
+					made := preparationOf(change)
 					in.Preparation = func(ctx context.Context) (prepare.Input, error) {
 						if calls++; calls > 1 {
 							t.Error("the run prepared twice")
 						}
-						return make(ctx)
+						return made(ctx)
 					}
 					if _, err := engine(open(t)).Run(t.Context(), new(in)); err != nil {
 						t.Fatal(err)
 					}
 					if restart { // after the first model has failed, without another preparation
 						first := &journaltest.Store{}
-						in.Preparation = making(change)
+						in.Preparation = preparationOf(change)
 						if _, err := engine(first).Run(t.Context(), new(in)); err != nil {
 							t.Fatal(err)
 						}
@@ -202,7 +202,7 @@ func TestFallbackUsesTheSameInput(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
-					want, err := making(change)(t.Context())
+					want, err := preparationOf(change)(t.Context())
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -257,7 +257,7 @@ func TestPromptRendered(t *testing.T) {
 	j := &journaltest.Store{}
 	c, _ := candidate("p0", 1, says("Nothing."))
 	in := input(c)
-	in.Preparation = making(rich(t), func(m *prepare.Input) { m.Profile.Tags = []string{"de"} })
+	in.Preparation = preparationOf(rich(t), func(m *prepare.Input) { m.Profile.Tags = []string{"de"} })
 	result, err := engine(j).Run(t.Context(), new(in))
 	if err != nil {
 		t.Fatal(err)
@@ -318,7 +318,7 @@ func TestThePreparationIsBoundedByTheTurn(t *testing.T) {
 // TestReportDescribesThePromptOfTheModelThatAnswered also checks a run that was killed after the first model had
 // failed, before it made a prompt for the second model.
 func TestReportDescribesThePromptOfTheModelThatAnswered(t *testing.T) {
-	want, err := making()(t.Context())
+	want, err := preparationOf()(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ import (
 func inTalk(uid, message string, chain ...loop.Candidate) turn.Input {
 	in := input(chain...)
 	in.UID, in.Name, in.Session = uid, "turn-"+uid, &turn.Session{UID: "talk-uid", Name: "talk"}
-	in.Preparation = making(func(m *prepare.Input) { m.Turn.Message = message })
+	in.Preparation = preparationOf(func(m *prepare.Input) { m.Turn.Message = message })
 	return in
 }
 

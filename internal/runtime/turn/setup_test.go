@@ -95,7 +95,8 @@ func candidate(name string, attempts int, answers ...answer) (loop.Candidate, *s
 func input(chain ...loop.Candidate) turn.Input {
 	return turn.Input{
 		UID: "uid", Epoch: 1, Timeout: time.Minute, Limit: time.Minute, ShowCitations: true, DecisionKey: "support.chat.turn",
-		Preparation: making(), Config: loop.Config{Chain: chain, Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25, MaxDescendants: 25}},
+		Preparation: preparationOf(),
+		Config:      loop.Config{Chain: chain, Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25, MaxDescendants: 25}},
 	}
 }
 
@@ -112,8 +113,8 @@ func material() prepare.Input {
 	}
 }
 
-// making returns a preparation of the changed material.
-func making(change ...func(*prepare.Input)) func(context.Context) (prepare.Input, error) {
+// preparationOf returns a preparation that returns the material after the changes.
+func preparationOf(change ...func(*prepare.Input)) func(context.Context) (prepare.Input, error) {
 	return func(context.Context) (prepare.Input, error) {
 		in := material()
 		for _, c := range change {

@@ -22,7 +22,7 @@ var checked = ending{
 	limits: loop.Limits{MaxSteps: 3},
 	change: func(_ *process, in *turn.Input) {
 		in.Tools = nil
-		in.Preparation = making(func(m *prepare.Input) {
+		in.Preparation = preparationOf(func(m *prepare.Input) {
 			m.Profile.OutputPolicies = []outputpolicy.Policy{{Name: "polite", Prompt: "Be polite.", OnViolation: outputpolicy.Report}}
 		})
 	},

@@ -132,7 +132,7 @@ func TestLoadSkill(t *testing.T) {
 				c, s := candidate("p0", 1, asks("load_skill", tc.arguments), says("Done."))
 				in := input(c)
 				in.Policy.Unvalidated = tc.unvalidated
-				in.Preparation = making(func(m *prepare.Input) {
+				in.Preparation = preparationOf(func(m *prepare.Input) {
 					if tc.withSkill {
 						m.Profile.Variables = []prepare.Variable{{Name: "user", Default: "Bob"}}
 						m.Profile.Skills = []prepare.Skill{{Key: "refunds", Name: "Refunds", Content: "For {{ .user }} & co, ask <first>."}}

@@ -143,7 +143,7 @@ func TestEnds(t *testing.T) {
 		"not prepared": {
 			"no model is asked without a prompt",
 			[][]answer{{says("never")}},
-			func(in *turn.Input) { in.Preparation = making(func(m *prepare.Input) { m.Turn.Message = " " }) },
+			func(in *turn.Input) { in.Preparation = preparationOf(func(m *prepare.Input) { m.Turn.Message = " " }) },
 			outcome{Stop: turn.StopPreparationError, Message: "Turn spec.message: must not be blank"},
 		},
 		"out of time": {

@@ -199,7 +199,7 @@ func (p *process) input() turn.Input {
 	in := turn.Input{
 		UID: p.world.uid, Epoch: p.epoch, Timeout: time.Hour, Limit: time.Hour,
 		Config:      loop.Config{Chain: []loop.Candidate{link("p0"), link("p1")}, Limits: p.world.ending.limits},
-		Preparation: making(withSkill), DecisionKey: "k",
+		Preparation: preparationOf(withSkill), DecisionKey: "k",
 		Session: &turn.Session{UID: p.world.talk, Name: "talk"}, Observer: observer{p},
 		Tools: []tool.Tool{named("find", tool.ReadOnly), named("store", tool.Idempotent), named("send", tool.Destructive)},
 	}
