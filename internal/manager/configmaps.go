@@ -23,12 +23,13 @@ import (
 )
 
 const (
-	// keptTexts and keptData are the sizes, in bytes, of the ConfigMaps that a reader keeps for its next values. Most
-	// preparations need less than keptTexts, and few run at the same time. Thousands of Turns may read attachments.
+	// keptTexts and keptData are the maximum total sizes, in bytes, of the ConfigMaps that a reader keeps, so that it
+	// need not read them again for the next reference. Most preparations need less than keptTexts, and few run at the
+	// same time. Thousands of Turns may read attachments.
 	keptTexts, keptData = 4 << 20, 64 << 10
 	// maxDataReads is the number of ConfigMaps that may be read for attachments at the same time, because each may have
-	// 1 MiB. While several namespaces read ConfigMaps, each has a lower limit, at least dataReadsOfNamespace: see
-	// fairgate.New.
+	// 1 MiB. While several namespaces read ConfigMaps, each of them also has a smaller maximum of its own, which is
+	// never below dataReadsOfNamespace: see fairgate.New.
 	maxDataReads, dataReadsOfNamespace = 8, 2
 )
 
@@ -150,8 +151,8 @@ func mayWatchConfigMaps(
 		}
 	}
 	if len(without) > 0 {
-		log.Info("The manager may not list and watch ConfigMaps, so it checks objects that name one only every --probe-interval-seconds, "+
-			"and not when it changes. Add the rule to the manager's role, and restart the manager",
+		log.Info("The manager may not list and watch ConfigMaps, so it checks the objects that name a ConfigMap only every "+
+			"--probe-interval-seconds, and not when the ConfigMap changes. Add the rule to the manager's role, and restart the manager",
 			"missingIn", without, "rule", `apiGroups: [""], resources: [configmaps], verbs: [get, list, watch]`)
 	}
 	return len(without) == 0, nil
