@@ -101,8 +101,8 @@ func TestNotesLeadToFirstAnswer(t *testing.T) {
 	var shown string
 	for i, command := range commands {
 		if i == 1 { // no controller creates Pods here: the test replaces the controller of the Deployments
-			// On a real cluster, kubectl waits so long that the API server has read the new schemas. make e2e runs the
-			// commands there.
+			// On a real cluster, minReadySeconds makes kubectl wait until the API server has read the new schemas;
+			// here, the dry run below waits for that. make e2e runs the commands on a real cluster.
 			if seconds := c.run(t, kubectlPath, "-n", "default", "get", "deployment", "example-model", "-o",
 				"jsonpath={.spec.minReadySeconds}"); seconds != "10" {
 				t.Errorf("minReadySeconds of example-model is %q, want 10", seconds)

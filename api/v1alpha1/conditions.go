@@ -89,9 +89,10 @@ const (
 
 // Reasons of a ToolServer's Ready condition, in addition to those of a ModelProvider. With SecretNotFound,
 // HostNotAllowed and HeaderRefused, its Agents are not Ready if none of the server's tools are known. With
+// EndpointUnreachable, its Agents are not Ready while the server is new and none of its tools are known. With
 // TooManyObjects, its Agents are never Ready, because the cache has dropped the known tools. With all other reasons,
-// including InvalidCompensation, Agents stay Ready, unless the server is new: see ToolServerNotReady. Each Turn then
-// asks the server itself, and calls that do not reach it fail as unavailable.
+// including InvalidCompensation, Agents stay Ready. Each Turn then asks the server itself, and calls that do not reach
+// it fail as unavailable.
 const (
 	// ReasonInvalidCompensation means that an expression of spec.tools[].compensation cannot be used; the message names
 	// its line and column. The server is not checked, so Capstan does not update its list of tools. Turns use its tools

@@ -146,9 +146,9 @@ func lowestOf[T int32 | int64](defaultValue T, field func(*Limits) *T, limits []
 	return *found
 }
 
-// MaxSpecBytes limits the JSON of a Turn's spec, because the limits of its fields allow more in total. kubectl
-// apply keeps a second copy of the spec in an annotation: two specs of this size and the largest status stay under
-// 256 KiB.
+// MaxSpecBytes limits the JSON of a Turn's spec, because the limits of its fields allow more in total. A spec of this
+// size and the largest status stay under 256 KiB. The copy of the spec that kubectl apply keeps in an annotation is not
+// counted.
 const MaxSpecBytes = 96 << 10
 
 // CheckSize returns an error if the JSON of the spec exceeds MaxSpecBytes. The error says what to do.

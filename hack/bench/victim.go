@@ -164,7 +164,8 @@ func (v *victim) load(ctx context.Context, prefix string, minimum time.Duration,
 	return l, nil
 }
 
-// runTurn creates a Turn, and waits for its end. For a newcomer, it first creates all objects that the Turn needs.
+// runTurn creates a Turn, and waits for its end. For a newcomer, it first creates an Agent, a ModelProvider and a
+// ToolServer of its own.
 func (v *victim) runTurn(ctx context.Context, name string, newcomer bool) victimOutcome {
 	a := &awaited{ended: make(chan *v1alpha1.Turn, 1)}
 	v.mu.Lock()

@@ -81,8 +81,8 @@ func secretFinding(err *secrets.Error) finding {
 }
 
 // blocksRequests reports whether a reason means that neither checks nor Turns can send a request, because of the
-// object's Secrets, hosts or headers, or because the cache has dropped the object's content. With InvalidCompensation,
-// only checks send none.
+// object's Secrets, hosts or headers, or because the cache has dropped the object's content. InvalidCompensation is not
+// among these reasons: it stops the checks, but Turns send their requests.
 func blocksRequests(reason string) bool {
 	return reason == v1alpha1.ReasonSecretNotFound || reason == v1alpha1.ReasonHostNotAllowed ||
 		reason == v1alpha1.ReasonHeaderRefused || reason == v1alpha1.ReasonTooManyObjects

@@ -31,7 +31,7 @@ func TestContinuityVerdict(t *testing.T) {
 			c:      continuity{first: true, recorded: a, own: failedOver, effects: true}, want: continueRun,
 		},
 		"first run that is tried again after entries went missing": {
-			reason: "this process knows the number of entries",
+			reason: "an earlier attempt of this run, in this process, appended 3 entries",
 			c:      continuity{first: true, recorded: a, own: a, known: 3, effects: true},
 			loss:   v1alpha1.TurnReasonEntriesMissing, want: endTurn, says: `store "a" had at least 3 entries of it and has no entry`,
 		},
@@ -65,7 +65,7 @@ func TestContinuityVerdict(t *testing.T) {
 			loss:   v1alpha1.TurnReasonOtherStore, want: endTurn,
 		},
 		"another store that has entries": {
-			reason: "the other entries may be missing",
+			reason: "this store may lack entries that only store a has",
 			c:      continuity{recorded: a, own: b, found: finding{entries: 9}, known: 5, effects: true},
 			loss:   v1alpha1.TurnReasonOtherStore, want: endTurn, says: "which has 9 entries of it",
 		},

@@ -140,9 +140,9 @@ const (
 	lastMarkTimeout, releaseTimeout = 2 * time.Second, time.Second
 )
 
-// withdraw asks the controller to bind no more Turns to this executor, which is still alive. Otherwise the controller
-// would bind the Turns that the executor hands back next to the same executor again. If the write fails, the next
-// renewal of the Lease announces the stop.
+// withdraw asks the controller to bind no more Turns to this executor, which is still alive. The executor then hands
+// back its Turns. Without this write, the controller would bind them to the same executor again. If the write fails,
+// the next renewal of the Lease announces the stop.
 func (h *heldLease) withdraw(ctx context.Context) {
 	h.acceptsTurns.Store(false)
 	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)

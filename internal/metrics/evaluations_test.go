@@ -17,6 +17,7 @@ func TestEvaluationsAreCounted(t *testing.T) {
 	} {
 		Evaluated(namespace, "desk", &e)
 	}
+	// The result of BelowThreshold is Failed. The result of Failed, which has no score, is Error.
 	for _, result := range []string{"Passed", "Failed", "Error"} {
 		if n := valueOf(t, evaluations.WithLabelValues(namespace, "desk", "polite", result)); n != 1 {
 			t.Errorf("%v evaluations are %s, want 1", n, result)

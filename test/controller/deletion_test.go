@@ -18,8 +18,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// deletionMarker is in every text of people, models and tools. It is one word, so that an index of words contains it
-// whole.
+// deletionMarker is in every text of people, models and tools in the first test, and in the memories of the second. It
+// is one word, so that an index of words contains it whole.
 const deletionMarker = "quokka4711"
 
 // tablesWith returns the tables of a running manager's store that contain a word in any column of any row, sorted.

@@ -91,7 +91,7 @@ func TestSessionInTemplates(t *testing.T) {
 	}
 }
 
-func TestOverlaysOfTheProfileComeFirst(t *testing.T) {
+func TestOverlaysOfTheProfileComeFirstWithinAPriority(t *testing.T) {
 	overlay := func(id string) turncontext.Overlay { return turncontext.Overlay{ID: id, Text: id} }
 	rule := func(id string) turncontext.Guardrail { return turncontext.Guardrail{ID: id, Rule: id} }
 	p := mustPrepare(t, input(func(in *prepare.Input) {
@@ -256,8 +256,11 @@ func TestLongSkills(t *testing.T) {
 		tools           []prompt.Tool
 		want            string
 	}{
-		"short":      {"the skill fits into a message", strings.Repeat("é", 11_900), nil, "load_skill"},
-		"long":       {"the skill is longer than 12,000 characters", strings.Repeat("é", 12_000), nil, "load_skill read_artifact"},
+		"short": {"the skill fits into a message", strings.Repeat("é", 11_900), nil, "load_skill"},
+		"long": {
+			"the result, which is the skill in JSON, is longer than 12,000 characters", strings.Repeat("é", 12_000), nil,
+			"load_skill read_artifact",
+		},
 		"with lines": {"a line break has two characters in JSON", strings.Repeat("\n", 6_000) + "x", nil, "load_skill read_artifact"},
 		"already offered": {
 			"read_artifact is offered once", strings.Repeat("x", 20_000),
