@@ -152,7 +152,8 @@ func TestScaleTableShowsAllParts(t *testing.T) {
 		"A manager with 128 MiB, 0.5 CPU (cgroup v2) for 51 namespaces, 5100 Turns at the same time: model latency 20 s",
 		"model requests 5100 5100", "Turns per second 20.0 -", "journal bytes per Turn 1000 -", "PUT turns/status 2.00 -",
 		"A manager with 10000 Turns in flight",
-		"limits of the manager none 128 MiB, 0.5 CPU must be", "repeated 0 0 0", "model requests 52 52 52", "failed Turns 0 3 0 VIOLATED", "per call 10000 10000 -",
+		"limits of the manager none 128 MiB, 0.5 CPU must be", "repeated 0 0 0", "model requests 52 52 52", "failed Turns 0 3 0 VIOLATED",
+		"per call 10000 10000 -",
 		"time to resume, s 1.25 1.25 -", "The steal time was 3 % of the CPU time",
 	} {
 		if !strings.Contains(got, want) {

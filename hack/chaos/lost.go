@@ -233,7 +233,8 @@ func (l *lossPhase) check(ctx context.Context, how string, begun map[string]bool
 		made += n
 		if n > 1 {
 			twice++
-			l.wrong(calledOnce, nameOf(turns, e.Turn), "%s of step %d, place %d, was called %d times, %d of them before the journal was lost",
+			l.wrong(calledOnce, nameOf(turns, e.Turn),
+				"%s of step %d, place %d, was called %d times, %d of them before the journal was lost",
 				e.Tool, e.Step, e.Place, n, before[e])
 		}
 	}

@@ -22,7 +22,8 @@ func TestViolationsNameTheTurn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tools := newToolServer(time.Millisecond)
 			tools.done = map[effect]int{{"uid-1", "send", 1, 1}: 2, {"uid-2", "send", 1, 1}: 2}
-			l := &lossPhase{rig: &rig{api: fake.NewClientBuilder().WithScheme(scheme).WithObjects(known).Build(), tools: tools}, phase: "lost"}
+			api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(known).Build()
+			l := &lossPhase{rig: &rig{api: api, tools: tools}, phase: "lost"}
 			if err := check(l); err != nil {
 				t.Fatal(err)
 			}

@@ -180,7 +180,8 @@ var _ = Describe("a stored Turn", func() {
 		})
 		if name == "agentRef" {
 			It("rejects the removal of "+name, func(ctx SpecContext) {
-				expectFault(change(ctx, createFrom(ctx, fullTurn), `spec: {agentRef: null}`, client.DryRunAll), "spec.agentRef", "Required value")
+				err := change(ctx, createFrom(ctx, fullTurn), `spec: {agentRef: null}`, client.DryRunAll)
+				expectFault(err, "spec.agentRef", "Required value")
 			})
 			continue
 		}
