@@ -14,7 +14,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
@@ -55,7 +54,7 @@ func (r *AgentReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.ModelProvider{}, sharedReferrers(r.Client, indexAgentProvider)).
 		Watches(&v1alpha1.ToolServer{}, sharedReferrers(r.Client, indexAgentToolServer),
 			builder.WithPredicates(toolServerChanged())).
-		Watches(&v1alpha1.Agent{}, callers(r.Client), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.Agent{}, callers(r.Client), builder.WithPredicates(specChanged())).
 		WithOptions(fairOptions(renderWorkers, renderWorkersOfNamespace))
 	if r.Recheck == 0 {
 		b = b.Watches(&corev1.ConfigMap{}, agentsOfConfigMap(r.Client), builder.OnlyMetadata)

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/objectbudget"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/sharing"
 	"github.com/capstan-dev/capstan/internal/toolbox"
@@ -49,6 +50,9 @@ func (r *AgentReconciler) addSubAgent(ctx context.Context, found *toolFindings, 
 		found.note("the agent names itself as a sub-agent: limits.maxDepth bounds how deep that goes")
 	case back:
 		found.note("sub-agent %q leads back to this agent: limits.maxDepth bounds how deep that goes", ref)
+	}
+	if objectbudget.IsLeftOut(sub) {
+		found.note("sub-agent %q is not ready (%s): its turns wait until it is", ref, v1alpha1.ReasonTooManyObjects)
 	}
 	tools := []tool.Tool{toolbox.SubAgent(*entry, sub)}
 	found.offer(entry, "", tools)

@@ -31,6 +31,9 @@ const (
 	// tolerance is the number of bytes by which a cached object may grow without a reservation while its spec stays the
 	// same. So a longer message in its status does not make it lose its content.
 	tolerance = 4 << 10
+	// maxConsent is the maximum number of bytes of the spec.allowedNamespaces that an object without its content keeps.
+	// A selector may have 70 KiB.
+	maxConsent = 1 << 10
 )
 
 // The annotations of a cached object without content. The API server accepts no names with spaces, so no user can set
@@ -78,18 +81,19 @@ func (b *Budget) Transform(next cache.TransformFunc) cache.TransformFunc {
 			return admit(b, o, o.Status.Conditions, func(kept *v1alpha1.Agent, c []metav1.Condition) {
 				kept.Spec.Limits, kept.Spec.MaxParallelTurns = o.Spec.Limits, o.Spec.MaxParallelTurns
 				kept.Spec.PromptProfileRef, kept.Status.Conditions = o.Spec.PromptProfileRef, c
+				kept.Spec.AllowedNamespaces = consent(o.Spec.AllowedNamespaces)
 			}), nil
 		case *v1alpha1.PromptProfile:
 			return admit(b, o, o.Status.Conditions, func(kept *v1alpha1.PromptProfile, c []metav1.Condition) {
-				kept.Status.Conditions = c
+				kept.Status.Conditions, kept.Spec.AllowedNamespaces = c, consent(o.Spec.AllowedNamespaces)
 			}), nil
 		case *v1alpha1.ModelProvider:
 			return admit(b, o, o.Status.Conditions, func(kept *v1alpha1.ModelProvider, c []metav1.Condition) {
-				kept.Status.Conditions = c
+				kept.Status.Conditions, kept.Spec.AllowedNamespaces = c, consent(o.Spec.AllowedNamespaces)
 			}), nil
 		case *v1alpha1.ToolServer:
 			return admit(b, o, o.Status.Conditions, func(kept *v1alpha1.ToolServer, c []metav1.Condition) {
-				kept.Status.Conditions = c
+				kept.Status.Conditions, kept.Spec.AllowedNamespaces = c, consent(o.Spec.AllowedNamespaces)
 			}), nil
 		case *v1alpha1.Session:
 			// Runs read their Session from the API server. Do not write to an object that is already in use: its
@@ -100,6 +104,16 @@ func (b *Budget) Transform(next cache.TransformFunc) cache.TransformFunc {
 		}
 		return out, nil
 	}
+}
+
+// consent returns the spec.allowedNamespaces that an object without its content keeps, so that the namespaces that may
+// use the object learn why it is not ready. If it is too long, consent returns nil: only the namespace of the object may
+// then use it.
+func consent(allowed *v1alpha1.AllowedNamespaces) *v1alpha1.AllowedNamespaces {
+	if outOfLine(reflect.ValueOf(allowed)) > maxConsent {
+		return nil
+	}
+	return allowed
 }
 
 // admit counts the object and returns it. If there is no space, it returns a new object without the content. keep

@@ -3,6 +3,7 @@ package objectbudget_test
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -163,6 +164,52 @@ func TestKindsThatAreCounted(t *testing.T) {
 	if s, _ := put(t, b, session).(*v1alpha1.Session); s.Spec.Subject != "" {
 		t.Error("the subject of a Session is cached")
 	}
+}
+
+// TestConsentIsKept checks that an object without its content keeps its spec.allowedNamespaces, unless it is long.
+func TestConsentIsKept(t *testing.T) {
+	b, _ := budgets()
+	meta, long := metav1.ObjectMeta{Namespace: "mine", Name: "one", Generation: 3}, strings.Repeat("x", 500*kibibyte)
+	for names, kept := range map[int]bool{16: true, 64: false} {
+		allowed := &v1alpha1.AllowedNamespaces{
+			From: v1alpha1.NamespacesFromSelector,
+			Selector: &v1alpha1.LabelSelector{MatchExpressions: []v1alpha1.LabelRequirement{{
+				Key: "kubernetes.io/metadata.name", Operator: metav1.LabelSelectorOpIn,
+				Values: slices.Repeat([]v1alpha1.LabelValue{"the-name-of-a-namespace"}, names),
+			}}},
+		}
+		for _, o := range []any{
+			&v1alpha1.Agent{ObjectMeta: meta, Spec: v1alpha1.AgentSpec{Instructions: long, AllowedNamespaces: allowed}},
+			&v1alpha1.PromptProfile{ObjectMeta: meta, Spec: v1alpha1.PromptProfileSpec{Instructions: long, AllowedNamespaces: allowed}},
+			&v1alpha1.ModelProvider{ObjectMeta: meta, Spec: v1alpha1.ModelProviderSpec{BaseURL: long, AllowedNamespaces: allowed}},
+			&v1alpha1.ToolServer{
+				ObjectMeta: meta, Spec: v1alpha1.ToolServerSpec{AllowedNamespaces: allowed},
+				Status: v1alpha1.ToolServerStatus{Tools: []v1alpha1.DiscoveredTool{{Description: long}}},
+			},
+		} {
+			out := put(t, b, o)
+			if !isLeftOut(t, out) {
+				t.Fatalf("%T of 500 KiB is cached, want it left out", o)
+			}
+			if got := allowedNamespaces(out); (got != nil) != kept || kept && got != allowed {
+				t.Errorf("%T with %d names of namespaces keeps %+v, want them kept: %t", o, names, got, kept)
+			}
+		}
+	}
+}
+
+func allowedNamespaces(o any) *v1alpha1.AllowedNamespaces {
+	switch o := o.(type) {
+	case *v1alpha1.Agent:
+		return o.Spec.AllowedNamespaces
+	case *v1alpha1.PromptProfile:
+		return o.Spec.AllowedNamespaces
+	case *v1alpha1.ModelProvider:
+		return o.Spec.AllowedNamespaces
+	case *v1alpha1.ToolServer:
+		return o.Spec.AllowedNamespaces
+	}
+	return nil
 }
 
 // TestReported checks IsReported, and which updates of a cached object must be reconciled.
