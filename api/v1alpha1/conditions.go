@@ -14,8 +14,8 @@ const (
 const (
 	// ConditionReconciling is True while Capstan works on the object, and absent otherwise.
 	ConditionReconciling = "Reconciling"
-	// ConditionStalled is True when the object has failed and cannot recover without a change, and absent
-	// otherwise.
+	// ConditionStalled is True when the object has failed, and neither time nor a change of another object can help. It
+	// is absent otherwise.
 	ConditionStalled = "Stalled"
 )
 
@@ -105,7 +105,7 @@ const (
 // Reasons of a PromptProfile's Ready condition.
 const (
 	// ReasonRenderFailed means that the profile cannot be rendered. The message names the field and, for a text,
-	// the line and the column.
+	// the line and the column. The profile is Stalled if the fault is in the profile itself, and not in a ConfigMap.
 	ReasonRenderFailed = "RenderFailed"
 	// ReasonConfigMapNotFound is set on PromptProfile and Agent. It means that a ConfigMap that the object names
 	// does not exist or lacks the key. The object is not Stalled, because it is checked again when the ConfigMap
@@ -175,7 +175,9 @@ const (
 	ReasonProfileNotReady = "ProfileNotReady"
 	// ReasonProfileNotRendered means that the newest spec of the PromptProfile was not processed yet.
 	ReasonProfileNotRendered = "ProfileNotRendered"
-	// ReasonInvalidInstructions means that the Agent's own instructions or contributions do not render.
+	// ReasonInvalidInstructions means that the Agent's own instructions do not render, or that one of its texts in
+	// ConfigMaps is too long. The Agent is Stalled if the instructions are in the Agent itself, and no variable of the
+	// profile could make them render.
 	ReasonInvalidInstructions = "InvalidInstructions"
 	// ReasonSkillNotFound means that the Agent names a skill that its PromptProfile does not have.
 	ReasonSkillNotFound = "SkillNotFound"

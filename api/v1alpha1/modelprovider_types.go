@@ -397,7 +397,8 @@ type ModelProviderStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions are the conditions of the provider. Ready is True if its Secrets exist and the endpoint answered the
-	// last probe. Available is False while a circuit breaker holds requests back.
+	// last probe. Stalled is True if only a change of the spec can make the provider Ready, and absent otherwise.
+	// Available is False while a circuit breaker holds requests back.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -575,7 +575,8 @@ type PromptProfileStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions are the conditions of the profile. Ready is True if the profile renders. Stalled is True if only a
-	// change of the profile can make it render. Otherwise, for example if a ConfigMap is missing, Stalled is absent.
+	// change of the profile can make it render. Otherwise, for example if a ConfigMap is missing or its text does not
+	// render, Stalled is absent.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -231,6 +231,7 @@ type ToolServerStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions are the conditions of the server. Ready is True if the server answered the last request for its tools.
+	// Stalled is True if only a change of the spec can make the server Ready, and absent otherwise.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -105,8 +105,7 @@ func (r *AgentReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	learning.setOrRemove(&a.Status.Conditions, v1alpha1.ConditionLearningResolved, a.Generation, now)
 	embeddings.setOrRemove(&a.Status.Conditions, v1alpha1.ConditionEmbeddingsResolved, a.Generation, now)
 	sum := combineFindings(redaction, profile, models, tools)
-	sum.set(&a.Status.Conditions, v1alpha1.ConditionReady, a.Generation, now)
-	sum.stall(&a.Status.Conditions, a.Generation, now, sum.reason == v1alpha1.ReasonInvalidTimeZone || !redaction.holds)
+	sum.setReady(&a.Status.Conditions, a.Generation, now)
 	a.Status.PromptRenderHash, a.Status.Tools = hash, exposed
 	a.Status.ObservedGeneration = a.Generation
 	again := ctrl.Result{RequeueAfter: earliest(r.Recheck, models.after, tools.after, recheckConsent(&a))}
@@ -152,7 +151,7 @@ func combineFindings(findings ...finding) finding {
 			continue
 		}
 		if sum.holds {
-			sum.holds, sum.reason = false, f.reason
+			sum.holds, sum.reason, sum.inOwnText = false, f.reason, f.inOwnText
 		}
 		messages = append(messages, f.message)
 	}
@@ -210,7 +209,10 @@ func (r *AgentReconciler) resolveProfile(ctx context.Context, a *v1alpha1.Agent)
 		return unreadableConfigMap(failure), "", nil
 	}
 	if failure, ok := errors.AsType[*invalid.Error](err); ok {
-		return finding{reason: unrenderedReason(err, failure.Field), message: failure.Error()}, "", nil
+		reason := unrenderedReason(err, failure.Field)
+		own := prepare.Agent{Name: a.Name, Description: a.Spec.Description, Instructions: a.Spec.Instructions}
+		inOwnText := reason == v1alpha1.ReasonInvalidInstructions && prepare.CheckInstructions(own) != nil
+		return finding{reason: reason, message: failure.Error(), inOwnText: inOwnText}, "", nil
 	}
 	if err != nil {
 		return finding{}, "", err

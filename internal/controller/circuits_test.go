@@ -188,6 +188,36 @@ func TestConditionAvailable(t *testing.T) {
 	}
 }
 
+// TestStalledProvider checks that a ModelProvider is Stalled exactly while only a change of its spec helps.
+func TestStalledProvider(t *testing.T) {
+	var status atomic.Int32
+	status.Store(http.StatusOK)
+	r, reconcile := newModelProviderEnv(t, &status)
+	for _, step := range []struct{ header, reason, stalled string }{
+		{"", v1alpha1.ReasonReady, ""},
+		{"Host", v1alpha1.ReasonHeaderRefused, v1alpha1.ReasonHeaderRefused},
+		{"X-Team", v1alpha1.ReasonReady, ""},
+	} {
+		p, _ := reconcile()
+		p.Generation++
+		if step.header != "" {
+			p.Spec.Headers = []v1alpha1.Header{{Name: step.header, Value: new("a")}}
+		}
+		if err := r.Client.Update(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		p, _ = reconcile()
+		c, stalled := ready(p.Status.Conditions, p.Generation), ""
+		if s := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionStalled); s != nil {
+			stalled = s.Reason
+		}
+		if c == nil || c.Reason != step.reason || stalled != step.stalled {
+			t.Errorf("with the header %q Ready is %+v and Stalled has the reason %q, want %q and %q",
+				step.header, c, stalled, step.reason, step.stalled)
+		}
+	}
+}
+
 // TestFailingProviderEmitsOneEvent checks that a ModelProvider gets one Event for each failure, and one when its
 // endpoint answers again, however many probes there are.
 func TestFailingProviderEmitsOneEvent(t *testing.T) {

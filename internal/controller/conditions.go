@@ -18,6 +18,8 @@ import (
 type finding struct {
 	holds           bool
 	reason, message string
+	// inOwnText is true if the fault is in a text of the object, and remains with any other objects: see translate.Stalls.
+	inOwnText bool
 	// failure is the error for which the check must be retried; nil if an event will start the next check.
 	failure error
 	// after is the time until the next check; 0 if an event will start the next check.
@@ -45,11 +47,11 @@ func (f *finding) setOrRemove(conditions *[]metav1.Condition, kind string, gener
 	f.set(conditions, kind, generation, now)
 }
 
-// stall writes the finding as the condition Stalled, or removes that condition. An object is stalled if only a change
-// of its own spec helps. GitOps tools report a stalled object as failed immediately. An object that waits for another
-// object is not stalled, because the same sync may create that other object.
-func (f finding) stall(conditions *[]metav1.Condition, generation int64, now time.Time, stalled bool) {
-	if !stalled {
+// setReady writes the finding as the condition Ready. It also writes the condition Stalled, or removes it: see
+// translate.Stalls.
+func (f finding) setReady(conditions *[]metav1.Condition, generation int64, now time.Time) {
+	f.set(conditions, v1alpha1.ConditionReady, generation, now)
+	if f.holds || !translate.Stalls(f.reason, f.inOwnText) {
 		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionStalled)
 		return
 	}

@@ -81,7 +81,7 @@ func (r *ModelProviderReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	}
 	before := p.Status.DeepCopy()
 	found = keepMessage(found, p.Status.Conditions, p.Generation)
-	found.set(&p.Status.Conditions, v1alpha1.ConditionReady, p.Generation, r.Now())
+	found.setReady(&p.Status.Conditions, p.Generation, r.Now())
 	if found, ok := availability(p.Status.Conditions, r.Circuits.models(req.NamespacedName)); ok {
 		found.set(&p.Status.Conditions, v1alpha1.ConditionAvailable, p.Generation, r.Now())
 	}

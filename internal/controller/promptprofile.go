@@ -76,7 +76,7 @@ func (r *PromptProfileReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 func (r *PromptProfileReconciler) report(ctx context.Context, p *v1alpha1.PromptProfile) error {
 	now := r.Now()
 	ready := finding{holds: true, reason: v1alpha1.ReasonReady, message: fmt.Sprintf("version %s renders", p.Spec.Version)}
-	report, err := r.sample(ctx, p)
+	report, err := sampleProfile(ctx, p, r.ConfigMaps(p.Namespace))
 	failure, isUnreadable := errors.AsType[*translate.UnreadableError](err)
 	_, isMissing := errors.AsType[*translate.MissingError](err)
 	_, isInvalid := errors.AsType[*invalid.Error](err)
@@ -86,7 +86,8 @@ func (r *PromptProfileReconciler) report(ctx context.Context, p *v1alpha1.Prompt
 	case isMissing:
 		ready = finding{reason: v1alpha1.ReasonConfigMapNotFound, message: err.Error()}
 	case isInvalid:
-		ready = finding{reason: v1alpha1.ReasonRenderFailed, message: err.Error()}
+		_, ownFault := sampleProfile(ctx, p, harmlessTexts)
+		ready = finding{reason: v1alpha1.ReasonRenderFailed, message: err.Error(), inOwnText: ownFault != nil}
 	case err != nil:
 		return err
 	default:
@@ -94,16 +95,20 @@ func (r *PromptProfileReconciler) report(ctx context.Context, p *v1alpha1.Prompt
 		s.ObservedVersion, s.RenderHash, s.Sections = p.Spec.Version, report.RenderHash, report.Sections
 		s.StableChars, s.DynamicChars = int64(report.StableChars), int64(report.DynamicChars)
 	}
-	ready.set(&p.Status.Conditions, v1alpha1.ConditionReady, p.Generation, now)
-	// A text that does not render must be changed, so kstatus need not wait. A missing ConfigMap may still appear.
-	ready.stall(&p.Status.Conditions, p.Generation, now, !ready.holds && !isMissing && !isUnreadable)
+	ready.setReady(&p.Status.Conditions, p.Generation, now)
 	p.Status.ObservedGeneration = p.Generation
 	return ready.failure
 }
 
-// sample renders the profile for an Agent without properties of its own.
-func (r *PromptProfileReconciler) sample(ctx context.Context, p *v1alpha1.PromptProfile) (prompt.Report, error) {
-	profile, err := translate.Profile(ctx, p, r.ConfigMaps(p.Namespace))
+// harmlessTexts is a translate.ConfigMaps. If a profile does not render with its texts, the fault is in the profile
+// itself.
+func harmlessTexts(context.Context, v1alpha1.ConfigMapKeyReference) (string, error) {
+	return "text", nil
+}
+
+// sampleProfile renders a profile, with the texts of these ConfigMaps, for an Agent without properties of its own.
+func sampleProfile(ctx context.Context, p *v1alpha1.PromptProfile, maps translate.ConfigMaps) (prompt.Report, error) {
+	profile, err := translate.Profile(ctx, p, maps)
 	if err != nil {
 		return prompt.Report{}, err
 	}

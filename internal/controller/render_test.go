@@ -108,7 +108,18 @@ func TestProfilesThatDoNotRender(t *testing.T) {
 			change: func(s *v1alpha1.PromptProfileSpec) { s.Skills = []v1alpha1.Skill{skillFrom("skills")} },
 			maps:   texts{"skills": {"text": broken}},
 			reason: "RenderFailed", message: `PromptProfile spec.skills[0].contentFrom, key "text" of ConfigMap "skills":2:8: `,
-			stalled: true,
+		},
+		"a skill of a ConfigMap, and the suffix": {
+			change: func(s *v1alpha1.PromptProfileSpec) {
+				s.Skills, s.DynamicSuffix = []v1alpha1.Skill{skillFrom("skills")}, broken
+			},
+			maps:   texts{"skills": {"text": broken}},
+			reason: "RenderFailed", message: "PromptProfile spec.dynamicSuffix:2:8: ", stalled: true,
+		},
+		"blank instructions of a ConfigMap": {
+			change: func(s *v1alpha1.PromptProfileSpec) { s.Instructions, s.InstructionsFrom = "", textIn("notes") },
+			maps:   texts{"notes": {"text": " "}},
+			reason: "RenderFailed", message: "PromptProfile spec: at least one of identity.systemPrompt",
 		},
 		"the prefix": {
 			change: func(s *v1alpha1.PromptProfileSpec) { s.StablePrefix = broken },
@@ -136,7 +147,6 @@ func TestProfilesThatDoNotRender(t *testing.T) {
 			change: func(s *v1alpha1.PromptProfileSpec) { s.Contributions = fromConfigMaps("notes") },
 			maps:   texts{"notes": {"text": strings.Repeat("x", 65537)}},
 			reason: "RenderFailed", message: `key "text" of ConfigMap "notes" has 65537 characters but may have at most 65536`,
-			stalled: true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -232,9 +242,11 @@ func TestAgentsThatDoNotRender(t *testing.T) {
 	skills := func(s *v1alpha1.PromptProfileSpec) {
 		s.Skills = []v1alpha1.Skill{{Key: "refunds", Content: new("Ask first.")}}
 	}
+	maps := texts{"notes": {"text": "{{ .Agent.Nobody }}"}, "long": {"text": strings.Repeat("x", 65537)}}
 	for name, tc := range map[string]struct {
 		change          func(*v1alpha1.AgentSpec)
 		reason, message string
+		stalled         bool
 	}{
 		"an unknown loaded skill": {
 			change: func(s *v1alpha1.AgentSpec) { s.Skills = &v1alpha1.AgentSkills{Loaded: []string{"refunds", "rebates"}} },
@@ -246,22 +258,51 @@ func TestAgentsThatDoNotRender(t *testing.T) {
 			reason: "SkillNotFound", message: `Agent spec.skills.available[0]: "rebates"`,
 		},
 		"a missing ConfigMap": {
-			change: func(s *v1alpha1.AgentSpec) { s.Contributions = fromConfigMaps("notes") },
-			reason: "ConfigMapNotFound", message: `Agent spec.contributions[1].configMapKeyRef: ConfigMap "notes" does not exist`,
+			change: func(s *v1alpha1.AgentSpec) { s.Contributions = fromConfigMaps("absent") },
+			reason: "ConfigMapNotFound", message: `Agent spec.contributions[1].configMapKeyRef: ConfigMap "absent" does not exist`,
 		},
 		"its instructions": {
+			change: func(s *v1alpha1.AgentSpec) { s.Instructions = "Fine.\n{{ .Agent.Nobody }}" },
+			reason: "InvalidInstructions", message: "Agent spec.instructions:2:4: ", stalled: true,
+		},
+		"a variable that the profile may declare": {
 			change: func(s *v1alpha1.AgentSpec) { s.Instructions = "Fine.\n{{ .nobody }}" },
 			reason: "InvalidInstructions", message: "Agent spec.instructions:2:4: ",
 		},
+		"instructions of a ConfigMap": {
+			change: func(s *v1alpha1.AgentSpec) { s.InstructionsFrom = textIn("notes") },
+			reason: "InvalidInstructions", message: `Agent spec.instructionsFrom, key "text" of ConfigMap "notes":1:4: `,
+		},
+		"a contribution of a ConfigMap that is too long": {
+			change: func(s *v1alpha1.AgentSpec) { s.Contributions = fromConfigMaps("long") },
+			reason: "InvalidInstructions", message: `key "text" of ConfigMap "long" has 65537 characters but may have at most 65536`,
+		},
+		"its time zone": {
+			change: func(s *v1alpha1.AgentSpec) { s.TimeZone = "Europe/Nowhere" },
+			reason: "InvalidTimeZone", message: "Agent spec.timeZone: ", stalled: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := inMemory(t, houseProfile(skills), deskAgent(tc.change))
+			a := deskAgent(tc.change)
+			c := inMemory(t, houseProfile(skills), a)
 			if _, err := reconcileProfile(t, c, nil); err != nil {
 				t.Fatal(err)
 			}
-			f := profileFinding(t, c, nil)
+			f := profileFinding(t, c, maps)
 			if f.holds || f.reason != tc.reason || !strings.Contains(f.message, tc.message) {
 				t.Errorf("got %+v\nwant %s: %s", f, tc.reason, tc.message)
+			}
+			r := &AgentReconciler{Client: c, Now: func() time.Time { return now }, ConfigMaps: maps.in}
+			key := client.ObjectKeyFromObject(a)
+			if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Get(t.Context(), key, a); err != nil {
+				t.Fatal(err)
+			}
+			stalled := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionStalled)
+			if (stalled != nil) != tc.stalled || stalled != nil && stalled.Reason != tc.reason {
+				t.Errorf("Stalled is %+v, want it True, with the reason of Ready: %t", stalled, tc.stalled)
 			}
 		})
 	}

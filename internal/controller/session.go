@@ -96,8 +96,7 @@ func setSessionConditions(s *v1alpha1.Session, now time.Time) {
 			message: fmt.Sprintf("the budget is used up: %s; raise it to open the session again", used),
 		}
 	}
-	ready.set(&s.Status.Conditions, v1alpha1.ConditionReady, s.Generation, now)
-	ready.stall(&s.Status.Conditions, s.Generation, now, !ready.holds)
+	ready.setReady(&s.Status.Conditions, s.Generation, now)
 	s.Status.ObservedGeneration = s.Generation
 }
 

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 var talk = client.ObjectKey{Namespace: "helpdesk", Name: "talk"}
@@ -113,6 +114,23 @@ func TestSessionReadiness(t *testing.T) {
 	checkReady(metav1.ConditionTrue, v1alpha1.ReasonOpen, "the session takes turns", false)
 	if got := b.session(t).Status.Turns; got != 3 {
 		t.Errorf("status.turns is %d: only executors write the totals", got)
+	}
+}
+
+// TestSessionWithoutItsHistory checks that a Session is Stalled while its Turns wait for its history.
+func TestSessionWithoutItsHistory(t *testing.T) {
+	for onLoss, want := range map[v1alpha1.OnHistoryLoss]string{
+		v1alpha1.OnHistoryLossWait: v1alpha1.ReasonHistoryLost, v1alpha1.OnHistoryLossContinue: v1alpha1.ReasonOpen,
+	} {
+		s := sessionWith(usedTurns(2))
+		s.Spec.OnHistoryLoss = onLoss
+		translate.LoseHistory(s, 1, now)
+		setSessionConditions(s, now)
+		c, stalled := ready(s.Status.Conditions, s.Generation), meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionStalled)
+		if c == nil || c.Reason != want || (stalled != nil) != (want == v1alpha1.ReasonHistoryLost) ||
+			stalled != nil && stalled.Reason != want {
+			t.Errorf("with onHistoryLoss %s Ready is %+v and Stalled %+v, want the reason %s", onLoss, c, stalled, want)
+		}
 	}
 }
 

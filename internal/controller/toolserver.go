@@ -90,7 +90,7 @@ func (r *ToolServerReconciler) Reconcile(ctx context.Context, req ctrl.Request) 
 		return ctrl.Result{}, err
 	}
 	found = keepMessage(found, s.Status.Conditions, s.Generation)
-	found.set(&s.Status.Conditions, v1alpha1.ConditionReady, s.Generation, r.Now())
+	found.setReady(&s.Status.Conditions, s.Generation, r.Now())
 	s.Status.ObservedGeneration = s.Generation
 	again := nextProbe(r.Now(), &s, s.Status.Conditions, r.ProbeInterval)
 	if equality.Semantic.DeepEqual(before, &s.Status) {

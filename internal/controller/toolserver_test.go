@@ -20,6 +20,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -180,6 +181,41 @@ func TestToolsOfAServer(t *testing.T) {
 	}
 	if again, _ := d.reconcileAfter(t, time.Minute); again.ResourceVersion != s.ResourceVersion {
 		t.Error("a reconciliation without changes wrote the status")
+	}
+}
+
+// TestStalledToolServer checks that a ToolServer is Stalled exactly while only a change of its spec helps.
+func TestStalledToolServer(t *testing.T) {
+	for want, tc := range map[string]struct {
+		change  func(*v1alpha1.ToolServer)
+		stalled bool
+	}{
+		v1alpha1.ReasonInvalidCompensation: {func(s *v1alpha1.ToolServer) {
+			s.Spec.Tools = []v1alpha1.ToolDeclaration{{Name: "book", Compensation: &v1alpha1.Compensation{
+				Tool: "cancel", Arguments: []v1alpha1.CompensationArgument{{Name: "id", Value: "results.id"}},
+			}}}
+		}, true},
+		v1alpha1.ReasonHeaderRefused: {func(s *v1alpha1.ToolServer) {
+			s.Spec.Headers = []v1alpha1.Header{{Name: "Host", Value: new("elsewhere")}}
+		}, true},
+		v1alpha1.ReasonEndpointUnreachable: {func(s *v1alpha1.ToolServer) { s.Spec.MCP.URL = "http://127.0.0.1:1/mcp" }, false},
+	} {
+		d := newToolServerEnv(t, netpolicy.NewLocalPolicy(), tc.change)
+		s, _ := d.reconcileAfter(t, 0)
+		stalled := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionStalled)
+		if !strings.HasPrefix(readinessOf(s), "False "+want+": ") || (stalled != nil) != tc.stalled ||
+			stalled != nil && (stalled.Status != metav1.ConditionTrue || stalled.Reason != want) {
+			t.Errorf("Ready is %q and Stalled %+v, want %s and Stalled %t", readinessOf(s), stalled, want, tc.stalled)
+		}
+		if tc.stalled {
+			s.Spec.Tools, s.Spec.Headers, s.Generation = nil, nil, 2
+			if err := d.Client.Update(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+			if s, _ = d.reconcileAfter(t, time.Minute); len(s.Status.Conditions) != 1 {
+				t.Errorf("after the correction the conditions are %+v, want Ready alone", s.Status.Conditions)
+			}
+		}
 	}
 }
 

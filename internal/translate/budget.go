@@ -109,6 +109,21 @@ type BudgetState struct {
 	Unchecked bool
 }
 
+// readiness returns the reason and the message of the condition Ready. The condition is True if the reason is Ready.
+func (r *BudgetRule) readiness(state BudgetState) (reason, message string) {
+	switch {
+	case !state.Applies:
+		return v1alpha1.ReasonTooManyBudgets, fmt.Sprintf(
+			"the budget does not apply, because the namespace has %d older budgets: delete budgets", budget.MaxOfTurn)
+	case r.Fault != "":
+		return v1alpha1.ReasonInvalidBudget, r.Fault
+	case r.ByRequester() && state.Unchecked:
+		return v1alpha1.ReasonRequestersNotChecked, "the API server does not check requesters, so the budget applies to the Turns of " +
+			"all requesters: install config/policy, or set requesterPolicy.install=true in the chart"
+	}
+	return v1alpha1.ReasonReady, "the budget applies to each request"
+}
+
 // BudgetStatus returns the status of a Budget.
 func BudgetStatus(b *v1alpha1.Budget, r BudgetRule, state BudgetState, now time.Time) *v1alpha1.BudgetStatus {
 	p, a := state.Period, state.Account
@@ -124,29 +139,19 @@ func BudgetStatus(b *v1alpha1.Budget, r BudgetRule, state BudgetState, now time.
 		}
 		meta.SetStatusCondition(&s.Conditions, c)
 	}
-	// Only a change to the spec corrects a fault. The other reasons not to be Ready depend on other objects.
-	if state.Applies && r.Fault != "" {
-		set(v1alpha1.ConditionStalled, true, v1alpha1.ReasonInvalidBudget, "", r.Fault)
+	reason, message := r.readiness(state)
+	set(v1alpha1.ConditionReady, reason == v1alpha1.ReasonReady, reason, reason, message)
+	if Stalls(reason, false) {
+		set(v1alpha1.ConditionStalled, true, reason, "", message)
 	} else {
 		meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionStalled)
 	}
-	switch {
-	case !state.Applies:
-		set(v1alpha1.ConditionReady, false, "", v1alpha1.ReasonTooManyBudgets, fmt.Sprintf(
-			"the budget does not apply, because the namespace has %d older budgets: delete budgets", budget.MaxOfTurn))
+	if !state.Applies {
 		for _, kind := range []string{v1alpha1.ConditionWarning, v1alpha1.ConditionExceeded} {
 			meta.RemoveStatusCondition(&s.Conditions, kind)
 		}
 		s.PeriodStartTime, s.ResetTime, s.Spent, s.Reserved = nil, nil, nil, nil
 		return s
-	case r.Fault != "":
-		set(v1alpha1.ConditionReady, false, "", v1alpha1.ReasonInvalidBudget, r.Fault)
-	case r.ByRequester() && state.Unchecked:
-		set(v1alpha1.ConditionReady, false, "", v1alpha1.ReasonRequestersNotChecked,
-			"the API server does not check requesters, so the budget applies to the Turns of all requesters: install config/policy, "+
-				"or set requesterPolicy.install=true in the chart")
-	default:
-		set(v1alpha1.ConditionReady, true, v1alpha1.ReasonReady, "", "the budget applies to each request")
 	}
 	s.PeriodStartTime, s.ResetTime = new(metav1.NewTime(p.Start)), new(metav1.NewTime(p.End))
 	s.Spent = &v1alpha1.BudgetSpent{Tokens: a.Tokens, Cost: a.Cost.String(), Turns: a.Turns, UnpricedRequests: a.Unpriced}

@@ -147,5 +147,8 @@ var _ = Describe("A ToolServer with a compensation", func() {
 			}
 			return ""
 		}, HavePrefix("InvalidCompensation: spec.tools[0].compensation.arguments[0].value:1:1: undeclared reference to 'results'"))
+		var server v1alpha1.ToolServer
+		Expect(apiClient.Get(ctx, s.key("desk"), &server)).To(Succeed())
+		Expect(conditionsOf(server.Status.Conditions)).To(ConsistOf("Ready=False InvalidCompensation", "Stalled=True InvalidCompensation"))
 	}, SpecTimeout(patience))
 })

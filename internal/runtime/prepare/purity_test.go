@@ -183,6 +183,19 @@ func TestInputSurvivesJSON(t *testing.T) {
 	}
 }
 
+// TestCheckInstructions checks that only faults are found that remain with every profile.
+func TestCheckInstructions(t *testing.T) {
+	for text, faulty := range map[string]bool{
+		"": false, "You are {{ .Agent.Name }}.": false, "{{ .nobody }}": false, "{{ if .Session }}{{ .Session.Name }}{{ end }}": false,
+		"{{ .Agent.Nome }}": true, "{{ .Session.Name }}": true, "{{ if .Session }}{{ lt .Session.Name 1 }}{{ end }}": true,
+	} {
+		err := prepare.CheckInstructions(prepare.Agent{Name: "desk", Instructions: text})
+		if (err != nil) != faulty || faulty && !strings.HasPrefix(err.Error(), prepare.FieldAgentInstructions+":1:") {
+			t.Errorf("CheckInstructions of %q: %v, want an error with a position: %t", text, err, faulty)
+		}
+	}
+}
+
 func TestSample(t *testing.T) {
 	in := everything()
 	in.Turn = prepare.Turn{Name: "any", Message: "any", Parameters: map[string]string{"user": "user"}}

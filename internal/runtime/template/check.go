@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	texttemplate "text/template"
 	"text/template/parse"
 	"unicode/utf8"
 
@@ -22,7 +23,36 @@ type checker struct {
 	scope       Scope
 	untrusted   bool
 	condition   bool // true while the condition of an {{ if }} is checked
-	err         *invalid.Error
+	// anyVariables is true if any variable counts as declared. undeclared is true if the text uses one that is not.
+	anyVariables, undeclared bool
+	err                      *invalid.Error
+}
+
+// parse parses the text and checks it.
+func (c *checker) parse() (*texttemplate.Template, error) {
+	tmpl, err := texttemplate.New(c.field).Option("missingkey=error").Parse(c.text)
+	if err != nil {
+		return nil, parseError(c.field, c.text, err)
+	}
+	if tmpl.Tree != nil {
+		c.list(tmpl.Root)
+	}
+	if len(tmpl.Templates()) > 1 {
+		c.failAt(c.definition(), "{{ define }} is not available: write the text where it is used")
+	}
+	if c.err != nil {
+		return nil, c.err
+	}
+	return tmpl, nil
+}
+
+// execute executes the text, which parse has checked.
+func (c *checker) execute(tmpl *texttemplate.Template) (Text, error) {
+	buf := &boundedBuffer{}
+	if err := tmpl.Execute(buf, c.scope.data()); err != nil {
+		return Text{}, execError(c.field, c.text, err)
+	}
+	return newText(c.field, buf.String(), c.untrusted)
 }
 
 func (c *checker) failAt(pos parse.Pos, format string, args ...any) {
@@ -127,6 +157,8 @@ func (c *checker) name(pos parse.Pos, ident []string) {
 		}
 	case builtIn:
 		c.failAt(pos, "%q is not a text: use one of %s", strings.Join(ident, "."), c.scope.names())
+	case c.anyVariables && len(ident) == 1: // a variable is a text and has no fields
+		c.undeclared = true
 	default:
 		c.failAt(pos, "variable %q is not declared: add it to the profile's spec.variables, or use one of %s", ident[0], c.scope.names())
 	}

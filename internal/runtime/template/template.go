@@ -8,7 +8,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	texttemplate "text/template"
 
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
@@ -64,25 +63,23 @@ func (s Scope) Render(field, text string) (Text, error) {
 	if !strings.Contains(text, "{{") {
 		return newText(field, text, false)
 	}
-	tmpl, err := texttemplate.New(field).Option("missingkey=error").Parse(text)
-	if err != nil {
-		return Text{}, parseError(field, text, err)
-	}
 	c := checker{field: field, text: text, scope: s}
-	if tmpl.Tree != nil {
-		c.list(tmpl.Root)
+	tmpl, err := c.parse()
+	if err != nil {
+		return Text{}, err
 	}
-	if len(tmpl.Templates()) > 1 {
-		c.failAt(c.definition(), "{{ define }} is not available: write the text where it is used")
+	return c.execute(tmpl)
+}
+
+// CheckAnyVariables returns an *invalid.Error if a text cannot be rendered, whatever variables are added to the scope. It
+// does not execute a text that uses such variables, so it does not find every fault of such a text.
+func (s Scope) CheckAnyVariables(field, text string) error {
+	c := checker{field: field, text: text, scope: s, anyVariables: true}
+	tmpl, err := c.parse()
+	if err == nil && !c.undeclared {
+		_, err = c.execute(tmpl)
 	}
-	if c.err != nil {
-		return Text{}, c.err
-	}
-	buf := &boundedBuffer{}
-	if err := tmpl.Execute(buf, s.data()); err != nil {
-		return Text{}, execError(field, text, err)
-	}
-	return newText(field, buf.String(), c.untrusted)
+	return err
 }
 
 // newText returns a body as a Text. Each byte that is not UTF-8 becomes one U+FFFD, as in a fence.

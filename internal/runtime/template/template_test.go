@@ -115,6 +115,22 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
+// TestCheckAnyVariables checks that only faults are found that no declaration of variables removes.
+func TestCheckAnyVariables(t *testing.T) {
+	for text, faulty := range map[string]bool{
+		"no action": false, "{{ .Agent.Name }}": false, "{{ .tone }}": false, "{{ .tona }}": false,
+		"{{ if .tona }}{{ eq .tona .other }}{{ end }}": false, "{{ $.tona }}": false,
+		"{{ if .tona }}{{ .Session.Name }}{{ end }}": false, // a variable decides
+		"{{ .tona": true, "{{ .tona.Len }}": true, "{{ .tona }}{{ .Agent.Nome }}": true, "{{ printf .tona }}": true,
+		"{{ range .tona }}{{ end }}": true, "{{ define \"x\" }}{{ end }}": true, "{{ .Session.Name }}": true, "{{ eq 1 \"1\" }}": true,
+	} {
+		err := scope().CheckAnyVariables(field, text)
+		if _, isInvalid := errors.AsType[*invalid.Error](err); isInvalid != faulty || (err != nil) != faulty {
+			t.Errorf("CheckAnyVariables(%q) = %v, want an *invalid.Error: %t", text, err, faulty)
+		}
+	}
+}
+
 func TestInvalidTemplates(t *testing.T) {
 	const (
 		functions = "use one of and, or, not, eq, ne, lt, le, gt, ge, len"
