@@ -31,9 +31,9 @@ type LeftOut struct {
 // isLeftOut reports whether the cache holds an object without its content.
 func (l *LeftOut) isLeftOut(o client.Object) bool { return l != nil && objectbudget.IsLeftOut(o) }
 
-// report sets the Ready condition of an object that the cache has left out, with a message that says so. Once the cache
-// has memory for the object again, report writes another message, so that the API server sends the object again and the
-// cache keeps it. conditions must point to status.conditions of o.
+// report sets the Ready condition of an object that the cache has left out, with a message that says so, and removes the
+// condition Stalled. Once the cache has memory for the object again, report writes another message, so that the API
+// server sends the object again and the cache keeps it. conditions must point to status.conditions of o.
 func (l *LeftOut) report(ctx context.Context, o client.Object, conditions *[]metav1.Condition) (ctrl.Result, error) {
 	again := ctrl.Result{RequeueAfter: leftOutInterval}
 	fits := l.Objects.Fits(o)
@@ -48,7 +48,7 @@ func (l *LeftOut) report(ctx context.Context, o client.Object, conditions *[]met
 		found.message = "the manager has memory for this object again, and reads it"
 	}
 	before := append([]metav1.Condition(nil), *conditions...)
-	found.set(conditions, v1alpha1.ConditionReady, o.GetGeneration(), l.Now())
+	found.setReady(conditions, o.GetGeneration(), l.Now())
 	if equality.Semantic.DeepEqual(before, *conditions) {
 		return again, nil
 	}

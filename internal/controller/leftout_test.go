@@ -9,8 +9,31 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/objectbudget"
 	"github.com/capstan-dev/capstan/internal/sharing"
 )
+
+// TestReportOfAnObjectLeftOut checks the status of an Agent whose newest spec was left out of the cache, and whose older
+// spec was Stalled.
+func TestReportOfAnObjectLeftOut(t *testing.T) {
+	a := subAgent("desk")
+	finding{reason: v1alpha1.ReasonInvalidTimeZone}.setReady(&a.Status.Conditions, 1, now)
+	a.Generation = 2
+	c := inMemory(t, a)
+	l := &LeftOut{Client: c, Live: c, Objects: objectbudget.New(bytebudget.New(1<<10, 1)), Now: func() time.Time { return now }}
+	cached := leftOut(t, a.DeepCopy())
+	if _, err := l.report(t.Context(), cached, &cached.Status.Conditions); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(a), a); err != nil {
+		t.Fatal(err)
+	}
+	is := a.Status.Conditions
+	if len(is) != 1 || is[0].Type != v1alpha1.ConditionReady || is[0].Reason != v1alpha1.ReasonTooManyObjects {
+		t.Errorf("the conditions are %+v, want Ready alone, with the reason TooManyObjects", is)
+	}
+}
 
 // TestForeignObjectsLeftOut checks that objects of another namespace that the cache holds without their content are
 // reported as such to the namespaces that may use them, and only to those.
