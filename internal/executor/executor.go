@@ -144,8 +144,8 @@ type Executor struct {
 	// LiveReads limits how many requests at the same time read lists, or objects for which the cache has no memory,
 	// from the API server. If LiveReads is nil, there is no limit.
 	LiveReads *fairgate.Gate
-	// Preparations limits how many Turns read their texts from ConfigMaps at the same time, because no memory is
-	// reserved for these texts yet. If Preparations is nil, there is no limit.
+	// Preparations limits how many Turns read their texts from ConfigMaps at the same time, because a Turn reserves
+	// memory for its texts only after it has read them. If Preparations is nil, there is no limit.
 	Preparations *fairgate.Gate
 	// Forecast receives the start and end of each run, to estimate how much the journals will still grow. It may be
 	// nil.
