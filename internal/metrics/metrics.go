@@ -1,4 +1,5 @@
-// Package metrics counts Turns and their outcomes, on the registry that the manager serves.
+// Package metrics defines Capstan's own metrics on the registry that the manager serves: metrics of Turns, requests to
+// models, evaluations, memories, Budgets, journals and reserved memory. It bounds the number of their series.
 package metrics
 
 import (
