@@ -21,8 +21,8 @@ type Kind string
 
 // The kinds of judges.
 const (
-	// Faithfulness: whether the conversation, the context pack and the tool results support each statement of the
-	// answer.
+	// Faithfulness: whether the conversation, the message context_pack and the tool results support each statement of
+	// the answer.
 	Faithfulness Kind = "Faithfulness"
 	// Relevance: whether the answer responds to the newest message of the user.
 	Relevance Kind = "Relevance"

@@ -24,13 +24,13 @@ const (
 
 // Subject is the answer to judge, with the texts that the model had received.
 type Subject struct {
-	// Messages are the conversation, in order, without the context pack, tool results and the answer.
+	// Messages are the conversation, in order, without the message context_pack, tool results and the answer.
 	Messages []Message
 	// LeftOut is the number of older messages that are not in Messages.
 	LeftOut int
 	// Request is the message of this Turn alone, which is also in Messages.
 	Request string
-	// Context is the context pack. It may be empty.
+	// Context is the text of the message context_pack. It may be empty.
 	Context string
 	// Tools are the results of tools, in order.
 	Tools []ToolResult

@@ -43,7 +43,7 @@ func TestContextHash(t *testing.T) {
 			in.Turn.Session = &turncontext.Session{ID: "s-1", Subject: "Order 1042", UnresolvedQuestions: []string{}}
 		}), "44136fa355b3678a"},
 		"everything": {"all four kinds, without enrichments that were dropped", everything(), "6c1980741cb7aab8"},
-		"not in the context pack": {"memories, contributions and history are in other messages", input(withFacts(one),
+		"not in the message context_pack": {"memories, contributions and history are in other messages", input(withFacts(one),
 			func(in *prepare.Input) {
 				in.Turn.Memories = []turncontext.Memory{{ID: "m", Text: "x"}}
 				in.Turn.Enrichments = []turncontext.Enrichment{{ID: "e", Kind: "Other", Content: "x", Audience: "Product"}}

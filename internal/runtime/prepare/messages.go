@@ -159,10 +159,10 @@ func entries[T any](list []T, text func(T) string) []string {
 	return lines
 }
 
-// hashContext returns the hash of the facts, preferences, enrichments, data and session in the context pack, as JSON
-// with the names of the API. The hash does not cover memories, nor enrichments that were dropped.
+// hashContext returns the hash of the facts, preferences, enrichments, data and session in the message context_pack, as
+// JSON with the names of the API. The hash does not cover memories, nor enrichments that were dropped.
 func hashContext(c turncontext.Context) (string, error) {
-	pack := map[string]any{
+	shown := map[string]any{
 		"facts": mapEach(c.Facts, func(f turncontext.Fact) any {
 			return withoutEmpty(map[string]any{"id": f.ID, "text": f.Text, "source": f.Source})
 		}),
@@ -174,15 +174,15 @@ func hashContext(c turncontext.Context) (string, error) {
 		}),
 	}
 	if c.Data != "" {
-		pack["data"] = c.Data
+		shown["data"] = c.Data
 	}
 	if s := c.Session; len(s.Lines()) > 0 {
-		pack["session"] = withoutEmpty(map[string]any{
+		shown["session"] = withoutEmpty(map[string]any{
 			"state": s.State, "summary": s.Summary, "momentum": string(s.Momentum),
 			"unresolvedQuestions": mapEach(s.UnresolvedQuestions, func(text string) any { return text }),
 		})
 	}
-	sum, err := canonical.Hash(withoutEmpty(pack))
+	sum, err := canonical.Hash(withoutEmpty(shown))
 	if err != nil {
 		return "", err
 	}

@@ -28,7 +28,7 @@ const (
 		"- today: 2026-06-11\n- tomorrow: 2026-06-12\nTake dates from here and from the environment block. Do not call a tool to get them."
 )
 
-// contextBlock returns a block of the context pack, and data a block of memories.
+// contextBlock returns a block of the message context_pack, and data a block of memories.
 func contextBlock(label string, lines ...string) string {
 	return label + " " + notice + "\n<untrusted-text>\n" + strings.Join(lines, "\n") + "\n</untrusted-text>"
 }
@@ -72,7 +72,7 @@ func TestMessages(t *testing.T) {
 			{"user", "user_message", "Where is my order?"},
 		}},
 		"history": {
-			"the history is unchanged and precedes the context pack",
+			"the history is unchanged and precedes the message context_pack",
 			input(withFacts(turncontext.Fact{ID: "f1", Text: "One."}), func(in *prepare.Input) {
 				in.Turn.History = []prepare.HistoryMessage{
 					{Role: model.RoleUser, Content: "Hi <b>"},
@@ -119,7 +119,7 @@ func TestMessages(t *testing.T) {
 					`{"a":"&lt;/untrusted-text&gt;\u0000","b":[1.50,null]}`)}, user,
 			},
 		},
-		"only for the product": {"an enrichment that is not for the model makes no context pack", input(func(in *prepare.Input) {
+		"only for the product": {"an enrichment that is not for the model makes no message context_pack", input(func(in *prepare.Input) {
 			in.Turn.Enrichments = []turncontext.Enrichment{{ID: "e", Kind: "Review", Content: "x", Audience: "Product"}}
 		}), []message{system, runtime, user}},
 		"no memory wanted": {"a cap of 0 means no memories", input(func(in *prepare.Input) {

@@ -37,7 +37,7 @@ func TestSubject(t *testing.T) {
 	}
 	for _, m := range s.Messages {
 		if strings.Contains(m.Text, "notes/a.md") {
-			t.Errorf("the context pack is among the messages: %q", m.Text)
+			t.Errorf("the message context_pack is among the messages: %q", m.Text)
 		}
 	}
 }
