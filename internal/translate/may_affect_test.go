@@ -28,6 +28,10 @@ func TestMayAffect(t *testing.T) {
 	changed.Generation++
 	bounded := agentOffering(v1alpha1.ToolEffectDestructive)
 	bounded.Spec.ToolPolicy = &v1alpha1.ToolPolicy{Effects: v1alpha1.AllowedEffectsReadOnly}
+	leftOut := readOnly.DeepCopy()
+	leftOut.Spec.Tools, leftOut.Status.Conditions = nil, []metav1.Condition{{
+		Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonTooManyObjects,
+	}}
 	for name, tc := range map[string]struct {
 		reason string
 		agent  *v1alpha1.Agent
@@ -49,9 +53,10 @@ func TestMayAffect(t *testing.T) {
 			v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Execution: v1alpha1.ExecutionPrepareOnly}},
 			false,
 		},
-		"no tools in the status": {"the tools are not known yet", agentOffering(), v1alpha1.Turn{}, true},
-		"a changed Agent":        {"its tools are not known yet", changed, v1alpha1.Turn{}, true},
-		"a full status":          {"the Agent may have further tools", agentOffering(many...), v1alpha1.Turn{}, true},
+		"no tools in the status":           {"the tools are not known yet", agentOffering(), v1alpha1.Turn{}, true},
+		"a changed Agent":                  {"its tools are not known yet", changed, v1alpha1.Turn{}, true},
+		"an Agent that the cache left out": {"its tools are not known", leftOut, v1alpha1.Turn{}, true},
+		"a full status":                    {"the Agent may have further tools", agentOffering(many...), v1alpha1.Turn{}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := translate.MayAffect(&tc.turn, tc.agent); got != tc.want {

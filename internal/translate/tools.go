@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -55,9 +57,13 @@ func MayAffect(t *v1alpha1.Turn, a *v1alpha1.Agent) bool {
 	if a == nil {
 		return true
 	}
+	c := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionReady)
 	switch p := a.Spec.ToolPolicy; {
-	case t.Spec.Execution == v1alpha1.ExecutionPrepareOnly, len(a.Spec.Tools) == 0,
-		p != nil && p.Effects == v1alpha1.AllowedEffectsReadOnly:
+	case t.Spec.Execution == v1alpha1.ExecutionPrepareOnly:
+		return false
+	case c != nil && c.Reason == v1alpha1.ReasonTooManyObjects: // the cache has no spec, and the status is old
+		return true
+	case len(a.Spec.Tools) == 0, p != nil && p.Effects == v1alpha1.AllowedEffectsReadOnly:
 		return false
 	case a.Status.ObservedGeneration != a.Generation, len(a.Status.Tools) == 0, len(a.Status.Tools) == maxListedTools:
 		return true
