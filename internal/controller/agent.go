@@ -69,7 +69,7 @@ func (r *AgentReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 		return result, err
 	}
 	if r.LeftOut.isLeftOut(&a) {
-		return r.LeftOut.report(ctx, &a, &a.Status.Conditions)
+		return r.LeftOut.report(ctx, &a, &a.Status.Conditions, &a.Status.ObservedGeneration)
 	}
 	before := a.Status.DeepCopy()
 	profile, hash, err := r.resolveProfile(ctx, &a)

@@ -33,8 +33,11 @@ func (l *LeftOut) isLeftOut(o client.Object) bool { return l != nil && objectbud
 
 // report sets the Ready condition of an object that the cache has left out, with a message that says so, and removes the
 // condition Stalled. Once the cache has memory for the object again, report writes another message, so that the API
-// server sends the object again and the cache keeps it. conditions must point to status.conditions of o.
-func (l *LeftOut) report(ctx context.Context, o client.Object, conditions *[]metav1.Condition) (ctrl.Result, error) {
+// server sends the object again and the cache keeps it. conditions and observed must point to status.conditions and
+// status.observedGeneration of o.
+func (l *LeftOut) report(
+	ctx context.Context, o client.Object, conditions *[]metav1.Condition, observed *int64,
+) (ctrl.Result, error) {
 	again := ctrl.Result{RequeueAfter: leftOutInterval}
 	fits := l.Objects.Fits(o)
 	if !fits && objectbudget.IsReported(o) {
@@ -49,9 +52,10 @@ func (l *LeftOut) report(ctx context.Context, o client.Object, conditions *[]met
 	}
 	before := append([]metav1.Condition(nil), *conditions...)
 	found.setReady(conditions, o.GetGeneration(), l.Now())
-	if equality.Semantic.DeepEqual(before, *conditions) {
+	if equality.Semantic.DeepEqual(before, *conditions) && *observed == o.GetGeneration() {
 		return again, nil
 	}
+	*observed = o.GetGeneration()
 	return resultAfterWrite(again, l.Client.Status().Update(ctx, o))
 }
 

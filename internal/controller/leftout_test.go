@@ -23,7 +23,7 @@ func TestReportOfAnObjectLeftOut(t *testing.T) {
 	c := inMemory(t, a)
 	l := &LeftOut{Client: c, Live: c, Objects: objectbudget.New(bytebudget.New(1<<10, 1)), Now: func() time.Time { return now }}
 	cached := leftOut(t, a.DeepCopy())
-	if _, err := l.report(t.Context(), cached, &cached.Status.Conditions); err != nil {
+	if _, err := l.report(t.Context(), cached, &cached.Status.Conditions, &cached.Status.ObservedGeneration); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(a), a); err != nil {
@@ -32,6 +32,9 @@ func TestReportOfAnObjectLeftOut(t *testing.T) {
 	is := a.Status.Conditions
 	if len(is) != 1 || is[0].Type != v1alpha1.ConditionReady || is[0].Reason != v1alpha1.ReasonTooManyObjects {
 		t.Errorf("the conditions are %+v, want Ready alone, with the reason TooManyObjects", is)
+	}
+	if got := a.Status.ObservedGeneration; got != 2 {
+		t.Errorf("observedGeneration is %d, want 2: otherwise Argo CD waits for the controller", got)
 	}
 }
 

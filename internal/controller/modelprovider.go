@@ -73,7 +73,7 @@ func (r *ModelProviderReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 		return result, err
 	}
 	if r.LeftOut.isLeftOut(&p) {
-		return r.LeftOut.report(ctx, &p, &p.Status.Conditions)
+		return r.LeftOut.report(ctx, &p, &p.Status.Conditions, &p.Status.ObservedGeneration)
 	}
 	found, err := r.probe(ctx, &p)
 	if err != nil {

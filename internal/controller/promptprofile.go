@@ -59,7 +59,7 @@ func (r *PromptProfileReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 		return result, err
 	}
 	if r.LeftOut.isLeftOut(&p) {
-		return r.LeftOut.report(ctx, &p, &p.Status.Conditions)
+		return r.LeftOut.report(ctx, &p, &p.Status.Conditions, &p.Status.ObservedGeneration)
 	}
 	before := p.Status.DeepCopy()
 	failure := r.report(ctx, &p)

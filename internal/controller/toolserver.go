@@ -79,7 +79,7 @@ func (r *ToolServerReconciler) Reconcile(ctx context.Context, req ctrl.Request) 
 		return result, err
 	}
 	if r.LeftOut.isLeftOut(&s) {
-		return r.LeftOut.report(ctx, &s, &s.Status.Conditions)
+		return r.LeftOut.report(ctx, &s, &s.Status.Conditions, &s.Status.ObservedGeneration)
 	}
 	if wait := r.settleDelay(&s); wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
