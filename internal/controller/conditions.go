@@ -18,7 +18,7 @@ import (
 type finding struct {
 	holds           bool
 	reason, message string
-	// inOwnText is true if the fault is in a text of the object, and remains with any other objects: see translate.Stalls.
+	// inOwnText is true if the fault is in a text of the object itself: see translate.Stalls.
 	inOwnText bool
 	// failure is the error for which the check must be retried; nil if an event will start the next check.
 	failure error

@@ -31,8 +31,8 @@ type LeftOut struct {
 // isLeftOut reports whether the cache holds an object without its content.
 func (l *LeftOut) isLeftOut(o client.Object) bool { return l != nil && objectbudget.IsLeftOut(o) }
 
-// report sets the Ready condition of an object that the cache has left out, with a message that says so, and removes the
-// condition Stalled. Once the cache has memory for the object again, report writes another message, so that the API
+// report sets the Ready condition of an object that the cache has left out, with a message that says so, and removes
+// the condition Stalled. Once the cache has memory for the object again, report writes another message, so that the API
 // server sends the object again and the cache keeps it. conditions and observed must point to status.conditions and
 // status.observedGeneration of o.
 func (l *LeftOut) report(

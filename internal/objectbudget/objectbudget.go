@@ -107,8 +107,8 @@ func (b *Budget) Transform(next cache.TransformFunc) cache.TransformFunc {
 }
 
 // consent returns the spec.allowedNamespaces that an object without its content keeps, so that the namespaces that may
-// use the object learn why it is not ready. If it is too long, consent returns nil: only the namespace of the object may
-// then use it.
+// use the object learn why it is not ready. If it is too long, consent returns nil, and other namespaces may not use
+// the object.
 func consent(allowed *v1alpha1.AllowedNamespaces) *v1alpha1.AllowedNamespaces {
 	if outOfLine(reflect.ValueOf(allowed)) > maxConsent {
 		return nil

@@ -2,10 +2,10 @@ package translate
 
 import "github.com/capstan-dev/capstan/api/v1alpha1"
 
-// Stalls reports whether an object whose condition Ready is False for this reason is Stalled: only a change of the object
-// itself can make it Ready. GitOps tools report a Stalled object as failed immediately. So a reason does not stall if
-// time or a change of another object may remove it, because the same sync may change that object. inOwnText is true if
-// the reason is a text, and the fault remains with any PromptProfile and any content of ConfigMaps.
+// Stalls reports whether an object whose condition Ready is False for this reason is Stalled: only a change of the
+// object itself can make it Ready. GitOps tools report a Stalled object as failed immediately. So a reason does not stall
+// if time or a change of another object may remove it, because the same sync may change that object. inOwnText is true
+// if the reason is a text that renders with no PromptProfile and no content of ConfigMaps.
 func Stalls(reason string, inOwnText bool) bool {
 	switch reason {
 	case v1alpha1.ReasonInvalidTimeZone, v1alpha1.ReasonInvalidRedaction, // of an Agent

@@ -53,8 +53,8 @@ type LoadableSkill struct {
 // Report describes how the messages were made.
 type Report struct {
 	prompt.Report
-	// ContextHash is the first 16 hexadecimal digits of the SHA-256 of the data in the message context_pack, as canonical
-	// JSON.
+	// ContextHash is the first 16 hexadecimal digits of the SHA-256 of the data in the message context_pack, as
+	// canonical JSON.
 	ContextHash string `json:"contextHash"`
 	// Profile is the revision of the profile that the prompt was made from.
 	Profile Revision `json:"profile"`

@@ -71,8 +71,8 @@ func (s Scope) Render(field, text string) (Text, error) {
 	return c.execute(tmpl)
 }
 
-// CheckAnyVariables returns an *invalid.Error if a text cannot be rendered, whatever variables are added to the scope. It
-// does not execute a text that uses such variables, so it does not find every fault of such a text.
+// CheckAnyVariables returns an *invalid.Error if a text cannot be rendered, whatever variables are added to the scope.
+// It does not execute a text that uses such variables, so it does not find every fault of such a text.
 func (s Scope) CheckAnyVariables(field, text string) error {
 	c := checker{field: field, text: text, scope: s, anyVariables: true}
 	tmpl, err := c.parse()
