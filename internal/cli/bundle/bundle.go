@@ -313,7 +313,8 @@ func objectName(kind string, key types.NamespacedName) ObjectName {
 // ObjectNames returns the objects from which the messages were made.
 func (p *Bundle) ObjectNames() []ObjectName {
 	all := []ObjectName{
-		{kindTurn, p.Turn.Namespace, p.Turn.Name}, {kindAgent, p.Agent.Namespace, p.Agent.Name},
+		{kindTurn, p.Turn.Namespace, p.Turn.Name},
+		{kindAgent, p.Agent.Namespace, p.Agent.Name},
 		{kindPromptProfile, p.Profile.Namespace, p.Profile.Name},
 	}
 	if p.Session != nil {
