@@ -25,8 +25,10 @@ const (
 	limitedSeconds, limitedCall = 5, 60
 	// limited is the name of the Turn that reaches this ceiling.
 	limited = "limited"
-	// leasesTimeout limits the wait until the Leases of executors that are gone are deleted.
-	leasesTimeout = scheduler.LeaseRetention + time.Minute
+	// leasesTimeout limits the wait until the Leases of executors that are gone are deleted, and leasesInterval is the
+	// time between two reads of them.
+	leasesTimeout  = scheduler.LeaseRetention + time.Minute
+	leasesInterval = 5 * time.Second
 )
 
 // operations checks what an operator of a real cluster relies on: an upgrade that keeps the values of the previous
@@ -255,7 +257,7 @@ func (t *test) deletedLeases(ctx context.Context) error {
 	if len(gone) == 0 {
 		return errors.New("no Lease belongs to an executor that is gone: this proves nothing")
 	}
-	return t.poll(ctx, leasesTimeout, func(ctx context.Context) (bool, string, error) {
+	return pollEvery(ctx, leasesInterval, leasesTimeout, func(ctx context.Context) (bool, string, error) {
 		left, err := t.leasesWithoutPod(ctx)
 		return len(left) == 0, fmt.Sprintf("the Leases of the executors %v remain, of %d at first", left, len(gone)), err
 	})

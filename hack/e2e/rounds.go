@@ -472,6 +472,11 @@ func message(turn *v1alpha1.Turn) string {
 
 // poll calls check until it returns true. It retries after an error, which may be a temporary error of the API server.
 func (t *test) poll(ctx context.Context, timeout time.Duration, check func(context.Context) (bool, string, error)) error {
+	return pollEvery(ctx, pollInterval, timeout, check)
+}
+
+// pollEvery is like poll, with another time between two checks.
+func pollEvery(ctx context.Context, interval, timeout time.Duration, check func(context.Context) (bool, string, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("timed out after %s", timeout))
 	defer cancel()
 	for {
@@ -485,7 +490,7 @@ func (t *test) poll(ctx context.Context, timeout time.Duration, check func(conte
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%s: %w", state, context.Cause(ctx))
-		case <-time.After(pollInterval):
+		case <-time.After(interval):
 		}
 	}
 }
