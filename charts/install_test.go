@@ -247,7 +247,15 @@ func TestInstallUpgradeAndUninstall(t *testing.T) {
 	c.checkPolicy(t, "capstan-manager", "capstan-toolapprovals")
 
 	// make undeploy keeps the CRDs, the Turns and their journal. The manager has its permissions until its Pods have
-	// ended.
+	// ended. An object that was deleted and created again would have another UID.
+	keptObjects := func() string {
+		return c.run(t, kubectlPath, "get", "crds,turns", "-A", "-o",
+			`jsonpath={range .items[*]}{.kind}/{.metadata.name} {.metadata.uid}{"\n"}{end}`)
+	}
+	before := keptObjects()
+	if crds := strings.Count(before, "CustomResourceDefinition/"); crds != 8 || !strings.Contains(before, "Turn/sample ") {
+		t.Errorf("before make undeploy there are the objects %q, want 8 CRDs and the Turn sample", before)
+	}
 	c.run(t, kubectlPath, "-n", "capstan-system", "run", "manager", "--image=capstan",
 		"--labels=app.kubernetes.io/name=capstan,app.kubernetes.io/component=manager", `--overrides={"spec": {
 			"securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
@@ -267,10 +275,12 @@ func TestInstallUpgradeAndUninstall(t *testing.T) {
 	if err := <-undeployed; err != nil {
 		t.Fatal(err)
 	}
+	if after := keptObjects(); after != before {
+		t.Errorf("make undeploy has left the CRDs and Turns %q, want %q", after, before)
+	}
 	for query, want := range map[string]string{
-		"turns -n default": "turn.capstan.dev/sample", "pvc -n capstan-system": "persistentvolumeclaim/capstan-data",
-		"deployments -n capstan-system": "", "namespace capstan-system": "namespace/capstan-system",
-		"clusterroles -l app.kubernetes.io/name=capstan": "",
+		"pvc -n capstan-system": "persistentvolumeclaim/capstan-data", "deployments -n capstan-system": "",
+		"namespace capstan-system": "namespace/capstan-system", "clusterroles -l app.kubernetes.io/name=capstan": "",
 	} {
 		got := c.run(t, kubectlPath, append([]string{"get", "-o", "name"}, strings.Fields(query)...)...)
 		if want == "" && got != "" || !strings.Contains(got, want) {
