@@ -161,7 +161,7 @@ e2e-packages: ## Install the packages of Debian or Ubuntu that make e2e needs, w
 .PHONY: e2e-programs
 e2e-programs:
 	@echo "Building the programs of make e2e" >&2
-	@$(GO_BUILD) -o $(E2E)/ ./cmd/capstan ./test/fakemodel ./test/toolserver ./test/exampleservers ./hack/e2e ./hack/e2e/pause ./hack/e2e/wiper
+	@$(GO_BUILD) -o $(E2E)/ ./cmd/capstan ./test/fakemodel ./test/toolserver ./test/exampleservers ./hack/e2e ./hack/e2e/pause ./hack/e2e/wiper ./hack/e2e/scrape
 	@cd hack/e2e/coredns && CGO_ENABLED=0 go build -mod=readonly -buildvcs=false -trimpath -ldflags '-s -w' -o ../../../$(E2E)/coredns .
 	@go build -modfile=hack/tools/helm/go.mod -o $(E2E)/helm helm.sh/helm/v3/cmd/helm
 	@bash hack/e2e/previous.sh $(E2E)/previous $(GOARCH)
@@ -169,7 +169,7 @@ e2e-programs:
 .PHONY: e2e-images
 e2e-images: build-bin/release-tool
 	@rm -rf $(E2E)/images
-	@for p in fakemodel toolserver wiper pause coredns; do \
+	@for p in fakemodel toolserver wiper scrape pause coredns; do \
 	  user=65532:65532; [ $$p != coredns ] || user=0:0; \
 	  bin/release-tool image -plain -version 1 -epoch 1 -dist $(E2E)/images -name $$p -reference e2e.local/$$p:1 -user $$user \
 	    -program linux/$(GOARCH)=$(E2E)/$$p >/dev/null; done

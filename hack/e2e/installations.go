@@ -88,7 +88,7 @@ func (t *test) previous(name string) string {
 // installNamespaced installs the chart for one namespace with a read API. It checks the manager's permissions and
 // runs the chart's test. It also creates the Turn "beyond" in another namespace, which the manager must not touch.
 func installNamespaced(ctx context.Context, t *test) error {
-	if err := t.replaceReadCertificate(ctx, "read-api"); err != nil {
+	if err := t.replaceCertificate(ctx, readSecret, "read-api"); err != nil {
 		return err
 	}
 	if err := t.install(ctx, "watchNamespaces={"+work+"}", "readAPI.enabled=true", "readAPI.tlsSecret="+readSecret); err != nil {
@@ -141,15 +141,24 @@ func installPostgres(ctx context.Context, t *test) error {
 		"port="+strconv.Itoa(postgresPort), "hba_file="+access); err != nil {
 		return err
 	}
-	user, password := t.database.Login()
+	_, password := t.database.Login()
 	secret := fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: capstan-store, namespace: %s}\nstringData: {password: %s}\n",
 		system, password)
 	if err := t.apply(ctx, secret); err != nil {
 		return err
 	}
-	return t.install(ctx, fmt.Sprintf("store.url=postgres://%s@%s/postgres?sslmode=disable", user,
-		net.JoinHostPort(node.Address, strconv.Itoa(postgresPort))),
-		"store.passwordSecret.name=capstan-store", "executor.separate=true", "executor.replicas=2")
+	return t.install(ctx, append(t.postgresValues(), "executor.replicas=2")...)
+}
+
+// postgresValues returns the values of separate executors with the journal in the database that installPostgres has
+// started.
+func (t *test) postgresValues() []string {
+	user, _ := t.database.Login()
+	return []string{
+		fmt.Sprintf("store.url=postgres://%s@%s/postgres?sslmode=disable", user,
+			net.JoinHostPort(node.Address, strconv.Itoa(postgresPort))),
+		"store.passwordSecret.name=capstan-store", "executor.separate=true",
+	}
 }
 
 // startWaiting installs the chart and creates Turns whose call requires approval. It returns when all of them wait for

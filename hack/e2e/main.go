@@ -8,8 +8,10 @@
 //     restart;
 //  5. lets Turns make destructive calls while the manager is disturbed: its Pod is deleted, upgraded, drained from
 //     the node, removed with the release, and more: see the variable rounds;
-//  6. checks what operators rely on: an upgrade with --reuse-values, ceilings of limits, Events, the rights of the
-//     cluster's roles view and edit, and, with --leases, the deletion of the Leases of executors that are gone.
+//  6. checks what operators rely on: an upgrade with --reuse-values, ceilings of limits, the columns of kubectl get,
+//     monitors, who may read the metrics, volumes of extraVolumes, Events, the rights of the cluster's roles view and
+//     edit, a manager without a custom resource definition, and, with --leases, the deletion of the Leases of executors
+//     that are gone.
 //
 // A tool server in the cluster counts the effects. The command prints a table. It fails if an effect happened twice
 // or a Turn did not end.
@@ -126,6 +128,7 @@ func newCluster(o options) (*node.Cluster, error) {
 				Alias: exampleRegistry + "/capstan-examples:" + version,
 			},
 			{Reference: "e2e.local/wiper:1", Archive: archive("wiper")},
+			{Reference: "e2e.local/scrape:1", Archive: archive("scrape")},
 			{Reference: "e2e.local/previous:v1", Archive: archive("previous")},
 		},
 	})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,6 +26,9 @@ const (
 	limitedSeconds, limitedCall = 5, 60
 	// limited is the name of the Turn that reaches this ceiling.
 	limited = "limited"
+	// waitingLong is the name of a Turn that waits for an Agent that does not exist, and startingSeconds its starting
+	// deadline.
+	waitingLong, startingSeconds = "waiting-long", 6
 	// leasesTimeout limits the wait until the Leases of executors that are gone are deleted, and leasesInterval is the
 	// time between two reads of them.
 	leasesTimeout  = scheduler.LeaseRetention + time.Minute
@@ -32,24 +36,30 @@ const (
 )
 
 // operations checks what an operator of a real cluster relies on: an upgrade that keeps the values of the previous
-// chart, the ceilings of limits, Events, the roles of people, and the deletion of the Leases of executors that are
-// gone.
+// chart, the ceilings of limits, the columns of kubectl get, monitors and metrics, volumes of the manager, Events, the
+// roles of people, a manager without a definition, and the deletion of the Leases of executors that are gone.
 func (t *test) operations(ctx context.Context) error {
 	t.say("Upgrading from the previous chart with --reuse-values, with a ceiling for time limits")
 	err := t.reuseValues(ctx)
 	if err == nil {
 		err = t.limitedTurn(ctx)
 	}
-	if err := errors.Join(err, t.install(ctx)); err != nil {
+	t.say("Installing the chart with a PodMonitor, alerts, a reader of the metrics and a file of skills in extraVolumes")
+	if err := errors.Join(err, t.installMonitored(ctx)); err != nil {
 		return err
 	}
-	t.say("Reading the Events of a ModelProvider whose key is refused, and the rights of users with the roles view and edit")
-	errs := errors.Join(t.providerEvents(ctx), t.aggregatedRoles(ctx))
+	t.say("Reading the metrics in the cluster as a reader of metrics.readers and as a stranger")
+	errs := t.scrapeMetrics(ctx)
+	t.say("Reading the Events of a ModelProvider whose key is refused, of a ToolServer with a wrong path and of a Turn that waits " +
+		"long, and the rights of users with the roles view and edit")
+	errs = errors.Join(errs, t.brokenEvents(ctx), t.aggregatedRoles(ctx))
+	t.say("Removing the definition %s from under the manager, and installing it again", removedDefinition)
+	errs = errors.Join(errs, t.missingDefinition(ctx), t.removeMonitored(ctx))
 	if !t.options.leases {
 		return errs
 	}
 	t.say("Waiting until the Leases of executors that are gone are deleted, after %s", scheduler.LeaseRetention)
-	return errors.Join(errs, t.deletedLeases(ctx))
+	return errors.Join(errs, t.ready(ctx), t.deletedLeases(ctx))
 }
 
 // reuseValues installs the previous chart with values, and upgrades the release with --reuse-values, which passes none
@@ -84,7 +94,7 @@ func (t *test) reuseValues(ctx context.Context) error {
 }
 
 // limitedTurn checks that a Turn whose Agent allows more time ends at the ceiling of the release, and that an Event
-// says so.
+// and kubectl get say so.
 func (t *test) limitedTurn(ctx context.Context) error {
 	if err := t.kubectl(ctx, "-n", work, "wait", "agent/wiper", "toolserver/wiper", "--for=condition=Ready", "--timeout",
 		patience.String()); err != nil {
@@ -108,7 +118,56 @@ func (t *test) limitedTurn(ctx context.Context) error {
 		return fmt.Errorf("with limits.timeoutSeconds=%d the Turn ended as %s: %s; want %s with %q", limitedSeconds,
 			turn.StateReason(), message(turn), v1alpha1.TurnReasonDeadlineExceeded, limit)
 	}
-	return t.awaitEvents(ctx, "Turn", limited, event{"Warning", v1alpha1.EventFailed, limit})
+	return errors.Join(t.awaitEvents(ctx, "Turn", limited, event{"Warning", v1alpha1.EventFailed, limit}), t.columns(ctx, turn))
+}
+
+// columns checks that kubectl get shows the Agent and the state of a Turn that has ended, and with -o wide its message.
+func (t *test) columns(ctx context.Context, turn *v1alpha1.Turn) error {
+	for _, table := range []struct {
+		args []string
+		want map[string]string
+	}{
+		{nil, map[string]string{"NAME": turn.Name, "AGENT": turn.Spec.AgentRef.Name, "STATE": turn.StateReason()}},
+		{[]string{"-o", "wide"}, map[string]string{"STATE": turn.StateReason(), "MESSAGE": message(turn)}},
+	} {
+		out, err := t.output(ctx, "", t.cluster.Kubectl,
+			append([]string{"-n", turn.Namespace, "get", "turns", "--field-selector=metadata.name=" + turn.Name}, table.args...)...)
+		if err != nil {
+			return err
+		}
+		for column, want := range table.want {
+			if got, err := cell(out, column); err != nil || got != want {
+				//nolint:errorlint // because err may be nil
+				return fmt.Errorf("kubectl get turns %v shows %q in the column %s (%v), want %q", table.args, got, column, err, want)
+			}
+		}
+	}
+	return nil
+}
+
+// word finds the headers of a table that kubectl prints. Each is one word.
+var word = regexp.MustCompile(`\S+`)
+
+// cell returns the text in a column of the only row of a table that kubectl prints.
+func cell(table, column string) (string, error) {
+	lines := strings.Split(strings.TrimSpace(table), "\n")
+	if len(lines) != 2 {
+		return "", fmt.Errorf("the table has %d lines, want a header and one row: %q", len(lines), table)
+	}
+	// kubectl aligns the columns by characters, not by bytes.
+	row := []rune(lines[1])
+	headers := word.FindAllStringIndex(lines[0], -1)
+	for i, at := range headers {
+		if lines[0][at[0]:at[1]] != column {
+			continue
+		}
+		end := len(row)
+		if i+1 < len(headers) {
+			end = min(end, headers[i+1][0])
+		}
+		return strings.TrimSpace(string(row[min(at[0], end):end])), nil
+	}
+	return "", fmt.Errorf("the table has no column %s: %q", column, lines[0])
 }
 
 // event is the type and the reason of an Event, and a part of its message.
@@ -160,15 +219,31 @@ func (t *test) awaitEvents(ctx context.Context, kind, name string, want ...event
 	})
 }
 
-// providerEvents checks that a ModelProvider whose key is refused gets one Event, although several probes fail, and one
-// more when its key is correct.
-func (t *test) providerEvents(ctx context.Context) error {
-	if err := t.apply(ctx, strings.ReplaceAll(wrongKeyManifest, "$KEY", "wrong")); err != nil {
+// brokenEvents checks that a ModelProvider whose key is refused and a ToolServer with a wrong path get one Event each,
+// although several probes fail, and one more when they are correct. It also checks the Events of a Turn that waits
+// long.
+func (t *test) brokenEvents(ctx context.Context) error {
+	waits := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: work, Name: waitingLong}}
+	waits.Spec.AgentRef.Name = "missing"
+	waits.Spec.Message = "Wipe disk=none seconds=0"
+	waits.Spec.Limits = &v1alpha1.Limits{StartingDeadlineSeconds: new(int32(startingSeconds))}
+	if err := t.api.Create(ctx, waits); err != nil {
+		return fmt.Errorf("failed to create Turn %s: %w", waitingLong, err)
+	}
+	apply := func(key, path string) error {
+		return errors.Join(t.apply(ctx, strings.ReplaceAll(wrongKeyManifest, "$KEY", key)),
+			t.apply(ctx, strings.ReplaceAll(wrongPathManifest, "$PATH", path)))
+	}
+	if err := apply("wrong", "/nothing"); err != nil {
 		return err
 	}
-	const name = "wrong-key"
-	refused := event{"Warning", v1alpha1.ReasonCredentialsRejected, "HTTP 401"}
-	if err := t.awaitEvents(ctx, "ModelProvider", name, refused); err != nil {
+	const provider, server = "wrong-key", "wrong-path"
+	refused, err := t.awaitBroken(ctx, "ModelProvider", provider, event{"Warning", v1alpha1.ReasonCredentialsRejected, "HTTP 401"})
+	if err != nil {
+		return err
+	}
+	missed, err := t.awaitBroken(ctx, "ToolServer", server, event{"Warning", v1alpha1.ReasonProtocolError, "HTTP 404"})
+	if err != nil {
 		return err
 	}
 	// The model also answers the probes of its other ModelProvider, but far more rarely.
@@ -182,13 +257,43 @@ func (t *test) providerEvents(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if err := t.awaitEvents(ctx, "ModelProvider", name, refused); err != nil {
+	if err := t.awaitEvents(ctx, "ModelProvider", provider, refused); err != nil {
 		return err
 	}
-	if err := t.apply(ctx, strings.ReplaceAll(wrongKeyManifest, "$KEY", "demo-key")); err != nil {
+	if err := t.awaitEvents(ctx, "ToolServer", server, missed); err != nil {
 		return err
 	}
-	return t.awaitEvents(ctx, "ModelProvider", name, refused, event{"Normal", v1alpha1.ReasonReady, "the endpoint answers"})
+	if err := apply("demo-key", "/mcp"); err != nil {
+		return err
+	}
+	answers := event{"Normal", v1alpha1.ReasonReady, "the endpoint answers"}
+	if err := t.awaitEvents(ctx, "ModelProvider", provider, refused, answers); err != nil {
+		return err
+	}
+	if err := t.awaitEvents(ctx, "ToolServer", server, missed, event{"Normal", v1alpha1.ReasonReady, ""}); err != nil {
+		return err
+	}
+	return t.awaitEvents(ctx, "Turn", waitingLong,
+		event{"Warning", v1alpha1.EventWaitingLong, `is still WaitingForAgent: Agent "missing" does not exist`},
+		event{"Warning", v1alpha1.EventFailed, ""})
+}
+
+// awaitBroken waits until an object that is not ready has exactly one Event, and checks that the Event has the message
+// of the object's condition Ready. It returns the Event with the whole message.
+func (t *test) awaitBroken(ctx context.Context, kind, name string, want event) (event, error) {
+	if err := t.awaitEvents(ctx, kind, name, want); err != nil {
+		return event{}, err
+	}
+	shown, err := t.output(ctx, "", t.cluster.Kubectl, "-n", work, "get", kind, name, "-o",
+		`jsonpath={.status.conditions[?(@.type=="Ready")].message}`)
+	if err != nil {
+		return event{}, err
+	}
+	if !strings.Contains(shown, want.message) {
+		return event{}, fmt.Errorf("%s %s has the message %q, want %q in it", kind, name, shown, want.message)
+	}
+	want.message = shown
+	return want, t.awaitEvents(ctx, kind, name, want)
 }
 
 // modelLists returns how often the model was asked for its list of models, which is what a probe does.

@@ -86,7 +86,7 @@ var rounds = []round{
 		name: "postgres", what: "one of two executors is force-deleted, journal in PostgreSQL", seconds: upTo(8), abrupt: true, one: true,
 		prepare: installPostgres, disturb: func(ctx context.Context, t *test, r *result) error {
 			return t.kubectl(ctx, "-n", system, "delete", "pod", r.Victim, "--wait=false", "--grace-period=0", "--force")
-		}, after: installDefaults,
+		}, after: scaleExecutors,
 	},
 	{
 		name: "emptydir", what: "the Pod is deleted, journal on an emptyDir", seconds: upTo(60), lost: true,
@@ -108,7 +108,7 @@ func upTo(most int) func(int) int {
 func deletePod(args ...string) func(context.Context, *test, *result) error {
 	return func(ctx context.Context, t *test, _ *result) error {
 		return t.kubectl(ctx, append([]string{
-			"-n", system, "delete", "pod", "-l", "app.kubernetes.io/name=capstan,app.kubernetes.io/component=manager", "--wait=false",
+			"-n", system, "delete", "pod", "-l", managerPods, "--wait=false",
 		}, args...)...)
 	}
 }

@@ -103,6 +103,37 @@ func TestReadEvents(t *testing.T) {
 	}
 }
 
+// TestCell checks that a cell of a table is found by its column, also if cells are empty or are not in ASCII.
+func TestCell(t *testing.T) {
+	const table = "NAME      STATE     STEPS   AGE   ANSWER   MESSAGE\n" +
+		"limited   Faïled            2s    é x      it took  too long\n"
+	for column, want := range map[string]string{
+		"NAME": "limited", "STATE": "Faïled", "STEPS": "", "AGE": "2s", "ANSWER": "é x", "MESSAGE": "it took  too long",
+	} {
+		if got, err := cell(table, column); err != nil || got != want {
+			t.Errorf("column %s = %q (%v), want %q", column, got, err, want)
+		}
+	}
+	for name, tc := range map[string]struct{ table, column string }{
+		"another column": {table, "COST"}, "no row": {"NAME\n", "NAME"}, "two rows": {"NAME\na\nb\n", "NAME"}, "nothing": {"", "NAME"},
+	} {
+		if got, err := cell(tc.table, tc.column); err == nil {
+			t.Errorf("%s: cell = %q, want an error", name, got)
+		}
+	}
+	if got, err := cell("NAME   MESSAGE\na\n", "MESSAGE"); err != nil || got != "" {
+		t.Errorf("an empty last cell = %q (%v), want an empty text", got, err)
+	}
+}
+
+// TestForwardedAddress checks how the address is read from what kubectl port-forward prints.
+func TestForwardedAddress(t *testing.T) {
+	found := forwarded.FindStringSubmatch("Forwarding from 127.0.0.1:41731 -> 8081\n")
+	if len(found) != 2 || found[1] != "127.0.0.1:41731" {
+		t.Errorf("found %q, want the address", found)
+	}
+}
+
 // TestExecutorsWithoutPod checks that only executors without a Pod count as gone, and no Leases of stores.
 func TestExecutorsWithoutPod(t *testing.T) {
 	leases := []string{"capstan-executor-a", "capstan-executor-b", "capstan-store-1"}

@@ -50,7 +50,7 @@ func (t *test) team(ctx context.Context) error {
 			return fmt.Errorf("failed to follow %s: %w", accessPage, err)
 		}
 	}
-	if err := t.replaceReadCertificate(ctx, "read-api"); err != nil {
+	if err := t.replaceCertificate(ctx, readSecret, "read-api"); err != nil {
 		return err
 	}
 	if err := t.install(ctx, "readAPI.enabled=true", "readAPI.tlsSecret="+readSecret, "readAPI.service.type=NodePort"); err != nil {
@@ -151,27 +151,28 @@ func (t *test) askAndApprove(ctx context.Context, server string) error {
 	return err
 }
 
-// replaceReadCertificate writes a certificate into the Secret of the read API, as cert-manager does when it renews one.
-func (t *test) replaceReadCertificate(ctx context.Context, name string) error {
+// replaceCertificate writes a certificate into a Secret, as cert-manager does when it renews one. name is the name of
+// the pair of the certificate and its key.
+func (t *test) replaceCertificate(ctx context.Context, secret, name string) error {
 	certificateFile, keyFile := t.cluster.Pair(name)
-	secret, err := t.output(ctx, "", t.cluster.Kubectl, "-n", system, "create", "secret", "tls", readSecret,
+	manifest, err := t.output(ctx, "", t.cluster.Kubectl, "-n", system, "create", "secret", "tls", secret,
 		"--cert="+certificateFile, "--key="+keyFile, "--dry-run=client", "-o", "yaml")
 	if err != nil {
 		return err
 	}
-	return t.apply(ctx, secret)
+	return t.apply(ctx, manifest)
 }
 
 // rotate replaces the certificate, and waits until the read API presents the new certificate. The kubelet writes it
 // to the Pod's volume within about a minute. The Pod must stay the same and must not restart.
 func (t *test) rotate(ctx context.Context, address string) error {
 	const pods = "jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[0].restartCount}{end}"
-	query := []string{"-n", system, "get", "pods", "-l", "app.kubernetes.io/name=capstan,app.kubernetes.io/component=manager", "-o", pods}
+	query := []string{"-n", system, "get", "pods", "-l", managerPods, "-o", pods}
 	before, err := t.output(ctx, "", t.cluster.Kubectl, query...)
 	if err != nil {
 		return err
 	}
-	if err := t.replaceReadCertificate(ctx, "read-api-next"); err != nil {
+	if err := t.replaceCertificate(ctx, readSecret, "read-api-next"); err != nil {
 		return err
 	}
 	file, _ := t.cluster.Pair("read-api-next")

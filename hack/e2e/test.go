@@ -25,6 +25,8 @@ import (
 const (
 	// system is the namespace of Capstan, and work the namespace of the Turns that wipe disks.
 	system, work = "capstan-system", "wipes"
+	// managerPods selects the manager's Pods.
+	managerPods = "app.kubernetes.io/name=capstan,app.kubernetes.io/component=manager"
 	// pollInterval is the time between two reads of the Turns.
 	pollInterval = 200 * time.Millisecond
 	// patience is the time limit of operations that take a few seconds on a busy machine with two cores.
@@ -134,13 +136,13 @@ func (t *test) addVolume(ctx context.Context) error {
 	return t.apply(ctx, strings.ReplaceAll(storageManifest, "$VOLUMES", t.cluster.Volumes()))
 }
 
-// startServers creates the servers, and the namespaces.
+// startServers creates the servers, the namespaces, and the kinds of other operators.
 func (t *test) startServers(ctx context.Context) error {
 	rules, err := os.ReadFile(filepath.Join(t.options.root, "test/fakemodel/rules.yaml"))
 	if err != nil {
 		return err
 	}
-	if err := t.apply(ctx, serversManifest); err != nil {
+	if err := errors.Join(t.apply(ctx, serversManifest), t.apply(ctx, otherKindsManifest)); err != nil {
 		return err
 	}
 	configs, err := yaml.Marshal(map[string]any{
@@ -290,15 +292,21 @@ func (t *test) output(ctx context.Context, stdin, program string, args ...string
 // outputAs runs a program against the cluster with a kubeconfig, and returns its standard output.
 func (t *test) outputAs(ctx context.Context, kubeconfig, stdin, program string, args ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "HELM_CACHE_HOME="+t.options.logs,
-		"HELM_CONFIG_HOME="+t.options.logs, "HELM_DATA_HOME="+t.options.logs)
+	cmd := t.command(ctx, kubeconfig, program, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
 	if err := cmd.Run(); err != nil {
 		return stdout.String(), fmt.Errorf("%s %s: %w: %s", filepath.Base(program), strings.Join(args, " "), err,
 			strings.TrimSpace(stderr.String()))
 	}
 	return stdout.String(), nil
+}
+
+// command returns the command of a program against the cluster with a kubeconfig.
+func (t *test) command(ctx context.Context, kubeconfig, program string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "HELM_CACHE_HOME="+t.options.logs,
+		"HELM_CONFIG_HOME="+t.options.logs, "HELM_DATA_HOME="+t.options.logs)
+	return cmd
 }
 
 // saveEvidence writes the files that a person needs to investigate a failure.

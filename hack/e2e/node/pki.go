@@ -40,15 +40,15 @@ var identities = []identity{
 	{file: "scheduler", name: "system:kube-scheduler"},
 	{file: "kubelet", name: "system:node:" + nodeName, organization: "system:nodes"},
 	{file: "proxy", name: "system:kube-proxy"},
-	readAPI("read-api"), readAPI("read-api-next"),
+	server("read-api", "capstan-read"), server("read-api-next", "capstan-read"), server("metrics", "capstan-metrics"),
 	{file: "ada", name: "ada", organization: "helpdesk"},
 	{file: "grace", name: "grace", organization: "helpdesk-leads"},
 }
 
-// readAPI returns the identity of a certificate for the read API. The certificate is valid for the name of the Service
-// in the cluster and for the address of the node.
-func readAPI(file string) identity {
-	return identity{file: file, name: "capstan-read", names: []string{"capstan-read.capstan-system.svc"}, addresses: []string{nodeIP}}
+// server returns the identity of a certificate for a server of Capstan. The certificate is valid for the name of its
+// Service in the cluster and for the address of the node.
+func server(file, service string) identity {
+	return identity{file: file, name: service, names: []string{service + ".capstan-system.svc"}, addresses: []string{nodeIP}}
 }
 
 // kubeconfigs are the identities that talk to the API server: parts of the cluster, and two people.
@@ -153,7 +153,7 @@ current-context: e2e
 }
 
 // Pair returns the paths of a certificate of the cluster's authority and of its key. The name read-api is the
-// certificate of the read API, and read-api-next the certificate that replaces it.
+// certificate of the read API, read-api-next the certificate that replaces it, and metrics that of the metrics.
 func (c *Cluster) Pair(name string) (certificateFile, keyFile string) {
 	return c.certificate(name), c.key(name)
 }
