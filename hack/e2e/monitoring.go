@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// metricsSecret is the Secret with the certificate of the metrics.
-	metricsSecret = "capstan-metrics"
+	// metricsCertificate is the Secret with the certificate of the metrics.
+	metricsCertificate = "capstan-metrics"
 	// reader is the ServiceAccount that may read the metrics, and stranger one that may not. Both are in the namespace
 	// work.
 	reader, stranger = "prometheus", "stranger"
@@ -24,7 +24,7 @@ const (
 // clients can verify, a ServiceAccount that may read them, and a file of skills in a volume that the chart does not
 // know.
 var monitoredValues = []string{
-	"metrics.podMonitor.enabled=true", "metrics.prometheusRule.enabled=true", "metrics.tlsSecret=" + metricsSecret,
+	"metrics.podMonitor.enabled=true", "metrics.prometheusRule.enabled=true", "metrics.tlsSecret=" + metricsCertificate,
 	"metrics.readers[0].name=" + reader + ",metrics.readers[0].namespace=" + work,
 	"extraVolumes[0].name=files,extraVolumes[0].configMap.name=e2e-skills",
 	"extraVolumeMounts[0].name=files,extraVolumeMounts[0].mountPath=/etc/e2e,extraVolumeMounts[0].readOnly=true",
@@ -34,7 +34,7 @@ var monitoredValues = []string{
 // installMonitored installs the chart with monitoredValues. It checks that helm creates the PodMonitor and the alerts,
 // and that the manager has read the file in the volume: the skill in it changes the prompts of all Agents.
 func (t *test) installMonitored(ctx context.Context) error {
-	if err := errors.Join(t.replaceCertificate(ctx, metricsSecret, "metrics"), t.apply(ctx, skillsManifest)); err != nil {
+	if err := errors.Join(t.replaceCertificate(ctx, metricsCertificate, "metrics"), t.apply(ctx, skillsManifest)); err != nil {
 		return err
 	}
 	before, err := t.promptHash(ctx)
