@@ -7,12 +7,30 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
+
+// hookPolicyName is the name of the NetworkPolicy of the Pods of helm test and helm uninstall.
+const hookPolicyName = "capstan-hooks"
+
+// managerPolicy returns the NetworkPolicy of the manager's Pods.
+func managerPolicy(t *testing.T, objects []runtime.Object) *networkingv1.NetworkPolicy {
+	t.Helper()
+	policies := slices.DeleteFunc(every[*networkingv1.NetworkPolicy](objects), func(p *networkingv1.NetworkPolicy) bool {
+		return p.Name == hookPolicyName
+	})
+	if len(policies) != 1 {
+		t.Fatalf("got %d NetworkPolicies without those of hooks, want one", len(policies))
+	}
+	return policies[0]
+}
 
 // reaches reports whether a policy allows its Pods to reach an address and port.
 func reaches(t *testing.T, policy *networkingv1.NetworkPolicy, protocol corev1.Protocol, address string, port int32) bool {
@@ -93,7 +111,7 @@ func TestNetworkPolicy(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			policy := one[*networkingv1.NetworkPolicy](t, tc.objects)
+			policy := managerPolicy(t, tc.objects)
 			if want := []networkingv1.PolicyType{
 				networkingv1.PolicyTypeIngress,
 				networkingv1.PolicyTypeEgress,
@@ -130,7 +148,7 @@ func TestNetworkPolicySelectsAllPods(t *testing.T) {
 		"Chart": renderChart(t), "Separate": renderChart(t, storeURL, "executor.separate=true"), "Config": renderConfig(t),
 	} {
 		t.Run(name, func(t *testing.T) {
-			policy := one[*networkingv1.NetworkPolicy](t, objects)
+			policy := managerPolicy(t, objects)
 			var pods []map[string]string
 			for _, d := range every[*appsv1.Deployment](objects) {
 				pods = append(pods, d.Spec.Template.Labels)
@@ -138,10 +156,10 @@ func TestNetworkPolicySelectsAllPods(t *testing.T) {
 					t.Errorf("the policy is in namespace %q, want %q", policy.Namespace, d.Namespace)
 				}
 			}
-			for _, labels := range pods {
+			for _, pod := range pods {
 				for key, value := range policy.Spec.PodSelector.MatchLabels {
-					if labels[key] != value {
-						t.Errorf("the policy selects %s=%s, but a Pod has %q", key, value, labels[key])
+					if pod[key] != value {
+						t.Errorf("the policy selects %s=%s, but a Pod has %q", key, value, pod[key])
 					}
 				}
 			}
@@ -152,11 +170,76 @@ func TestNetworkPolicySelectsAllPods(t *testing.T) {
 	}
 }
 
+// TestNetworkPolicyOfHooks checks that the Pods of helm test and helm uninstall reach what they need, and nothing else, also
+// in a namespace whose default is to deny all connections.
+func TestNetworkPolicyOfHooks(t *testing.T) {
+	for name, tc := range map[string]struct {
+		values  []string
+		readAPI bool
+	}{
+		"Default":    {nil, false},
+		"ReadAPI":    {[]string{"readAPI.enabled=true,readAPI.tlsSecret=x"}, true},
+		"APIServer":  {[]string{"networkPolicy.apiServer.cidrs={192.0.2.10/32}"}, false},
+		"OwnLabels":  {[]string{"podLabels.team=a,commonLabels.team=b"}, false},
+		"OwnEgress":  {[]string{"networkPolicy.egress[0].to[0].ipBlock.cidr=203.0.113.0/24"}, false},
+		"NoAccounts": {[]string{"serviceAccount.create=false,serviceAccount.name=own"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := renderChart(t, tc.values...)
+			i := slices.IndexFunc(every[*networkingv1.NetworkPolicy](objects), func(p *networkingv1.NetworkPolicy) bool {
+				return p.Name == hookPolicyName
+			})
+			if i < 0 {
+				t.Fatal("the Pods of hooks have no NetworkPolicy")
+			}
+			policy := every[*networkingv1.NetworkPolicy](objects)[i]
+			pods := []map[string]string{
+				one[*batchv1.Job](t, renderHooks(t, "pre-delete", tc.values...)).Spec.Template.Labels,
+				one[*corev1.Pod](t, renderHooks(t, "test", tc.values...)).Labels,
+			}
+			selector := labels.SelectorFromSet(policy.Spec.PodSelector.MatchLabels)
+			for _, pod := range pods {
+				if selector.Empty() || !selector.Matches(labels.Set(pod)) {
+					t.Errorf("the policy selects %s, but a Pod has %v", selector, pod)
+				}
+			}
+			for _, d := range every[*appsv1.Deployment](objects) {
+				if selector.Matches(labels.Set(d.Spec.Template.Labels)) {
+					t.Errorf("the policy selects %s, and with it the Pods of Deployment %s", selector, d.Name)
+				}
+			}
+			if len(policy.Spec.Ingress) > 0 || !slices.Contains(policy.Spec.PolicyTypes, networkingv1.PolicyTypeIngress) {
+				t.Errorf("others may connect to the Pods of hooks: %v", policy.Spec.Ingress)
+			}
+			if !reaches(t, policy, corev1.ProtocolTCP, "192.0.2.10", 6443) || !reaches(t, policy, corev1.ProtocolUDP, "10.96.0.10", 53) {
+				t.Error("the Pods of hooks do not reach the API server and DNS")
+			}
+			if reaches(t, policy, corev1.ProtocolTCP, "203.0.113.7", 8000) || reaches(t, policy, corev1.ProtocolTCP, "169.254.169.254", 443) {
+				t.Error("the Pods of hooks reach other endpoints")
+			}
+			toManager := slices.ContainsFunc(policy.Spec.Egress, func(rule networkingv1.NetworkPolicyEgressRule) bool {
+				return len(rule.Ports) == 1 && *rule.Ports[0].Port == intstr.FromString("read") && len(rule.To) == 1 &&
+					cmp.Equal(rule.To[0].PodSelector, &managerPolicy(t, objects).Spec.PodSelector)
+			})
+			if toManager != tc.readAPI {
+				t.Errorf("the Pods of hooks reach the read API: %t, want %t", toManager, tc.readAPI)
+			}
+		})
+	}
+	for _, values := range []string{"networkPolicy.enabled=false", "rbac.create=false"} {
+		for _, p := range every[*networkingv1.NetworkPolicy](renderChart(t, values)) {
+			if p.Name == hookPolicyName {
+				t.Errorf("with %s, there is a policy for Pods of hooks", values)
+			}
+		}
+	}
+}
+
 func TestNetworkPolicyValues(t *testing.T) {
 	if n := len(every[*networkingv1.NetworkPolicy](renderChart(t, "networkPolicy.enabled=false"))); n != 0 {
 		t.Errorf("got %d policies with networkPolicy.enabled=false, want none", n)
 	}
-	policy := one[*networkingv1.NetworkPolicy](t, renderChart(t,
+	policy := managerPolicy(t, renderChart(t,
 		"networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.team=monitoring", "networkPolicy.ingress[0].ports[0].port=8082"))
 	if n := len(policy.Spec.Ingress); n != 3 {
 		t.Fatalf("got %d ingress rules, want those of probes, of metrics and of networkPolicy.ingress", n)
@@ -167,7 +250,7 @@ func TestNetworkPolicyValues(t *testing.T) {
 	if port := policy.Spec.Ingress[2].Ports[0].Port.IntVal; port != 8082 {
 		t.Errorf("the rule of networkPolicy.ingress is for port %d, want 8082", port)
 	}
-	without := one[*networkingv1.NetworkPolicy](t, renderChart(t, "metrics.enabled=false"))
+	without := managerPolicy(t, renderChart(t, "metrics.enabled=false"))
 	if n := len(without.Spec.Ingress); n != 1 {
 		t.Errorf("got %d ingress rules without metrics, want only that of probes", n)
 	}
@@ -208,15 +291,27 @@ func TestMetricsReaderRole(t *testing.T) {
 // if it can.
 func TestServiceMonitorSendsATokenOverTLS(t *testing.T) {
 	for name, tc := range map[string]struct {
-		values []string
-		want   map[string]any
+		values        []string
+		want          map[string]any
+		authorization any
 	}{
-		"SelfSigned": {nil, map[string]any{"insecureSkipVerify": true}},
-		"Secret": {[]string{"metrics.tlsSecret=mine"}, map[string]any{
+		"SelfSigned": {want: map[string]any{"insecureSkipVerify": true}},
+		"Secret": {values: []string{"metrics.tlsSecret=mine"}, want: map[string]any{
 			"ca":         map[string]any{"secret": map[string]any{"name": "mine", "key": "ca.crt"}},
 			"serverName": "capstan-metrics.capstan-system.svc",
 		}},
-		"Own": {[]string{"metrics.tlsSecret=mine", "metrics.serviceMonitor.tlsConfig.serverName=x"}, map[string]any{"serverName": "x"}},
+		"Own": {
+			values: []string{"metrics.tlsSecret=mine", "metrics.serviceMonitor.tlsConfig.serverName=x"},
+			want:   map[string]any{"serverName": "x"},
+		},
+		"Token": {
+			values: []string{
+				"metrics.serviceMonitor.authorization.credentials.name=prometheus",
+				"metrics.serviceMonitor.authorization.credentials.key=token",
+			},
+			want:          map[string]any{"insecureSkipVerify": true},
+			authorization: map[string]any{"credentials": map[string]any{"name": "prometheus", "key": "token"}},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			monitor := one[*unstructured.Unstructured](t, renderChart(t, append(tc.values, "metrics.serviceMonitor.enabled=true")...))
@@ -225,8 +320,14 @@ func TestServiceMonitorSendsATokenOverTLS(t *testing.T) {
 				t.Fatalf("endpoints = %v, %v; want one", endpoints, err)
 			}
 			endpoint, ok := endpoints[0].(map[string]any)
-			if !ok || endpoint["scheme"] != "https" || endpoint["bearerTokenFile"] == nil {
-				t.Errorf("endpoint = %v, want a token over TLS", endpoint)
+			if !ok || endpoint["scheme"] != "https" {
+				t.Errorf("endpoint = %v, want one over TLS", endpoint)
+			}
+			if diff := cmp.Diff(tc.authorization, endpoint["authorization"]); diff != "" {
+				t.Errorf("authorization (-want +got):\n%s", diff)
+			}
+			if hasFile := endpoint["bearerTokenFile"] != nil; hasFile != (tc.authorization == nil) {
+				t.Errorf("endpoint = %v, want either authorization or a file with a token", endpoint)
 			}
 			if diff := cmp.Diff(tc.want, endpoint["tlsConfig"]); diff != "" {
 				t.Errorf("tlsConfig (-want +got):\n%s", diff)

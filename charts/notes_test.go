@@ -186,6 +186,7 @@ func TestNotesMatchRelease(t *testing.T) {
 	const (
 		reader        = "capstan-system-capstan-metrics-reader"
 		authorization = "metrics.podMonitor.authorization"
+		authority     = "Secret x (ca.crt)"
 		address       = "--server https://"
 		pull          = "patch serviceaccount default"
 		elsewhere     = "need --manager-namespace"
@@ -214,6 +215,15 @@ func TestNotesMatchRelease(t *testing.T) {
 					"metrics.podMonitor.authorization.credentials.key=token",
 			},
 			wantNot: []string{authorization},
+		},
+		"Authority": {
+			values: []string{"metrics.serviceMonitor.enabled=true,metrics.tlsSecret=x"}, want: []string{authority},
+		},
+		"OwnTLSConfig": {
+			values: []string{
+				"metrics.podMonitor.enabled=true,metrics.tlsSecret=x,metrics.podMonitor.tlsConfig.insecureSkipVerify=true",
+			},
+			wantNot: []string{authority},
 		},
 		"ReadAPI": {
 			values: []string{"readAPI.enabled=true,readAPI.tlsSecret=x"},

@@ -164,7 +164,7 @@ func TestValuesOfObjects(t *testing.T) {
 // peersOfReadAPI returns the peers that may connect to the read API.
 func peersOfReadAPI(t *testing.T, objects []runtime.Object) any {
 	t.Helper()
-	for _, rule := range one[*networkingv1.NetworkPolicy](t, objects).Spec.Ingress {
+	for _, rule := range managerPolicy(t, objects).Spec.Ingress {
 		if *rule.Ports[0].Port == intstr.FromString("read") {
 			return rule.From
 		}

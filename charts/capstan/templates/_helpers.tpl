@@ -130,6 +130,29 @@ capstan-requesters
     - fd00:ec2::23/128
 {{- end -}}
 
+{{/* Rules of a NetworkPolicy for what all Pods need: DNS and the API server. */}}
+{{- define "capstan.clusterEgress" -}}
+# DNS, which may use an address of the node.
+- ports:
+  - protocol: UDP
+    port: 53
+  - protocol: TCP
+    port: 53
+# The API server.
+- ports:
+  {{- range .Values.networkPolicy.apiServer.ports }}
+  - protocol: TCP
+    port: {{ int . }}
+  {{- end }}
+  to:
+  {{- range .Values.networkPolicy.apiServer.cidrs }}
+  - ipBlock:
+      cidr: {{ . }}
+  {{- else }}
+  {{- include "capstan.everywhere" $ | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
 {{/*
 Seconds until a stopping Pod is killed: terminationGracePeriodSeconds, but never before its Turns are handed back. In
 addition to the grace period of runs, that takes up to a fifth of it, at least a second. Releasing the Leases takes a few

@@ -52,9 +52,15 @@ subjects:
 {{- merge (dict "app.kubernetes.io/component" .component) (include "capstan.labels" .root | fromYaml) | toYaml -}}
 {{- end -}}
 
-{{/* Labels of a hook's Pod, without those that Deployments, Services, the NetworkPolicy and PodDisruptionBudgets select. */}}
+{{/* The labels that select the Pods of the release's hooks. */}}
+{{- define "capstan.hookSelectorLabels" -}}
+capstan.dev/hooks-of: {{ .Release.Name }}
+{{- end -}}
+
+{{/* Labels of a hook's Pod, without those that Deployments, Services, the manager's NetworkPolicy and PodDisruptionBudgets select. */}}
 {{- define "capstan.hookPodLabels" -}}
-{{- omit (merge (dict "app.kubernetes.io/component" .component) (include "capstan.podLabels" .root | fromYaml)) "app.kubernetes.io/name" "app.kubernetes.io/instance" | toYaml -}}
+{{- $labels := merge (dict "app.kubernetes.io/component" .component) (include "capstan.hookSelectorLabels" .root | fromYaml) (include "capstan.podLabels" .root | fromYaml) }}
+{{- omit $labels "app.kubernetes.io/name" "app.kubernetes.io/instance" | toYaml -}}
 {{- end -}}
 
 {{/* The Deployments of the release, separated by commas. */}}
