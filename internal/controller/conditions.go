@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"regexp"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -90,18 +91,31 @@ func blocksRequests(reason string) bool {
 		reason == v1alpha1.ReasonHeaderRefused || reason == v1alpha1.ReasonTooManyObjects
 }
 
-// keepMessage replaces the message of a finding with the message in the condition if the failure has the same reason as
-// before. The messages of an endpoint or a resolver contain request IDs, ports and addresses, so they differ from check
-// to check. Each change would be written to this object, to every Agent that uses it, and to every Turn that waits for
-// such an Agent.
+// keepMessage replaces the message of a finding with the message in the condition if both report the same failure: they
+// have the same reason, and differ only in details. The messages of an endpoint or a resolver contain request IDs, ports
+// and addresses, so they differ from check to check. Each change would be written to this object, to every Agent that
+// uses it, and to every Turn that waits for such an Agent.
 func keepMessage(found finding, conditions []metav1.Condition, generation int64) finding {
 	c := ready(conditions, generation)
 	// A message about a Secret does not vary from check to check.
 	varies := !found.holds && !blocksRequests(found.reason)
-	if varies && c != nil && c.Reason == found.reason {
+	if varies && c != nil && c.Reason == found.reason && withoutDetails(c.Message) == withoutDetails(found.message) {
 		found.message = c.Message
 	}
 	return found
+}
+
+var (
+	// details matches words with a digit, such as IDs, addresses, ports and times.
+	details = regexp.MustCompile(`\S*\d\S*`)
+	// httpStatus matches an HTTP status in a message of Capstan.
+	httpStatus = regexp.MustCompile(`HTTP [1-5]\d\d\b`)
+)
+
+// withoutDetails returns a message without the words that may differ between two reports of the same failure. It keeps
+// the first HTTP status, because another status is another failure.
+func withoutDetails(message string) string {
+	return httpStatus.FindString(message) + details.ReplaceAllString(message, "")
 }
 
 // emitEvent emits an Event when a condition of an object becomes True or ceases to be True, or when its reason changes
