@@ -57,14 +57,12 @@ func CheckDefinitions(ctx context.Context, d discovery.DiscoveryInterface) error
 }
 
 // awaitDefinitions waits until the CustomResourceDefinitions exist, because they may be installed at the same time as
-// the manager. It logs each failed check, and returns the error of the last check before the given time.
+// the manager. It returns the error of the last check before the given time.
 func awaitDefinitions(ctx context.Context, until time.Time, d discovery.DiscoveryInterface, log logr.Logger) error {
-	_, err := retryUntil(ctx, until, func() (struct{}, error) {
+	_, err := retryUntil(ctx, until, log, "the custom resource definitions", func() (struct{}, error) {
 		bounded, cancel := context.WithTimeout(ctx, apiTimeout)
 		defer cancel()
 		return struct{}{}, CheckDefinitions(bounded, d)
-	}, func(cause error, wait time.Duration) {
-		log.Info("Waiting for the custom resource definitions", "cause", cause.Error(), "in", wait.Round(time.Millisecond).String())
 	})
 	return err
 }

@@ -125,18 +125,16 @@ func reachable(ctx context.Context, leases kubernetes.Interface, namespace strin
 // apiTimeout is the time limit of one request to the API server.
 const apiTimeout = 5 * time.Second
 
-// awaitAPIServer waits until the API server answers, at most until the given time, and logs each failure.
+// awaitAPIServer waits until the API server answers, at most until the given time.
 func awaitAPIServer(
 	ctx context.Context, until time.Time, leases kubernetes.Interface, namespace string, log logr.Logger,
 ) error {
-	_, err := retryUntil(ctx, until, func() (struct{}, error) {
+	_, err := retryUntil(ctx, until, log, "the API server", func() (struct{}, error) {
 		err := reachable(ctx, leases, namespace)
 		if apierrors.IsUnauthorized(err) {
 			err = backoff.Permanent(err)
 		}
 		return struct{}{}, err
-	}, func(cause error, wait time.Duration) {
-		log.Info("Waiting for the API server", "cause", cause.Error(), "in", wait.Round(time.Millisecond).String())
 	})
 	switch {
 	case apierrors.IsUnauthorized(err):

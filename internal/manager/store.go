@@ -104,32 +104,38 @@ func orNil[S store.Store](s S, err error) (store.Store, error) {
 const startPatience = 30 * time.Second
 
 // retryUntil calls try until it succeeds, returns a permanent error, or would be called again after the given time. It
-// calls try at least once, and calls notify before each wait.
-func retryUntil[T any](
-	ctx context.Context, until time.Time, try func() (T, error), notify func(cause error, wait time.Duration),
-) (T, error) {
+// calls try at least once. It logs at info that it waits for what, once for each new cause, because a start has few
+// lines at info. Further failures with the same cause are at debug.
+func retryUntil[T any](ctx context.Context, until time.Time, log logr.Logger, what string, try func() (T, error)) (T, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 500*time.Millisecond, 5*time.Second
 	left := max(time.Until(until), time.Nanosecond) // 0 would mean no limit
-	return backoff.Retry(ctx, try, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(left), backoff.WithNotify(notify))
+	logged := ""
+	return backoff.Retry(ctx, try, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(left),
+		backoff.WithNotify(func(cause error, wait time.Duration) {
+			level := 0
+			if cause.Error() == logged {
+				level = 1
+			}
+			logged = cause.Error()
+			log.V(level).Info("Waiting for "+what, "cause", logged, "in", wait.Round(time.Millisecond).String())
+		}))
 }
 
-// await opens a store. While the store is unavailable, it logs each failure and tries again.
+// await opens a store. While the store is unavailable, it tries again.
 func await(
 	ctx context.Context, until time.Time, log logr.Logger, isUnavailable func(error) bool, open func(context.Context) (store.Store, error),
 ) (store.Store, error) {
-	waited := false
-	s, err := retryUntil(ctx, until, func() (store.Store, error) {
+	attempts := 0
+	s, err := retryUntil(ctx, until, log, "the store of the journal", func() (store.Store, error) {
+		attempts++
 		s, err := open(ctx)
 		if err != nil && !isUnavailable(err) {
 			err = backoff.Permanent(err)
 		}
 		return s, err
-	}, func(cause error, wait time.Duration) {
-		waited = true
-		log.Info("Waiting for the store of the journal", "cause", cause.Error(), "in", wait.Round(time.Millisecond).String())
 	})
-	if err != nil && waited && ctx.Err() == nil {
+	if err != nil && attempts > 1 && ctx.Err() == nil {
 		return nil, fmt.Errorf("stopped waiting for the store of the journal about %s after the start: %w", startPatience, err)
 	}
 	return s, err
@@ -144,11 +150,8 @@ func (p *parts) identify(ctx context.Context, until time.Time) error {
 		},
 		Lost: p.entriesLost,
 	})
-	_, err := retryUntil(ctx, until, func() (store.Identity, error) { return p.identity.Identity(ctx) },
-		func(cause error, wait time.Duration) {
-			p.log.Info("Waiting for the identity of the store of the journal", "cause", cause.Error(), "in",
-				wait.Round(time.Millisecond).String())
-		})
+	_, err := retryUntil(ctx, until, p.log, "the identity of the store of the journal",
+		func() (store.Identity, error) { return p.identity.Identity(ctx) })
 	if err != nil {
 		return fmt.Errorf("failed to read the identity of the store of the journal: %w", err)
 	}

@@ -85,13 +85,16 @@ func TestOpenStoreWaitsForPreviousProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var logged string
+	var logged []string
 	log := funcr.New(func(_, args string) {
-		logged = args
+		logged = append(logged, args)
+		if len(logged) < 3 {
+			return // the previous process still runs
+		}
 		if err := before.Close(); err != nil { // Close may be called more than once
 			t.Error(err)
 		}
-	}, funcr.Options{})
+	}, funcr.Options{Verbosity: 1})
 	after, err := openStore(t.Context(), &o, time.Now().Add(startPatience), log)
 	if err != nil {
 		t.Fatalf("openStore: %v, want it to wait for the previous process", err)
@@ -99,8 +102,12 @@ func TestOpenStoreWaitsForPreviousProcess(t *testing.T) {
 	if err := after.Close(); err != nil {
 		t.Error(err)
 	}
-	if !strings.Contains(logged, "Waiting for the store") || !strings.Contains(logged, "another process uses it") {
-		t.Errorf("logged %q, want the reason of the wait", logged)
+	if len(logged) != 3 || !strings.Contains(logged[0], "Waiting for the store") ||
+		!strings.Contains(logged[0], "another process uses it") {
+		t.Fatalf("logged %q, want the reason of each wait", logged)
+	}
+	if !strings.Contains(logged[0], `"level"=0`) || !strings.Contains(logged[1], `"level"=1`) || !strings.Contains(logged[2], `"level"=1`) {
+		t.Errorf("logged %q, want one line at info for the same reason, and the others at debug", logged)
 	}
 }
 
