@@ -4,8 +4,8 @@
 # version.sh bump: raises the last number of the version, and keeps the old values.yaml for the tests of upgrades, unless
 # an earlier version had the same values.
 #
-# version.sh previous: prints the last commit before the newest change of the chart's values or templates. A version with
-# only other descriptions would prove nothing about an upgrade.
+# version.sh previous: prints the last commit before the newest change of the chart's values or objects. A change of
+# comments or NOTES does not count: a version with only other texts would prove nothing about an upgrade.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 chart=charts/capstan
@@ -34,12 +34,17 @@ bump)
   grep '^version: ' $chart/Chart.yaml
   ;;
 previous)
-  if ! git diff --quiet HEAD -- $chart/values.yaml $chart/templates; then
-    git rev-parse HEAD # they change with the next commit
-  else
-    git rev-parse --verify --quiet "$(git log -1 --format=%H -- $chart/values.yaml $chart/templates)^" ||
-      { echo "version.sh: the history does not reach back to the chart before $version: fetch the whole history (git fetch --unshallow)" >&2; exit 1; }
-  fi
+  given=("$chart/values.yaml" "$chart/templates" ":(exclude)$chart/templates/NOTES.txt")
+  # changed COMMIT: the values or templates are not those of the commit. Comments and empty lines do not count.
+  changed() { [ -n "$(git diff --no-color -I '^[[:space:]]*#' -I '^[{][{]-? ?/[*].*[*]/' --ignore-blank-lines "$1" -- "${given[@]}")" ]; }
+  for commit in HEAD $(git log --format='%H^' -- "${given[@]}"); do
+    if git rev-parse --verify --quiet "$commit" >/dev/null && changed "$commit"; then
+      git rev-parse "$commit"
+      exit
+    fi
+  done
+  echo "version.sh: the history does not reach back to the chart before $version: fetch the whole history (git fetch --unshallow)" >&2
+  exit 1
   ;;
 *)
   echo "version.sh: want check, bump or previous" >&2

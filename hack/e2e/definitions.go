@@ -40,7 +40,7 @@ func (t *test) missingDefinition(ctx context.Context) error {
 	if err := t.removeDefinition(ctx, old); err != nil {
 		return err
 	}
-	if err := t.kubectl(ctx, "-n", system, "delete", "pod", old); err != nil {
+	if err := t.kubectl(ctx, "-n", system, "delete", "pod", old, "--timeout", patience.String()); err != nil {
 		return err
 	}
 	if err := t.poll(ctx, patience, func(ctx context.Context) (bool, string, error) {
@@ -86,7 +86,7 @@ func (t *test) removeDefinition(ctx context.Context, pod string) error {
 		//nolint:errorlint // because err may be nil
 		return fmt.Errorf("with all definitions, /readyz/crds answers %d %q (%v), want 200", status, text, err)
 	}
-	if err := t.kubectl(ctx, "delete", "customresourcedefinition", removedDefinition); err != nil {
+	if err := t.kubectl(ctx, "delete", "customresourcedefinition", removedDefinition, "--timeout", patience.String()); err != nil {
 		return err
 	}
 	return t.poll(ctx, patience, func(ctx context.Context) (bool, string, error) {
@@ -132,7 +132,9 @@ func (t *test) forwardProbes(ctx context.Context, pod string) (address string, s
 		return "", nil, err
 	}
 	lines := bufio.NewReader(stdout)
-	line, _ := lines.ReadString('\n')                 // without a line, there is no address
+	unanswered := time.AfterFunc(patience, cancel) // so that kubectl ends, and with it its output
+	line, _ := lines.ReadString('\n')              // without a line, there is no address
+	unanswered.Stop()
 	go func() { _, _ = io.Copy(io.Discard, lines) }() // kubectl prints a line for each connection
 	stop = func() {
 		cancel()

@@ -52,7 +52,7 @@ func (t *test) installMonitored(ctx context.Context) error {
 	}
 	return t.poll(ctx, patience, func(ctx context.Context) (bool, string, error) {
 		now, err := t.promptHash(ctx)
-		return now != before, "the prompt of the Agent wiper does not list the skill in the volume of extraVolumes", err
+		return now != "" && now != before, "the prompt of the Agent wiper does not list the skill in the volume of extraVolumes", err
 	})
 }
 

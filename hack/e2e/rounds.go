@@ -383,6 +383,9 @@ func (t *test) started(ctx context.Context, pod string) (time.Time, error) {
 // the start of the new container. If the container starts later, the delay is added. A manager that shuts down keeps
 // its Turns until it has exited. In that case, the time counts from the end of the old Pod, without promptStart.
 func (r *result) checkTakeOver() {
+	if r.Gone == 0 {
+		r.Gone = r.All // the old Pod still existed then: its container exits a moment earlier
+	}
 	begun := r.Started - promptStart
 	if r.round.abrupt {
 		begun = max(begun, 0)

@@ -160,6 +160,7 @@ func TestTakeOverTime(t *testing.T) {
 	for name, tc := range map[string]struct {
 		abrupt               bool
 		gone, started, first float64
+		all                  float64 // 0: irrelevant, because gone is known
 		fails                bool
 	}{
 		"in time":                    {abrupt: true, started: 1, first: 14.9},
@@ -172,11 +173,13 @@ func TestTakeOverTime(t *testing.T) {
 		"stopped immediately, and taken over too late":          {started: 1, first: 14.1, fails: true},
 		"stopped after its grace time, next to the new Pod":     {gone: 25, started: 1, first: 37.9},
 		"stopped after its grace time, and taken over too late": {gone: 25, started: 1, first: 38.1, fails: true},
+		"all Turns moved before the old Pod was gone":           {started: 1, first: 26.2, all: 26.2},
 		"killed, and its Pod stayed for long":                   {abrupt: true, gone: 25, started: 1, first: 15.1, fails: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 			r := result{round: round{abrupt: tc.abrupt}, Gone: seconds(tc.gone), Started: seconds(tc.started), First: seconds(tc.first)}
+			r.All = seconds(tc.all)
 			if r.checkTakeOver(); len(r.Failures) > 0 != tc.fails {
 				t.Errorf("failures = %v, want some: %t", r.Failures, tc.fails)
 			}
