@@ -55,7 +55,7 @@ type Query struct {
 	Namespace, Name string
 	// After is the sequence number of the last known entry, or 0 if no entry is known.
 	After int64
-	// Follow makes the stream wait for new entries until the Turn has ended.
+	// Follow makes the stream wait for new entries until the Turn has ended and its journal gets no more entries.
 	Follow bool
 	// Redact leaves out the words of the conversation.
 	Redact bool

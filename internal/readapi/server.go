@@ -43,7 +43,7 @@ const (
 	slowest    = 64 << 10
 	// bodyTimeout is the time limit for reading the body of a request.
 	bodyTimeout = 5 * time.Second
-	// getTimeout is the time limit of one request for a Turn.
+	// getTimeout is the time limit of one read of a Turn, or of one search for its record.
 	getTimeout = 10 * time.Second
 	// stopTimeout is how long the server waits, when it stops, until streams have ended.
 	stopTimeout = 5 * time.Second
@@ -61,7 +61,8 @@ type Options struct {
 	CertFile, KeyFile string
 	// Journal holds the journals of all Turns.
 	Journal journal.Journal
-	// Records has the records of Turns. If it is nil, no records are served.
+	// Records has the records of Turns. If it is nil, no records are served, and a stream does not learn from a record
+	// that a journal will not get its last entry.
 	Records store.Records
 	// Memories has the memories that were learned from Turns. If it is nil, no memories are served.
 	Memories store.Memories

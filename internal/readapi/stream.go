@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
@@ -26,26 +27,37 @@ type stream struct {
 	namespaces []string
 	uid        string
 	user       string
-	// after is the sequence number of the last entry that was sent.
-	after  int64
+	// after is the sequence number of the last entry that was sent. Before the first one was sent, it is the number
+	// from the request.
+	after int64
+	// follow is true if the client waits for new entries.
 	follow bool
 	// redactor removes the words of the conversation. If it is nil, they are sent.
 	redactor *transcript.Redactor
-	// recheck ticks when the stream must check its Turn and the permission of its user again.
+	// recheck ticks when the stream must check its Turn and the permission of its user again. run sets it.
 	recheck *time.Ticker
-	// last is true once the last entry was sent. over is true once the Turn has finished or was deleted: nothing will
-	// be added to the journal, even if it has no last entry.
-	last, over bool
+	// last is true once the last entry was sent. closed is true once the Turn was deleted, or isClosed has returned
+	// true.
+	last, closed bool
 }
+
+// lastEntryWait is how long after the end of a Turn a stream waits for the last entry of the journal. The leader waits
+// as long for the Turns of sub-agents before it gives up that entry.
+const lastEntryWait = time.Hour
 
 func (s *Server) serveJournal(w http.ResponseWriter, r *http.Request, v visit) *Error {
 	st := &stream{
-		server: s, request: r, key: client.ObjectKeyFromObject(v.turn), uid: string(v.turn.UID), user: v.user, over: v.turn.IsFinished(),
+		server: s, request: r, key: client.ObjectKeyFromObject(v.turn), uid: string(v.turn.UID), user: v.user,
 		out: s.writer(w), namespaces: v.turn.CredentialNamespaces(),
 	}
 	var refused *Error
 	if st.follow, refused = flag(r, "follow"); refused != nil {
 		return refused
+	}
+	if st.follow {
+		if st.closed, refused = st.isClosed(r.Context(), v.turn); refused != nil {
+			return refused
+		}
 	}
 	hideWords, refused := flag(r, "redact")
 	if refused != nil {
@@ -68,8 +80,9 @@ func (s *Server) serveJournal(w http.ResponseWriter, r *http.Request, v visit) *
 	return st.run(r.Context())
 }
 
-// run sends the existing entries and then the new ones, until the last entry. If the stream must end earlier, run
-// interrupts the connection, so that the client notices it. If nothing was sent yet, run returns an error instead.
+// run sends the existing entries. If the client follows the journal, run then sends new entries until the last one, or
+// until the journal is closed without it. If a failure ends the stream, run interrupts the connection, so that the
+// client notices it. If nothing was sent yet, run returns an error instead.
 func (st *stream) run(ctx context.Context) *Error {
 	beat, poll := time.NewTicker(st.server.o.Beat), time.NewTicker(st.server.o.Poll)
 	defer beat.Stop()
@@ -80,14 +93,14 @@ func (st *stream) run(ctx context.Context) *Error {
 		return failure
 	}
 	for {
-		over := st.over // read before the journal is read: if it is true, the journal is complete by now
+		closed := st.closed // before the journal is read: only then does the read return all entries of a closed journal
 		if failure := st.send(ctx); failure != nil {
 			if !st.out.begun {
 				return failure
 			}
 			st.fail(ctx, failure)
 		}
-		if over || st.last || !st.follow {
+		if closed || st.last || !st.follow {
 			return nil
 		}
 		if !st.out.begun { // the client must learn that there are no entries yet
@@ -110,7 +123,7 @@ func (st *stream) run(ctx context.Context) *Error {
 // fail sends the reason why the stream ends early, and interrupts the connection.
 func (st *stream) fail(ctx context.Context, failure *Error) {
 	if ctx.Err() == nil {
-		st.server.o.Log.V(1).Info("Breaking off a journal", "turn", st.key, "cause", failure.Message)
+		st.server.o.Log.V(1).Info("Interrupting a stream", "turn", st.key, "cause", failure.Message)
 		if data, err := json.Marshal(failure); err == nil {
 			_, _ = st.out.Write(append(data, '\n')) // the connection is interrupted in any case
 		}
@@ -125,7 +138,7 @@ func (st *stream) must(_ int, err error) {
 	}
 }
 
-// checkAgain checks again that the client may read the Turn, and whether the Turn has finished.
+// checkAgain checks again that the client may read the Turn, and whether the journal is closed.
 func (st *stream) checkAgain(ctx context.Context) *Error {
 	if _, refused := st.server.check(ctx, st.request, st.key); refused != nil {
 		return refused
@@ -133,13 +146,43 @@ func (st *stream) checkAgain(ctx context.Context) *Error {
 	t, refused := st.server.turn(ctx, st.key)
 	switch {
 	case refused != nil && refused.Status == http.StatusNotFound:
-		st.over = true
+		st.closed = true
+		return nil
 	case refused != nil:
 		return refused
-	default:
-		st.over = string(t.UID) != st.uid || t.IsFinished()
+	case string(t.UID) != st.uid: // the Turn was deleted, and another one has its name
+		st.closed = true
+		return nil
 	}
-	return nil
+	st.closed, refused = st.isClosed(ctx, t)
+	return refused
+}
+
+// isClosed reports whether a stream must not wait for more entries of a Turn's journal, even if the last entry is
+// missing.
+//
+//  1. A Turn that has not finished may get entries. A Turn that was never bound gets none.
+//  2. An executor writes the last entry before the status shows the end. For a Turn that ended without an executor, the
+//     leader adds that entry later, at the latest together with the record of the Turn. If the journal cannot be used,
+//     the leader adds only the record. So a Turn that has a record gets no more entries.
+//  3. A record may never appear, for example because its retention is 0. So the wait ends after lastEntryWait.
+func (st *stream) isClosed(ctx context.Context, t *v1alpha1.Turn) (bool, *Error) {
+	o, ended := &st.server.o, t.Status.CompletionTime
+	switch {
+	case !t.IsFinished():
+		return false, nil
+	case t.Status.Executor == nil || ended == nil || o.Now().Sub(ended.Time) > lastEntryWait:
+		return true, nil
+	case o.Records == nil:
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, getTimeout)
+	defer cancel()
+	unrecorded, err := o.Records.Unrecorded(ctx, []string{st.uid})
+	if err != nil {
+		return false, failureOf(err)
+	}
+	return len(unrecorded) == 0, nil
 }
 
 // resume sets last if the client already has the last entry of the journal.
@@ -180,8 +223,8 @@ func (st *stream) send(ctx context.Context) *Error {
 	return nil
 }
 
-// isLast reports whether an entry of this kind is the last one that a Turn itself writes, or follows it. After that
-// entry, only entries about calls that other Turns undo may follow.
+// isLast reports whether a journal with an entry of this kind has its last entry. The last entry about the Turn itself
+// is finalized. Only entries about calls of the Turn that other Turns undo may follow.
 func isLast(k journal.Kind) bool {
 	return k == journal.Finalized || k == journal.UndoBegun || k == journal.UndoEnded
 }

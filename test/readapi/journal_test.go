@@ -16,9 +16,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/readapi"
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // read collects the entries that a follower receives.
@@ -190,12 +194,54 @@ var _ = Describe("Following a journal", func() {
 		Eventually(r.done).Should(Receive(BeNil()))
 	})
 
-	It("ends when the Turn has finished without a last entry", func(ctx SpecContext) {
+	It("ends when a Turn that was never bound has finished", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
 		t := s.turn(ctx, "first")
 		r := s.follow(ctx, s.user(ctx, "reader", logRule), "first")
 		Consistently(r.done, 10*polling).ShouldNot(Receive())
 		end(ctx, t)
+		Eventually(r.done).Should(Receive(BeNil()))
+	})
+
+	// followEnded ends a Turn that was handed back, at the given time, while a reader follows its journal. It returns
+	// the reader, who has the two entries of the run.
+	followEnded := func(ctx SpecContext, s *testEnv, t *v1alpha1.Turn, at time.Time) *read {
+		GinkgoHelper()
+		s.append(ctx, t, story()[:2]...)
+		r := s.follow(ctx, s.user(ctx, "reader", logRule), t.Name)
+		Expect(r.next(ctx).Seq).To(Equal(int64(1)))
+		Expect(r.next(ctx).Seq).To(Equal(int64(2)))
+		t.Status.Executor = &v1alpha1.ExecutorBinding{Epoch: 1, JournalEntries: new(int64(2)), JournalComplete: true}
+		turnstatus.End(t, v1alpha1.TurnReasonCancelled, "the turn was cancelled", at)
+		Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
+		return r
+	}
+
+	It("shows the entry that the leader adds after the end of a Turn without an executor", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
+		t := s.turn(ctx, "first")
+		r := followEnded(ctx, s, t, time.Now())
+		Consistently(r.done, 15*polling).ShouldNot(Receive(), "the last entry is not there yet")
+		s.append(ctx, t, story()[2])
+		Expect(r.next(ctx).Kind).To(Equal(journal.Finalized))
+		Eventually(r.done).Should(Receive(BeNil()))
+	})
+
+	It("ends without a last entry when the record of the Turn was made without one", func(ctx SpecContext) {
+		s := newTestEnv(ctx, func(o *readapi.Options) { o.Records = o.Journal.(*sqlite.Store) })
+		t := s.turn(ctx, "first")
+		r := followEnded(ctx, s, t, time.Now())
+		Consistently(r.done, 15*polling).ShouldNot(Receive(), "the record is not there yet")
+		record, ok := translate.Record(t, nil)
+		Expect(ok).To(BeTrue())
+		Expect(s.store.AddRecords(ctx, record)).To(Equal(1))
+		Eventually(r.done).Should(Receive(BeNil()))
+		Expect(r.entries).NotTo(Receive())
+	})
+
+	It("does not wait for the last entry of a Turn that ended long ago", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
+		r := followEnded(ctx, s, s.turn(ctx, "first"), time.Now().Add(-2*time.Hour))
 		Eventually(r.done).Should(Receive(BeNil()))
 	})
 
