@@ -28,8 +28,9 @@ const maxRules = 1000
 
 // Policy decides which IP addresses this process may connect to. The longest prefix that contains an address
 // decides, as in a routing table. Among equal prefixes, the operator's denials come first, then the operator's
-// permissions, then the built-in table. An IPv6 address that represents an IPv4 address must be allowed as both. A
-// Policy does not change and is safe for concurrent use. A nil Policy has only the built-in table.
+// permissions, then the built-in table. An IPv6 address that may represent IPv4 addresses must be allowed itself, and
+// so must each of these. A Policy does not change and is safe for concurrent use. A nil Policy has only the built-in
+// table.
 //
 // An address of the cluster is refused unless one of these holds: the operator allows it with a prefix that is at
 // least as long as the cluster's prefix, or it belongs to a Service of the namespace for which the connection is made.
@@ -208,10 +209,13 @@ func ParseCluster(values []string) ([]netip.Prefix, error) {
 // if they are refused, and another error if the address cannot be checked now.
 func (p *Policy) Check(ctx context.Context, host string, addr netip.Addr) error {
 	addr = addr.WithZone("")
-	if v4, ok := embedded(addr); ok {
-		if err := p.checkRules(ctx, host, addr, v4); err != nil || mapped.Contains(addr) {
+	for _, v4 := range embedded(addr) {
+		if err := p.checkRules(ctx, host, addr, v4); err != nil {
 			return err
 		}
+	}
+	if mapped.Contains(addr) { // a connection to such an address is a connection over IPv4
+		return nil
 	}
 	return p.checkRules(ctx, host, addr, addr)
 }

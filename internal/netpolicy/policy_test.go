@@ -25,6 +25,7 @@ func TestCheck(t *testing.T) {
 			[]string{
 				"10.0.0.1", "192.168.1.1", "93.184.216.34", "100.64.0.1", "fd00::1", "2606:2800::1", "::ffff:10.0.0.1",
 				"64:ff9b::a00:1", "2002:a00:1::1", "64:ff9b:1::a00:1", "::ffff:0:10.0.0.1", "2001::f5ff:fffe", "2001:4860::1",
+				"64:ff9b:1:a00:0:100::", "64:ff9b:1:a:0:1::", "64:ff9b:1:0:a:0:100:0", "2002:808:808::5efe:a00:1",
 			},
 			[]string{
 				"127.0.0.1", "127.255.255.255", "::1", "0.0.0.0", "0.1.2.3", "::", "::7f00:1", "169.254.1.1", "fe80::1",
@@ -36,6 +37,9 @@ func TestCheck(t *testing.T) {
 				"::ffff:0:127.0.0.1", "::ffff:0:a9fe:a9fe",
 				"2001:0:4136:e378:8000:63bf:80ff:fffe", "2001::5601:5601",
 				"::ffff:127.0.0.1", "::ffff:169.254.169.254", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2002:a9fe:a9fe::1",
+				"2002:808:808::5efe:a9fe:a9fe", "2001:0:4136:e378:0:5efe:5601:5601", "2001:0:4136:e378:0:5efe:a9fe:a9fe",
+				"64:ff9b:1:a9fe:a9:fe00::", "64:ff9b:1:a9:fe:a9fe::", "64:ff9b:1:0:a9:fea9:fe00:0", "64:ff9b:1:a9fe:a9:fe00:a00:1",
+				"64:ff9b:1::",
 			},
 		},
 		"loopback": {
@@ -123,6 +127,13 @@ func TestMessages(t *testing.T) {
 		"169.254.169.254": "connections to 169.254.169.254 are refused: it is an address of a cloud's metadata " +
 			"service; the manager's --tool-allow-cidrs=169.254.169.254/32 would allow it",
 		"10.1.2.3": "connections to 10.1.2.3 are refused: the manager's --tool-deny-cidrs=10.0.0.0/8 denies it",
+		"0.0.0.0": "connections to 0.0.0.0 are refused: it is the unspecified address; the manager's " +
+			"--tool-allow-cidrs=0.0.0.0/32 would allow it",
+		"0.1.2.3": "connections to 0.1.2.3 are refused: it is an address of \"this network\" (RFC 791); the manager's " +
+			"--tool-allow-cidrs=0.1.2.3/32 would allow it",
+		"::": "connections to :: are refused: it is the unspecified address; the manager's --tool-allow-cidrs=::/128 would allow it",
+		"::7f00:1": "connections to ::7f00:1 are refused: it is an IPv4-compatible address, a form that RFC 4291 deprecates; " +
+			"the manager's --tool-allow-cidrs=::7f00:1/128 would allow it",
 	} {
 		if err := p.Check(t.Context(), "", netip.MustParseAddr(addr)); err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %q", addr, err, want)
