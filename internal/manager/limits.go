@@ -6,6 +6,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -58,15 +59,18 @@ func (p *parts) addLimits(ctx context.Context) error {
 }
 
 // executorCount counts the executors that may get Turns, by the Leases in the cache. Leases expire by the same rules as
-// for the controller.
+// for the controller. It is not safe for concurrent use.
 type executorCount struct {
 	leases    client.Reader
 	namespace string
 	now       func() time.Time
 	seen      scheduler.Leases
+	// existing are the names of the Leases that the last call of alive has found.
+	existing sets.Set[string]
 }
 
-// alive returns the number of executors that are alive and may get Turns, but at least 1.
+// alive returns the number of executors that are alive and may get Turns, but at least 1. It forgets the Leases that
+// were deleted since the last call: each Pod has a new name and so a new Lease.
 func (c *executorCount) alive(ctx context.Context) (int, error) {
 	var all coordinationv1.LeaseList
 	if err := c.leases.List(ctx, &all, client.InNamespace(c.namespace)); err != nil {
@@ -75,11 +79,17 @@ func (c *executorCount) alive(ctx context.Context) (int, error) {
 	executors := executor.LeasesOfExecutors(all.Items)
 	now, n := c.now(), 0
 	c.seen.Start(executors, now)
+	found := sets.New[string]()
 	for i := range executors {
 		lease := &executors[i]
+		found.Insert(lease.Name)
 		if _, mayGetTurns := c.seen.Check(lease, now); mayGetTurns && scheduler.ExecutorOf(lease).Capacity > 0 {
 			n++
 		}
 	}
+	for name := range c.existing.Difference(found) {
+		c.seen.Forget(name)
+	}
+	c.existing = found
 	return max(1, n), nil
 }

@@ -58,4 +58,12 @@ func TestExecutorCount(t *testing.T) {
 	expect(1, "after the Lease of the second executor has expired")
 	now = now.Add(time.Minute)
 	expect(1, "when no executor is alive")
+	must(c.Delete(t.Context(), two))
+	one.Spec.RenewTime = new(metav1.NewMicroTime(now))
+	must(c.Update(t.Context(), one))
+	expect(1, "after the Lease of the second executor was deleted")
+	again := two.DeepCopy() // counts as a new Lease if the deleted one was forgotten
+	again.ResourceVersion = ""
+	must(c.Create(t.Context(), again))
+	expect(2, "after the Lease of the second executor was created again")
 }
