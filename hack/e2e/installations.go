@@ -47,7 +47,7 @@ func drain(ctx context.Context, t *test, r *result) error {
 	if err == nil {
 		err = t.checkHandedBack(ctx, r)
 	}
-	r.Disturbed = time.Now() // so the durations include only the takeover by the new Pod
+	r.Disturbed = time.Now() // so the durations begin when a new Pod may start
 	return errors.Join(err, t.kubectl(ctx, "uncordon", node.Name))
 }
 

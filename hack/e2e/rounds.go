@@ -23,8 +23,8 @@ const (
 	// enoughCalls is the number of calls that must have arrived before the manager is disturbed. At that time, some
 	// Turns are in a call and others have not made their call.
 	enoughCalls = turnsPerRound / 3
-	// takeOver is the maximum time from the loss of a manager until a Turn is bound to another manager, if the new
-	// container starts within promptStart. If the container starts later, the delay is added.
+	// takeOver is the maximum time from the loss of a manager until one of its Turns is bound to another manager, if
+	// the new container starts within promptStart. If the container starts later, the delay is added.
 	takeOver, promptStart = 15 * time.Second, 2 * time.Second
 	// grace is the time in seconds for which a stopping Pod lets calls continue. If calls take up to longCall
 	// seconds, some of them are interrupted.
@@ -41,11 +41,11 @@ type round struct {
 	prepare func(context.Context, *test) error
 	// disturb disturbs the manager. If no other manager starts by itself, disturb also installs the next one.
 	disturb func(context.Context, *test, *result) error
-	// impossible returns the reason why the round cannot run with this version. If it is nil, the round can always
-	// run.
+	// impossible returns the reason why the round cannot run with this version, or an empty string if it can run. If it
+	// is nil, the round can always run.
 	impossible func(*test) (string, error)
-	// after checks the state after the round and brings the release back to the chart's defaults. If it is nil,
-	// there is nothing to do.
+	// after runs when all Turns of the round have ended. It checks the state, changes the release, or does both. The
+	// next round may depend on that change. If it is nil, nothing follows the end of the Turns.
 	after func(context.Context, *test) error
 	// lost is true if the journal does not survive. abrupt is true if the manager has no time to shut down. one is true
 	// if only the executor with the most Turns is disturbed.
@@ -66,7 +66,7 @@ var rounds = []round{
 		name: "forward", what: "helm upgrade from the previous chart and manager", seconds: upTo(longCall),
 		prepare: installPrevious, disturb: func(ctx context.Context, t *test, _ *result) error {
 			return t.upgrade(ctx)
-		},
+		}, impossible: whyNoDowngrade, // because the previous manager starts with the volume of the current one
 	},
 	{
 		name: "back", what: "helm upgrade to the previous chart and manager", seconds: upTo(longCall),
@@ -136,7 +136,7 @@ func uninstall(ctx context.Context, t *test, r *result) error {
 	if err := t.kubectl(ctx, "-n", system, "get", "pvc", "capstan-data"); err != nil {
 		r.fail("helm uninstall has deleted the journal: %v", err)
 	}
-	r.Disturbed = time.Now() // so the durations include only the takeover by the new release
+	r.Disturbed = time.Now() // so the durations begin when the chart is installed again
 	return t.upgrade(ctx)
 }
 
@@ -170,8 +170,8 @@ type result struct {
 	Ends map[string]int
 	// Effects counts the disks that were wiped, and Repeated the disks that were wiped more than once.
 	Effects, Repeated int
-	// Unknown counts the unknown outcomes in the statuses, and Interrupted the Turns that report a lost journal.
-	Unknown, Interrupted int
+	// Unknown counts the unknown outcomes in the statuses, and JournalsLost the Turns that report a lost journal.
+	Unknown, JournalsLost int
 	// InFlight counts the Turns that were bound when the manager was disturbed. HandedBack counts the Turns that
 	// were bound to no executor when no manager was left.
 	InFlight, HandedBack int
@@ -179,8 +179,8 @@ type result struct {
 	// Turns of the other executors.
 	Victim string
 	// Disturbed is the time of the disturbance. The durations begin at this time. Gone ends when the old Pods no longer
-	// exist, Started when the new container runs, First when a Turn is bound to the new executor, and All when all
-	// unfinished Turns are bound to it.
+	// exist, First when the first Turn has moved to another executor, and Started when the container of that executor
+	// runs. All ends when each unfinished Turn is bound, and none to its old executor.
 	Disturbed                 time.Time
 	Gone, Started, First, All time.Duration
 	Failures                  []string
@@ -193,9 +193,13 @@ func (r *result) fail(format string, args ...any) {
 // round runs one round and adds its result.
 func (t *test) round(ctx context.Context, r round) error {
 	if r.impossible != nil {
-		if why, err := r.impossible(t); err != nil || why != "" {
+		why, err := r.impossible(t)
+		if err != nil {
+			return fmt.Errorf("failed to find out whether the round can run: %w", err)
+		}
+		if why != "" {
 			t.say("Skipping round %s: %s", r.name, why)
-			return err
+			return nil
 		}
 	}
 	t.say("Round %s: %s while %d Turns wipe a disk each", r.name, r.what, turnsPerRound)
@@ -224,12 +228,15 @@ func (t *test) round(ctx context.Context, r round) error {
 			old[before[i].Name] = name
 		}
 	}
-	if r.one {
-		outcome.Victim = chooseVictim(old)
-	}
-	if outcome.InFlight = len(old); outcome.InFlight == 0 {
+	if len(old) == 0 {
 		return errors.New("no Turn is in flight: this proves nothing")
 	}
+	if r.one {
+		if outcome.Victim = chooseVictim(old); outcome.Victim == "" {
+			return errors.New("all Turns in flight are bound to the same executor, want Turns on both: this proves nothing")
+		}
+	}
+	outcome.InFlight = len(old)
 	outcome.Disturbed = time.Now()
 	if err := r.disturb(ctx, t, outcome); err != nil {
 		return err
@@ -255,15 +262,14 @@ func (t *test) round(ctx context.Context, r round) error {
 }
 
 // chooseVictim returns the executor with the most Turns, and removes the Turns of the other executors from old. If
-// there is only one executor, chooseVictim removes all Turns and returns an empty string.
+// fewer than two executors have Turns, chooseVictim returns an empty string.
 func chooseVictim(old map[string]string) string {
 	turns := map[string]int{}
 	for _, executor := range old {
 		turns[executor]++
 	}
 	if len(turns) < 2 {
-		clear(old) // a round with one executor proves nothing
-		return ""
+		return "" // the round would not show that the Turns of the other executor continue
 	}
 	victim := ""
 	for _, executor := range slices.Sorted(maps.Keys(turns)) {
@@ -379,9 +385,10 @@ func (t *test) started(ctx context.Context, pod string) (time.Time, error) {
 	return at, nil
 }
 
-// checkTakeOver compares the time of a takeover with the guarantee: at most takeOver, which includes promptStart for
-// the start of the new container. If the container starts later, the delay is added. A manager that shuts down keeps
-// its Turns until it has exited. In that case, the time counts from the end of the old Pod, without promptStart.
+// checkTakeOver compares the time until the first Turn was bound again with the guarantee: at most takeOver, which
+// includes promptStart for the start of the new container. If the container starts later, the delay is added. A manager
+// that shuts down hands its Turns back early, but leads until it exits, and no Turn is bound before. In that case, the
+// time counts from the end of the old Pod, without promptStart.
 func (r *result) checkTakeOver() {
 	if r.Gone == 0 {
 		r.Gone = r.All // the old Pod still existed then: its container exits a moment earlier
@@ -441,7 +448,7 @@ func (r *result) check(turns []v1alpha1.Turn, wiped map[string]int) {
 		r.Effects += effects
 		lost := meta.IsStatusConditionTrue(turn.Status.Conditions, v1alpha1.ConditionJournalLost)
 		if lost {
-			r.Interrupted++
+			r.JournalsLost++
 		}
 		switch {
 		case effects > 1:
@@ -455,7 +462,7 @@ func (r *result) check(turns []v1alpha1.Turn, wiped map[string]int) {
 			r.fail("Turn %s wiped its disk and lost its journal, and reports no unknown outcome", turn.Name)
 		}
 	}
-	if r.round.lost && r.Interrupted == 0 {
+	if r.round.lost && r.JournalsLost == 0 {
 		r.fail("no Turn reports a lost journal")
 	}
 	if !r.round.lost && r.Unknown == 0 {
@@ -500,20 +507,20 @@ func pollEvery(ctx context.Context, interval, timeout time.Duration, check func(
 
 // printTable prints the results of all rounds. It ignores a failure to print.
 func (t *test) printTable() {
-	_, _ = fmt.Fprintf(t.out, "\n%-10s %6s %10s %8s %9s %8s %8s %9s %10s %12s %10s %10s   %s\n", "round", "Turns",
+	_, _ = fmt.Fprintf(t.out, "\n%-10s %6s %10s %8s %9s %8s %8s %9s %10s %12s %14s %10s   %s\n", "round", "Turns",
 		"in flight", "effects", "repeated", "unknown", "lost",
-		"old gone", "new start", "first bound", "takeover", "all bound", "ends")
+		"old gone", "new start", "first bound", "start to bound", "all bound", "ends")
 	for _, r := range t.results {
 		total := 0
 		for _, n := range r.Ends {
 			total += n
 		}
-		_, _ = fmt.Fprintf(t.out, "%-10s %6d %10d %8d %9d %8d %8d %7.1f s %8.1f s %10.1f s %8.1f s %8.1f s   %v\n",
-			r.round.name, total, r.InFlight, r.Effects, r.Repeated, r.Unknown, r.Interrupted,
+		_, _ = fmt.Fprintf(t.out, "%-10s %6d %10d %8d %9d %8d %8d %7.1f s %8.1f s %10.1f s %12.1f s %8.1f s   %v\n",
+			r.round.name, total, r.InFlight, r.Effects, r.Repeated, r.Unknown, r.JournalsLost,
 			r.Gone.Seconds(), r.Started.Seconds(), r.First.Seconds(), (r.First - r.Started).Seconds(), r.All.Seconds(), r.Ends)
 	}
 	_, _ = fmt.Fprintln(t.out, "\nTimes since the disturbance: old gone: the old Pod no longer exists; new start: the container of the "+
-		"next manager has started;\nfirst bound: the next manager has its first Turn; all bound: it has all unfinished Turns. "+
-		"takeover: the time from new start to first bound")
+		"next manager has started;\nfirst bound: the first Turn is bound to the next manager; all bound: each unfinished Turn is bound, "+
+		"and none to its old executor.\nstart to bound: the time from new start to first bound")
 	_, _ = fmt.Fprintln(t.out)
 }

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -166,7 +168,7 @@ func TestTakeOverTime(t *testing.T) {
 		"in time":                    {abrupt: true, started: 1, first: 14.9},
 		"too late":                   {abrupt: true, started: 1, first: 15.1, fails: true},
 		"the container started late": {abrupt: true, started: 6, first: 18.9},
-		"the container started late, and the take-over took too long": {abrupt: true, started: 6, first: 19.1, fails: true},
+		"the container started late, and the Turn was bound too late": {abrupt: true, started: 6, first: 19.1, fails: true},
 		"after the grace time":                                  {started: 31, first: 43.9},
 		"after the grace time, too late":                        {started: 31, first: 44.1, fails: true},
 		"stopped before the end of its time":                    {started: 1, first: 13.9},
@@ -203,6 +205,57 @@ func TestCallsOfARoundTakeDifferentTimes(t *testing.T) {
 	}
 }
 
+// TestRoundsThatCannotRun checks that a round is left out with the reason, and that a failure to find the reason is
+// reported instead.
+func TestRoundsThatCannotRun(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason     string
+		failure    error
+		said, want string
+	}{
+		"a reason": {reason: "the schema is newer", said: "Skipping round back: the schema is newer"},
+		"a failure": {
+			failure: errors.New("the file does not exist"),
+			want:    "failed to find out whether the round can run: the file does not exist",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out strings.Builder
+			e2e := &test{out: &out, begun: time.Now()}
+			err := e2e.round(t.Context(), round{name: "back", impossible: func(*test) (string, error) { return tc.reason, tc.failure }})
+			if (err != nil) != (tc.want != "") || err != nil && err.Error() != tc.want {
+				t.Errorf("error = %v, want %q", err, tc.want)
+			}
+			if got := out.String(); (got != "") != (tc.said != "") || !strings.Contains(got, tc.said) {
+				t.Errorf("the test says %q, want %q", got, tc.said)
+			}
+		})
+	}
+}
+
+// TestRoundsOfThePreviousVersionCheckTheSchema checks that each round that starts the previous manager with the journal
+// of the current one is left out if that manager cannot read the journal.
+func TestRoundsOfThePreviousVersionCheckTheSchema(t *testing.T) {
+	e2e := &test{options: options{root: "../..", programs: t.TempDir()}}
+	if err := os.Mkdir(e2e.previous(""), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// The previous version has one migration, and this one has more.
+	if err := os.WriteFile(e2e.previous("migrations"), []byte("00001_one.sql\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rounds {
+		if r.name != "forward" && r.name != "back" {
+			continue
+		}
+		if r.impossible == nil {
+			t.Errorf("round %s always runs, want it left out if the schema of the journal has changed", r.name)
+		} else if why, err := r.impossible(e2e); err != nil || why == "" {
+			t.Errorf("round %s: the reason is %q (error %v), want one, because the schema of the journal has changed", r.name, why, err)
+		}
+	}
+}
+
 // TestChooseVictim checks that the executor with the most Turns is chosen, and that only its Turns count as in flight.
 func TestChooseVictim(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -212,7 +265,7 @@ func TestChooseVictim(t *testing.T) {
 	}{
 		"two":               {map[string]string{"a": "x", "b": "y", "c": "y"}, "y", 2},
 		"as many on both":   {map[string]string{"a": "y", "b": "x"}, "x", 1},
-		"one alone":         {map[string]string{"a": "x", "b": "x"}, "", 0},
+		"one alone":         {map[string]string{"a": "x", "b": "x"}, "", 2},
 		"nothing in flight": {map[string]string{}, "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
