@@ -141,6 +141,8 @@ func TestLoadReads(t *testing.T) {
 }
 
 func TestLoadRejects(t *testing.T) {
+	const noManifest = ": failed to find a manifest in the directory or its subdirectories: a manifest is a *.yaml, *.yml or " +
+		"*.json file, except kustomization files and names that begin with a period"
 	t.Parallel()
 	cases := map[string]struct {
 		reason string
@@ -253,7 +255,12 @@ func TestLoadRejects(t *testing.T) {
 		"a directory without manifests": {
 			"the path is probably wrong",
 			map[string]string{"README.md": "x"},
-			[]string{": failed to read the directory: it must hold a *.yaml, *.yml or *.json file"},
+			[]string{noManifest},
+		},
+		"a directory with only a kustomization file": {
+			"the message must not ask for a file that exists",
+			map[string]string{"kustomization.yaml": "kind: Kustomization\n"},
+			[]string{noManifest},
 		},
 		"a file of 9 MiB": {
 			"a file of this size is not a manifest",

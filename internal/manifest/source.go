@@ -11,11 +11,13 @@ import (
 	"strings"
 )
 
-// The maximum size of a file and the maximum number of files in a directory. They are far higher than manifests need.
-// Without them, a wrong path, such as a disk image or the root directory, could fill the memory.
+// Both limits are far higher than manifests need. Without them, a wrong path, such as a disk image or the root
+// directory, could fill the memory.
 const (
+	// maxFileBytes is the maximum size of a manifest.
 	maxFileBytes = 8 << 20
-	maxFiles     = 1000
+	// maxFiles is the maximum number of manifests in a directory and its subdirectories.
+	maxFiles = 1000
 )
 
 // standardInput is the path of standard input.
@@ -49,13 +51,14 @@ func files(path string) ([]string, error) {
 		case entry.IsDir() || !isManifest(entry.Name()):
 			return nil
 		case len(found) == maxFiles:
-			return fmt.Errorf("failed to read the directory: it must hold at most %d manifests", maxFiles)
+			return fmt.Errorf("failed to read the directory: it and its subdirectories must hold at most %d manifests", maxFiles)
 		}
 		found = append(found, filepath.Join(path, filepath.FromSlash(name)))
 		return nil
 	})
 	if err == nil && len(found) == 0 {
-		err = errors.New("failed to read the directory: it must hold a *.yaml, *.yml or *.json file")
+		err = errors.New("failed to find a manifest in the directory or its subdirectories: a manifest is a *.yaml, *.yml or " +
+			"*.json file, except kustomization files and names that begin with a period")
 	}
 	return found, err
 }
