@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -36,11 +37,16 @@ func (d *eventLog) add(line string) {
 
 // loggingTool returns a tool whose calls take some time and are recorded in an eventLog.
 func loggingTool(d *eventLog, name string, effect tool.Effect, takes time.Duration) tool.Tool {
+	return loggingToolFunc(d, name, effect, func(string) time.Duration { return takes })
+}
+
+// loggingToolFunc is like loggingTool. takes returns the duration of the call with an ID.
+func loggingToolFunc(d *eventLog, name string, effect tool.Effect, takes func(callID string) time.Duration) tool.Tool {
 	t, _ := toolOf(name, effect)
 	t.Caller = tool.CallerFunc(func(ctx context.Context, c tool.Call) (tool.Result, error) {
 		d.add("begin " + c.CallID)
 		select {
-		case <-time.After(takes):
+		case <-time.After(takes(c.CallID)):
 		case <-ctx.Done():
 			d.add("cut off " + c.CallID)
 			return tool.Result{}, ctx.Err()
@@ -134,7 +140,7 @@ func TestWaves(t *testing.T) {
 	}
 }
 
-// manyCalls returns n calls of a tool with different arguments.
+// manyCalls returns n calls of a tool with different arguments. Their IDs are c00, c01, and so on.
 func manyCalls(name string, n int) []model.ToolCall {
 	var all []model.ToolCall
 	for i := range n {
@@ -156,8 +162,8 @@ func TestLargeWaveIsBounded(t *testing.T) {
 	})
 }
 
-// TestRunEndsDuringAWave checks that no call keeps running, and that each call that began has an end or stays
-// open for the next run.
+// TestRunEndsDuringAWave checks that no call keeps running after the end of a run, and that each call that began has a
+// result or is made again by the next run. The first call takes 10 s, and each further call a second longer.
 func TestRunEndsDuringAWave(t *testing.T) {
 	cause := errors.New("so it ended")
 	broken := errors.New("the journal is away")
@@ -165,23 +171,25 @@ func TestRunEndsDuringAWave(t *testing.T) {
 		reason    string
 		abandoned bool
 		interrupt bool
-		record    bool // the journal fails at the first end
-		want      error
-		outcomes  map[loop.Outcome]int
-		begun     int
+		// journalFails is true if Record fails for the first result.
+		journalFails bool
+		want         error
+		outcomes     map[loop.Outcome]int
+		// begun is the number of calls that began, and cutOff the number of those that were cut off.
+		begun, cutOff int
 	}{
 		"cancelled": {
 			"running calls are cut off, the other calls are refused", false, false, false, cause,
 			map[loop.Outcome]int{loop.Failed: 8, loop.Refused: 2},
-			8,
+			8, 8,
 		},
-		"abandoned": {"the next run repeats the calls", true, false, false, cause, map[loop.Outcome]int{}, 8},
+		"abandoned": {"the next run repeats the calls", true, false, false, cause, map[loop.Outcome]int{}, 8, 8},
 		"interrupted": {
 			"running calls finish, the next run makes the others", false, true, false, loop.ErrInterrupted,
 			map[loop.Outcome]int{loop.Succeeded: 8},
-			8,
+			8, 0,
 		},
-		"journal fails": {"the other calls are cut off", false, false, true, broken, map[loop.Outcome]int{}, 8},
+		"journal fails": {"the calls that still run are cut off", false, false, true, broken, map[loop.Outcome]int{}, 8, 7},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -190,11 +198,18 @@ func TestRunEndsDuringAWave(t *testing.T) {
 				interrupt := make(chan struct{})
 				d, j := &eventLog{}, &journaltest.Store{}
 				c, _ := candidate("one", 1, asksFor("", manyCalls("find", 10)...), says("Done."))
-				in := withTools(inputOf(t, j, 1, c), loggingTool(d, "find", tool.ReadOnly, 10*time.Second))
+				find := loggingToolFunc(d, "find", tool.ReadOnly, func(callID string) time.Duration {
+					number, err := strconv.Atoi(callID[1:])
+					if err != nil {
+						t.Error(err)
+					}
+					return 10*time.Second + time.Duration(number)*time.Second
+				})
+				in := withTools(inputOf(t, j, 1, c), find)
 				in.Interrupt, in.Abandoned = interrupt, func() bool { return tc.abandoned && ctx.Err() != nil }
 				record := in.Record
 				in.Record = func(records ...journal.Record) error {
-					if tc.record && records[0].Kind == journal.ToolFinished {
+					if tc.journalFails && records[0].Kind == journal.ToolFinished {
 						return broken
 					}
 					return record(records...)
@@ -203,26 +218,31 @@ func TestRunEndsDuringAWave(t *testing.T) {
 					switch {
 					case tc.interrupt:
 						close(interrupt)
-					case !tc.record:
+					case !tc.journalFails:
 						cancel(cause)
 					}
 				})
 				if _, err := loop.Run(ctx, &in); !errors.Is(err, tc.want) {
 					t.Errorf("Run: %v, want %v", err, tc.want)
 				}
-				begun := 0
+				begun, cutOff := 0, 0
 				for _, line := range d.lines {
-					if line[:5] == "begin" {
+					if strings.HasPrefix(line, "begin ") {
 						begun++
 					}
+					if strings.HasPrefix(line, "cut off ") {
+						cutOff++
+					}
 				}
-				if diff := cmp.Diff(tc.outcomes, in.State.Outcomes()); diff != "" || begun != tc.begun || len(in.State.Intents) != 10 {
-					t.Errorf("%d calls were begun of %d intended: %s: -want +got:\n%s", begun, len(in.State.Intents), tc.reason, diff)
+				if diff := cmp.Diff(tc.outcomes, in.State.Outcomes()); diff != "" || begun != tc.begun || cutOff != tc.cutOff ||
+					len(in.State.Intents) != 10 {
+					t.Errorf("%s: %d of %d calls have begun, and %d were cut off; want %d of 10 and %d; outcomes: -want +got:\n%s",
+						tc.reason, begun, len(in.State.Intents), cutOff, tc.begun, tc.cutOff, diff)
 				}
 				if tc.outcomes[loop.Refused] > 0 {
 					return
 				}
-				again := withTools(inputOf(t, j, 2, c), loggingTool(d, "find", tool.ReadOnly, 10*time.Second))
+				again := withTools(inputOf(t, j, 2, c), find)
 				if _, err := loop.Run(t.Context(), &again); err != nil || again.State.Outcomes()[loop.Succeeded] != 10 ||
 					again.State.ToolCalls() != 10 {
 					t.Errorf("the next run: %v with %v and %d calls counted, want all ten to succeed, counted once", err,
@@ -422,7 +442,7 @@ func testCallInput(t *testing.T, effect tool.Effect, repeatable bool) {
 	})
 }
 
-// TestSubAgentsCount checks that the usage of sub-agents counts against the budget, even if they fail.
+// TestSubAgentsCount checks that the usage of sub-agents counts against limits.maxTokens, even if their calls fail.
 func TestSubAgentsCount(t *testing.T) {
 	for name, err := range map[string]error{"succeeded": nil, "failed": &tool.Error{Class: tool.Failed, Message: "it gave up"}} {
 		t.Run(name, func(t *testing.T) {
@@ -444,9 +464,9 @@ func TestSubAgentsCount(t *testing.T) {
 	}
 }
 
-// TestWaveWithoutMemoryForItsResults checks that a run that gets no memory for a result makes no further calls, but
-// records the results of the running calls, even if there is memory for those. The next run makes the remaining calls,
-// each once.
+// TestWaveWithoutMemoryForItsResults checks that a run makes no further calls after Hold has refused memory for a
+// result, even if Hold grants it for the next result. The run records the results of the calls that are running. The
+// next run makes the remaining calls, each once.
 func TestWaveWithoutMemoryForItsResults(t *testing.T) {
 	for name, fails := range map[string]func(results int) bool{
 		"for all results":      func(results int) bool { return results > 0 },
@@ -500,13 +520,14 @@ func TestParallelCallsReserveMemory(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reservations, most int
 		took               time.Duration
-		failsAfter         int // number of records
-		want               error
+		// failsAt is the call of Record that fails, counted from 1. If it is 0, none fails.
+		failsAt int
+		want    error
 	}{
 		"memory for no further call":   {reservations: 0, most: 1, took: 20 * time.Second},
 		"memory for three":             {reservations: 3, most: 4, took: 5 * time.Second},
 		"memory for more than may run": {reservations: 100, most: 8, took: 3 * time.Second},
-		"calls that are cut off":       {reservations: 100, most: 8, took: time.Second, failsAfter: 4, want: stopped},
+		"journal fails":                {reservations: 100, most: 8, took: time.Second, failsAt: 4, want: stopped},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -529,7 +550,7 @@ func TestParallelCallsReserveMemory(t *testing.T) {
 				in := withTools(input(t, c), find)
 				record, records := in.Record, 0
 				in.Record = func(all ...journal.Record) error {
-					if records++; records == tc.failsAfter {
+					if records++; records == tc.failsAt {
 						return stopped
 					}
 					return record(all...)
@@ -572,9 +593,9 @@ func TestMemoryIsReservedBeforeIntents(t *testing.T) {
 	}
 }
 
-// TestKnownResultsAreReserved checks that the results of earlier calls that are used again are reserved before they are
-// recorded again.
-func TestKnownResultsAreReserved(t *testing.T) {
+// TestMemoryIsReservedForReusedResults checks that a run reserves the memory for the results of earlier calls that it
+// uses again, before it records them again.
+func TestMemoryIsReservedForReusedResults(t *testing.T) {
 	const length, again = 10_000, 5
 	calls := func(step, number int) []model.ToolCall {
 		var all []model.ToolCall
@@ -595,7 +616,7 @@ func TestKnownResultsAreReserved(t *testing.T) {
 		t.Fatalf("Run: %+v, %v, want an answer", end, err)
 	}
 	if got := in.State.CallResults; len(got) != 1+again || got[again].Outcome != loop.Reused || largest < again*length {
-		t.Errorf("%d calls ended, the last as %s, and at most %d bytes were reserved before; want %d, %s and %d",
+		t.Errorf("%d calls ended, the last as %s, and the largest reservation was %d bytes; want %d, %s and at least %d",
 			len(got), got[len(got)-1].Outcome, largest, 1+again, loop.Reused, again*length)
 	}
 }
