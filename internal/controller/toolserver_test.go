@@ -39,8 +39,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/toolservers"
 )
 
-// toolServerEnv is the reconciler of ToolServers with one ToolServer, a real MCP server, and a clock that the test
-// moves.
+// toolServerEnv is the reconciler of ToolServers with one ToolServer, an MCP server of the SDK that serves over HTTP,
+// and a clock that the test moves.
 type toolServerEnv struct {
 	*ToolServerReconciler
 	tools *mcp.Server

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 )
 
-// An element of a list in JSON may need 40 times as much memory as its text, which is all that is reserved for it. So
-// the elements are counted before they are decoded.
+// A response reserves memory for its text only, and an element of a list in JSON may need 40 times as much memory as
+// its text. So the elements are counted before they are decoded.
 const (
 	// maxElements is the maximum number of tools in a page of a list, and of parts in the result of a call.
 	maxElements = 10_000
@@ -97,8 +97,8 @@ type greeting struct {
 	} `json:"result"`
 }
 
-// reduce returns a long response to initialize without the large members of its result that are not texts, because the
-// SDK decodes the whole result.
+// reduce returns a long response to initialize with only the members that greeting has, because the SDK decodes the
+// whole result. Members of the result that are large and not texts are left out, too.
 func reduce(response []byte) []byte {
 	if len(response) <= maxMember {
 		return response

@@ -27,7 +27,7 @@ const patience = time.Minute
 
 const token = "tok-0123456789abcdefghijklmnop"
 
-// site is a real MCP server over HTTP. A test may change its responses.
+// site is an MCP server of the SDK that serves over HTTP. A test may change its responses.
 type site struct {
 	*sdk.Server
 	URL string

@@ -9,7 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestHeadersAreDropped checks that only the headers of a response that are used are in memory while its body is read.
+// TestHeadersAreDropped checks that a response keeps only the headers that the client uses. The others would take
+// memory while the body is read.
 func TestHeadersAreDropped(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", eventsType)

@@ -21,7 +21,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/manager"
 )
 
-// toolHost is a real MCP server over HTTP.
+// toolHost is an MCP server of the SDK that serves over HTTP.
 type toolHost struct {
 	*mcp.Server
 	url string

@@ -26,7 +26,8 @@ const (
 // in later system messages.
 var fence = regexp.MustCompile(`(?i)<(\s*/?\s*system_message)`)
 
-// Texts for conversations that do not begin or end with a message of the user, which the protocol requires.
+// Texts of the user that are added to a conversation. The protocol requires that a conversation begins with a message
+// of the user, and newer models require that it also ends with one.
 const (
 	conversationBegins = noteOpens + "\nThe conversation so far follows.\n" + noteCloses
 	continueReply      = noteOpens + "\nContinue.\n" + noteCloses
@@ -121,13 +122,16 @@ func messagesOf(messages []model.Message, c *endpoint.Contents) (system []block,
 	return system, out
 }
 
-// withUniqueCalls changes the ID of each call that has the ID of a call in an earlier reply, and the ID in its result.
-// The protocol refuses repeated IDs, but if a server sends no IDs, the calls of each Turn of a Session get the same
-// IDs. The new IDs depend only on earlier messages.
+// withUniqueCalls gives a new ID to each call whose ID a call in an earlier reply has, and to its result. The protocol
+// refuses such repeated IDs. They occur if a server sends no IDs: Capstan then makes the IDs, and the calls of each
+// Turn of a Session get the same ones. A new ID depends only on earlier messages, so that the beginning of a
+// conversation stays the same.
 func withUniqueCalls(messages []model.Message) []model.Message {
 	messages = slices.Clone(messages) // the messages belong to the caller
 	taken := map[string]bool{}
-	var before, after []model.ToolCall // the calls of the last reply without results so far, with their old and new IDs
+	// before are those calls of the last reply whose results have not been found yet, with their old IDs. after are the
+	// same calls with their new IDs.
+	var before, after []model.ToolCall
 	for i := range messages {
 		m := &messages[i]
 		if len(m.ToolCalls) > 0 {
@@ -182,7 +186,8 @@ func noteBlocks(text string) []block {
 // escapeFences escapes the fences of system messages in a text.
 func escapeFences(text string) string { return fence.ReplaceAllString(text, "&lt;$1") }
 
-// systemBlocks returns a system message in two parts: the stable beginning and the rest.
+// systemBlocks returns a system message as two blocks: its first StableChars characters, and the rest. If StableChars
+// is 0, it returns one block.
 func systemBlocks(m *model.Message) []block {
 	stable := len(m.Content)
 	n := 0
@@ -217,7 +222,8 @@ func assistantBlocks(m *model.Message) []block {
 	return blocks
 }
 
-// thoughtsOf returns the thoughts of a reply in their order, or nil if the endpoint did not make the reply.
+// thoughtsOf returns the thoughts of a reply in their order. It returns nil if the reply has none, or if an endpoint
+// with another protocol made the reply.
 func thoughtsOf(m *model.Message) []thought {
 	var thoughts []thought
 	if m.ProviderData == nil || m.ProviderData.Format != dataFormat || json.Unmarshal(m.ProviderData.Blocks, &thoughts) != nil {
@@ -226,19 +232,20 @@ func thoughtsOf(m *model.Message) []thought {
 	return thoughts
 }
 
-// startsWithThought reports whether a request may have a budget for thinking. If the first reply after the last message
-// of the user has calls, the protocol requires that it starts with a thought. A reply of another model has no thoughts.
-func startsWithThought(messages []model.Message) bool {
-	starts := true
+// mayHaveThinkingBudget reports whether a request may have a budget for thinking. With such a budget, the protocol
+// requires that the first reply after the last message of the user starts with a thought if it has calls. A reply of
+// another model has no thoughts.
+func mayHaveThinkingBudget(messages []model.Message) bool {
+	may := true
 	for i := range slices.Backward(messages) {
 		switch m := &messages[i]; m.Role {
 		case model.RoleUser:
-			return starts
+			return may
 		case model.RoleAssistant:
 			thoughts := thoughtsOf(m)
-			starts = len(m.ToolCalls) == 0 || len(thoughts) > 0 && thoughts[0].At == 0
+			may = len(m.ToolCalls) == 0 || len(thoughts) > 0 && thoughts[0].At == 0
 		case model.RoleSystem, model.RoleTool:
 		}
 	}
-	return starts
+	return may
 }

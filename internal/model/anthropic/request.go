@@ -230,7 +230,7 @@ func (r *messagesRequest) addParameters(req *model.Request, o *Options) {
 			r.OutputConfig = &outputConfig{}
 		}
 		r.OutputConfig.Effort = effort
-	case startsWithThought(req.Messages):
+	case mayHaveThinkingBudget(req.Messages):
 		budget := budgets[effort]
 		if isKnown {
 			budget = min(budget, limit/2) // the limit includes the thoughts
