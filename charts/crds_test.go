@@ -65,7 +65,8 @@ func TestBracesInCRDsAreNotEvaluated(t *testing.T) {
 	if err := os.CopyFS(filepath.Join(root, "capstan"), os.DirFS("capstan")); err != nil {
 		t.Fatal(err)
 	}
-	// A description with Go's template syntax, such as the description of a prompt field.
+	// The annotation has the syntax of Go's templates. The description of a field may have it, too, for example to show
+	// an expression in a prompt.
 	const text = "{{ .product | upper }} and {{ fail \"evaluated\" }}"
 	crd := "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata:\n  name: braces.capstan.dev\n" +
 		"  annotations:\n    text: '" + text + "'\n"

@@ -141,9 +141,9 @@ func TestNetworkPolicy(t *testing.T) {
 	}
 }
 
-// TestNetworkPolicySelectsAllPods checks that the policy selects the Pods of the controllers and of the
+// TestNetworkPolicySelectsThePodsOfTheRelease checks that the policy selects the Pods of the controllers and of the
 // executors, but not all Pods of the namespace.
-func TestNetworkPolicySelectsAllPods(t *testing.T) {
+func TestNetworkPolicySelectsThePodsOfTheRelease(t *testing.T) {
 	for name, objects := range map[string][]runtime.Object{
 		"Chart": renderChart(t), "Separate": renderChart(t, storeURL, "executor.separate=true"), "Config": renderConfig(t),
 	} {

@@ -74,12 +74,13 @@ func TestObserveOfARun(t *testing.T) {
 func TestObserveStartsRuns(t *testing.T) {
 	for name, tc := range map[string]struct {
 		turn *v1alpha1.Turn
-		done int64
-		want bool
+		// doneEpoch is the epoch of an earlier binding of the Turn that needs no run any more, or 0 if there is none.
+		doneEpoch int64
+		want      bool
 	}{
 		"a Turn that is bound here":               {turn: turnWith(), want: true},
-		"a Turn that is bound here again":         {turn: turnWith(boundTo(me, 2)), done: 1, want: true},
-		"an event from before it was handed back": {turn: turnWith(boundTo(me, 1)), done: 1},
+		"a Turn that is bound here again":         {turn: turnWith(boundTo(me, 2)), doneEpoch: 1, want: true},
+		"an event from before it was handed back": {turn: turnWith(boundTo(me, 1)), doneEpoch: 1},
 		"a Turn of another executor":              {turn: turnWith(boundTo("other", 1))},
 		"a Turn that is unbound":                  {turn: turnWith(boundTo("", 1))},
 		"a Turn that has ended":                   {turn: turnWith(finished)},
@@ -91,8 +92,8 @@ func TestObserveStartsRuns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e, store := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith())...)
 			tc.turn.ResourceVersion = stored(t, e).ResourceVersion
-			if tc.done > 0 {
-				e.done["uid-one"] = tc.done
+			if tc.doneEpoch > 0 {
+				e.done["uid-one"] = tc.doneEpoch
 			}
 			e.observe(t.Context(), tc.turn)
 			e.all.Wait()

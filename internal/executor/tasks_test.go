@@ -43,7 +43,9 @@ func (s *hangingTasks) PostponeTask(ctx context.Context, h task.Held, d task.Del
 // namespace, however many tasks it has, and that its own tasks continue when the calls no longer hang.
 func TestNamespaceWithHangingTasksLeavesSlotsToOthers(t *testing.T) {
 	for name, tc := range map[string]struct {
-		slots, hang int
+		// slots is the number of all slots, and hanging the number of those that the namespace with hanging tasks
+		// occupies.
+		slots, hanging int
 	}{
 		"two slots":   {2, 1},
 		"three slots": {3, 2},
@@ -73,9 +75,9 @@ func TestNamespaceWithHangingTasksLeavesSlotsToOthers(t *testing.T) {
 				if want := []string{"b-1", "b-2", "b-3"}; !slices.Equal(postponed, want) {
 					t.Errorf("while the tasks of namespace \"a\" hang, the postponed tasks are %q, want %q", postponed, want)
 				}
-				if busy := tasks.busy(); !slices.Equal(busy, []string{"a"}) || tasks.working["a"] != tc.hang {
+				if busy := tasks.busy(); !slices.Equal(busy, []string{"a"}) || tasks.working["a"] != tc.hanging {
 					t.Errorf("the busy namespaces are %q, and namespace \"a\" has %d slots; want only namespace \"a\", with %d slots",
-						busy, tasks.working["a"], tc.hang)
+						busy, tasks.working["a"], tc.hanging)
 				}
 				close(s.release)
 				time.Sleep(pollTasks)

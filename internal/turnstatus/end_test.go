@@ -31,6 +31,8 @@ func bound() *v1alpha1.Turn {
 		ObjectMeta: metav1.ObjectMeta{Generation: 7},
 		Status:     v1alpha1.TurnStatus{StartTime: &start, Executor: &v1alpha1.ExecutorBinding{Name: "e", Epoch: 3}},
 	}
+	// StayParked only writes the conditions of a Turn that has not ended. Bind would also change the epoch and the
+	// start.
 	turnstatus.StayParked(t, v1alpha1.TurnReasonRunning, "running", false, now.Add(-time.Second))
 	return t
 }
@@ -208,23 +210,26 @@ func TestFinishStatus(t *testing.T) {
 }
 
 func TestResultText(t *testing.T) {
-	const bound = 32 << 10
+	const maxText = 32 << 10
 	for name, tc := range map[string]struct {
 		reason, text string
 		kept         int // bytes
 	}{
-		"fits":             {"the bound itself is allowed", strings.Repeat("x", bound), bound},
-		"one more":         {"one byte more is cut", strings.Repeat("x", bound+1), bound},
-		"between letters":  {"a character is not split", "x" + strings.Repeat("ü", bound/2), bound - 1},
-		"wide characters":  {"a character of any width is not split", strings.Repeat("🙂", bound), bound},
-		"line feeds":       {"a line feed takes two bytes in JSON", strings.Repeat("\n", bound), bound / 2},
-		"quotes":           {"a quote takes two bytes, too", strings.Repeat(`"`, bound), bound / 2},
-		"control":          {"a control character takes six bytes", strings.Repeat("\x01", bound), bound / 6},
-		"HTML":             {"a character with a meaning in HTML takes six bytes", strings.Repeat("<", bound), bound / 6},
-		"line separators":  {"a line separator of three bytes takes six", strings.Repeat("\u2028", bound), bound / 6 * 3},
-		"not UTF-8":        {"a byte that is not UTF-8 takes six bytes", strings.Repeat("\xff", bound), bound / 6},
-		"replaced bytes":   {"the replacement character takes three bytes", strings.Repeat("\uFFFD", bound), bound / 3 * 3},
-		"mostly good text": {"hostile characters count with their escaped length", strings.Repeat("x", bound-6) + "\x01\x01", bound - 5},
+		"fits":            {"a text of the maximum size is kept whole", strings.Repeat("x", maxText), maxText},
+		"one more":        {"one byte more is cut", strings.Repeat("x", maxText+1), maxText},
+		"between letters": {"a character is not split", "x" + strings.Repeat("ü", maxText/2), maxText - 1},
+		"wide characters": {"a character of any width is not split", strings.Repeat("🙂", maxText), maxText},
+		"line feeds":      {"a line feed takes two bytes in JSON", strings.Repeat("\n", maxText), maxText / 2},
+		"quotes":          {"a quote takes two bytes, too", strings.Repeat(`"`, maxText), maxText / 2},
+		"control":         {"a control character takes six bytes", strings.Repeat("\x01", maxText), maxText / 6},
+		"HTML":            {"a character with a meaning in HTML takes six bytes", strings.Repeat("<", maxText), maxText / 6},
+		"line separators": {"a line separator of three bytes takes six", strings.Repeat("\u2028", maxText), maxText / 6 * 3},
+		"not UTF-8":       {"a byte that is not UTF-8 takes six bytes", strings.Repeat("\xff", maxText), maxText / 6},
+		"replaced bytes":  {"the replacement character takes three bytes", strings.Repeat("\uFFFD", maxText), maxText / 3 * 3},
+		"mostly good text": {
+			"hostile characters count with their escaped length",
+			strings.Repeat("x", maxText-6) + "\x01\x01", maxText - 5,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := finished(tc.text).Status.Result
@@ -235,8 +240,8 @@ func TestResultText(t *testing.T) {
 				t.Errorf("truncated %t, %d bytes; want %t, %d", got.Truncated, got.Bytes, tc.kept < len(tc.text), len(tc.text))
 			}
 			data, err := json.Marshal(got.Text)
-			if err != nil || len(data)-2 > bound {
-				t.Errorf("the text takes %d bytes as JSON (error %v), want at most %d", len(data)-2, err, bound)
+			if err != nil || len(data)-2 > maxText {
+				t.Errorf("the text takes %d bytes as JSON (error %v), want at most %d", len(data)-2, err, maxText)
 			}
 		})
 	}

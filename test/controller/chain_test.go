@@ -28,7 +28,8 @@ func chain(models ...string) func(*v1alpha1.Agent) {
 	}
 }
 
-// modelsFinding returns "status reason: message" of the condition ModelsResolved.
+// modelsFinding returns the condition ModelsResolved of an Agent as "STATUS REASON: MESSAGE", or an empty string if the
+// Agent does not have the condition.
 func modelsFinding(a *v1alpha1.Agent) string {
 	c := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionModelsResolved)
 	if c == nil {

@@ -19,10 +19,11 @@ import (
 const platformKey = "sk-platform-0123456789"
 
 // platform returns the namespace of a platform team with a ModelProvider and its key, and the namespace of another team
-// whose Agent uses this provider. One manager watches both.
-func platform(ctx SpecContext, rules string, allowed *v1alpha1.AllowedNamespaces) (owner, team *testEnv) {
+// whose Agent uses this provider. One manager watches both. config is the configuration of the fake model of
+// the platform team.
+func platform(ctx SpecContext, config string, allowed *v1alpha1.AllowedNamespaces) (owner, team *testEnv) {
 	GinkgoHelper()
-	owner, team = newTestEnv(ctx, rules), newTestEnv(ctx, `rules: [{reply: {text: "the team's own model answers"}}]`)
+	owner, team = newTestEnv(ctx, config), newTestEnv(ctx, `rules: [{reply: {text: "the team's own model answers"}}]`)
 	owner.run(func(o *manager.Options) { o.WatchNamespaces = []string{owner.namespace, team.namespace} })
 	owner.create(ctx, newSecret(secretName, platformKey), owner.newProvider(provider, func(p *v1alpha1.ModelProvider) {
 		p.Spec.AllowedNamespaces = allowed
@@ -38,7 +39,8 @@ func allowFrom(which v1alpha1.NamespacesFrom, selector *v1alpha1.LabelSelector) 
 	return &v1alpha1.AllowedNamespaces{From: which, Selector: selector}
 }
 
-// finding returns modelsFinding of the Agent.
+// finding returns the condition ModelsResolved of the Agent as "STATUS REASON: MESSAGE", or an empty string if the
+// Agent does not have the condition.
 func (s *testEnv) finding(ctx context.Context) string {
 	GinkgoHelper()
 	var a v1alpha1.Agent
@@ -57,7 +59,7 @@ var _ = Describe("A ModelProvider of another namespace", func() {
 		Expect(team.fake.Stats().Requests).To(BeZero())
 	}, SpecTimeout(patience))
 
-	It("is refused without consent, whether it exists or not, and the reason says what to do", func(ctx SpecContext) {
+	It("is refused without consent, whether it exists or not, and the message says what to do", func(ctx SpecContext) {
 		owner, team := platform(ctx, `rules: [{reply: {text: "never"}}]`, nil)
 		team.create(ctx, newTurn("asks"))
 		refused := `False ReferenceNotAllowed: ModelProvider "` + owner.namespace + `/NAME" cannot be used in namespace "` +
@@ -139,7 +141,8 @@ var _ = Describe("A PromptProfile of another namespace", func() {
 			}}
 		})
 	}
-	rules := func(text string) *corev1.ConfigMap {
+	// houseRules is the ConfigMap to which the profile refers.
+	houseRules := func(text string) *corev1.ConfigMap {
 		o := &corev1.ConfigMap{Data: map[string]string{"text": text}}
 		o.Name = "rules"
 		return o
@@ -147,8 +150,8 @@ var _ = Describe("A PromptProfile of another namespace", func() {
 	It("is used with the texts of its own namespace", func(ctx SpecContext) {
 		owner, team := newTestEnv(ctx, `rules: []`), newTestEnv(ctx, `rules: [{reply: {text: Fine.}}]`)
 		team.run(func(o *manager.Options) { o.WatchNamespaces = []string{owner.namespace, team.namespace} })
-		owner.create(ctx, rules("Never promise a refund."), house(allowFrom(v1alpha1.NamespacesFromAll, nil)))
-		team.create(ctx, rules("Promise every refund."), newSecret(secretName, apiKey), team.newProvider(provider),
+		owner.create(ctx, houseRules("Never promise a refund."), house(allowFrom(v1alpha1.NamespacesFromAll, nil)))
+		team.create(ctx, houseRules("Promise every refund."), newSecret(secretName, apiKey), team.newProvider(provider),
 			newAgent(agent, func(a *v1alpha1.Agent) { a.Spec.PromptProfileRef.Namespace = owner.namespace }), newTurn("asks"))
 		team.awaitState(ctx, "asks", v1alpha1.TurnReasonCompleted)
 		prompt := fmt.Sprint(team.heard())

@@ -14,7 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/test/toolserver/tickets"
 )
 
-var _ = Describe("A Turn and a real MCP server", func() {
+var _ = Describe("A Turn with the tools of an MCP server", func() {
 	const capital = `{"type": "object", "required": ["capital"], "properties": {"capital": {"type": "string"}}, ` +
 		`"additionalProperties": false}`
 
@@ -220,7 +220,7 @@ rules:
 			"the model is not offered the context pack")
 	}, SpecTimeout(patience))
 
-	It("repeats a call that timed out if the tool allows it", func(ctx SpecContext) {
+	It("repeats a call that timed out if its effect and its retryOnTimeout allow it", func(ctx SpecContext) {
 		s, host := newTestEnv(ctx, `
 rules:
 - when: {toolMessages: 0}

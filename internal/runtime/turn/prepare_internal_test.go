@@ -8,7 +8,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 )
 
-// TestPreparationWork checks that a preparation waits for its turn if it compiles expressions.
+// TestPreparationWork checks that a preparation that compiles expressions counts as large work, for which namespaces
+// take turns.
 func TestPreparationWork(t *testing.T) {
 	in := prepare.Input{Turn: prepare.Turn{Message: "hello"}}
 	in.Profile.OutputPolicies = []outputpolicy.Policy{{Prompt: "be polite"}}
