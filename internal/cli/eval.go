@@ -13,8 +13,8 @@ import (
 
 const evalHelp = `eval runs an Agent over a file of cases on this machine, with the same engine as capstan run, and checks each
 answer: texts and patterns that it must contain, CEL expressions, the tools that were called, and the scores
-of the judges of the PromptProfile. It also compares the answer with an earlier one that people have scored.
-Use eval to test a prompt before it is merged.
+of the judges of the PromptProfile. If a case has feedback of people about an earlier answer, eval also compares
+the new answer with that one. Use eval to test a prompt before it is merged.
 
 Each case is a separate Turn. The models and the tools are real: the answers cost tokens, and calls of tools
 have effects. Calls that require approval are denied, unless --approve is all.
