@@ -64,9 +64,10 @@ type BudgetSpec struct {
 	// +required
 	Limits BudgetLimits `json:"limits"`
 
-	// onExceeded says what happens to a Turn whose next request exceeds the budget. Reject (the default): the Turn ends
-	// with reason BudgetExceeded and the result so far. Queue: the Turn waits for the next period with reason
-	// WaitingForBudget, and holds no slot.
+	// onExceeded says what happens to a Turn whose next request exceeds the budget. Reject (the default): a shorter
+	// reply and the next models of the chain are tried; if nothing fits, the Turn ends with reason BudgetExceeded and
+	// the result so far. Queue: the Turn waits for the next period with reason WaitingForBudget, and holds no slot; if
+	// the request cannot fit the next period either, it is handled as with Reject.
 	// +optional
 	// +kubebuilder:default=Reject
 	OnExceeded OnBudgetExceeded `json:"onExceeded,omitempty"`
