@@ -98,13 +98,19 @@ func (run *runner) wantsSummary(c *Candidate, q *modelRequest, older []model.Mes
 }
 
 // askOptional sends a candidate a request that the Turn can do without, and reports whether there is a reply. If the
-// request fails or the budget does not allow it, the run continues without a reply.
+// request fails, or the Turn's limits or a Budget do not allow it now, the run continues without a reply.
 func (run *runner) askOptional(ctx context.Context, c *Candidate, q *modelRequest) (bool, error) {
 	end, err := run.ask(ctx, c, q)
-	if _, ok := errors.AsType[*model.Error](err); ok {
+	if _, ok := errors.AsType[*model.Error](err); ok || waitsForBudget(err) {
 		return false, nil
 	}
 	return err == nil && end == nil, err
+}
+
+// waitsForBudget reports whether an error says that a request was not sent, because a Budget allows it only later.
+func waitsForBudget(err error) bool {
+	parked, ok := errors.AsType[*Parked](err)
+	return ok && parked.Budget != nil
 }
 
 // replaceable returns three things: the messages that a new summary would replace in addition to an earlier

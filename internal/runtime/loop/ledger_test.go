@@ -14,6 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
 )
 
 // daily returns a daily budget.
@@ -131,6 +132,38 @@ func TestExceededBudget(t *testing.T) {
 				}
 				if after := account(t, j, "day"); len(s.asked) > 0 || after.Tokens != before.Tokens || after.ReservedTokens != 0 {
 					t.Errorf("%d requests were sent, and the account is %+v; want nothing sent or charged", len(s.asked), after)
+				}
+			})
+		})
+	}
+}
+
+// TestOptionalRequestsDoNotWaitForABudget checks that an answer that exists is not held back until the next period,
+// because a Budget does not allow a request that the Turn can do without.
+func TestOptionalRequestsDoNotWaitForABudget(t *testing.T) {
+	for name, tc := range map[string]struct {
+		prepare func(*loop.Input)
+		parked  bool
+	}{
+		"reflection":                  {func(in *loop.Input) { in.Reflect = true }, false},
+		"a policy that only reports":  {func(in *loop.Input) { withPolicies(in, polite(outputpolicy.Report)) }, false},
+		"a policy that must be kept":  {func(in *loop.Input) { withPolicies(in, polite(outputpolicy.Fail)) }, true},
+		"an answer without a request": {func(*loop.Input) {}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j := &journaltest.Store{}
+				rule := daily("day", budget.Limits{Tokens: new(int64(5000))}, true)
+				c, s := candidate("one", 2, withUsage(says("Good day."), 3000, 500), says("never asked"))
+				in := withBudgets(inputOf(t, j, 1, withOutputLimit(c, 2000)), rule)
+				tc.prepare(&in)
+				end, err := loop.Run(t.Context(), &in)
+				waits, parked := errors.AsType[*loop.Parked](err)
+				if parked != tc.parked || parked && waits.Budget == nil || !parked && (err != nil || end.Reason != loop.Answered) {
+					t.Fatalf("Run: %+v, %v; want it to wait: %t", end, err, tc.parked)
+				}
+				if text := in.State.AnswerText(); text != "Good day." || len(s.asked) != 1 {
+					t.Errorf("the answer is %q after %d requests, want the one of the first request", text, len(s.asked))
 				}
 			})
 		})

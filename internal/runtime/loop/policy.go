@@ -219,6 +219,8 @@ func (run *runner) findings(ctx context.Context, c *Candidate, s *Step, policies
 	verdictOf, why, end, err := run.verdicts(ctx, c, s.Step, text, prompts)
 	enforced := outputpolicy.AnyEnforced(prompts)
 	switch {
+	case waitsForBudget(err) && !enforced:
+		why = "a Budget does not allow the check now"
 	case err != nil && (enforced || !run.outOfTime(ctx, err)):
 		return nil, nil, err
 	case err != nil:
