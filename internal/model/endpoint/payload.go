@@ -26,14 +26,24 @@ type payload struct {
 	sent atomic.Pointer[time.Time]
 }
 
-// apply sets the body of a request.
+// apply sets the body of a request, whose headers must be set already.
 func (s *payload) apply(out *http.Request) {
 	out.ContentLength = int64(len(s.body))
-	out.GetBody = func() (io.ReadCloser, error) {
-		body, err := s.again()
-		return &requestBody{rest: body, sent: &s.sent}, err
+	if !mayBeRepeated(out.Header) {
+		out.GetBody = func() (io.ReadCloser, error) {
+			body, err := s.again()
+			return &requestBody{rest: body, sent: &s.sent}, err
+		}
 	}
 	out.Body, s.body = &requestBody{rest: s.body, sent: &s.sent}, nil
+}
+
+// mayBeRepeated reports whether net/http would repeat a request with these headers, and with GetBody, although all of
+// it was sent: see the documentation of http.Transport. The endpoint may bill both requests.
+func mayBeRepeated(h http.Header) bool {
+	_, current := h["Idempotency-Key"]
+	_, older := h["X-Idempotency-Key"]
+	return current || older
 }
 
 // sinceSent returns the time since the body was sent, and whether it was sent.
