@@ -49,7 +49,7 @@ func (s *Server) serveArtifact(w http.ResponseWriter, r *http.Request, v visit) 
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
 	out := s.writer(w)
-	out.limit = s.o.Now().Add(largeTime(len(content)))
+	out.limit = deadlineIn(largeTime(len(content)))
 	if _, err := out.Write(content); err != nil {
 		panic(http.ErrAbortHandler)
 	}

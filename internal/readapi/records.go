@@ -227,7 +227,7 @@ func (s *Server) authorized(k kept, verb string, serve func(context.Context, *ht
 			answer(w, refuse(http.StatusInternalServerError, "the answer cannot be encoded: %s", err))
 			return
 		}
-		if err := http.NewResponseController(w).SetWriteDeadline(s.o.Now().Add(s.o.WriteTimeout)); err != nil {
+		if err := http.NewResponseController(w).SetWriteDeadline(deadlineIn(s.o.WriteTimeout)); err != nil {
 			panic(http.ErrAbortHandler)
 		}
 		h := w.Header()

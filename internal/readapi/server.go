@@ -76,7 +76,7 @@ type Options struct {
 	// and memories before these are sent, and from comments before these are stored and before they are sent. If
 	// Credentials is nil, nothing is removed.
 	Credentials *redact.Set
-	// Now returns the current time. It must be the real time, because connections have deadlines.
+	// Now returns the current time, for the times of feedback and for the expiry of memories.
 	Now func() time.Time
 	// Log of the server.
 	Log logr.Logger
@@ -254,13 +254,13 @@ func (s *Server) refuseBodies(next http.Handler) http.Handler {
 		}
 		w.Header().Set("Connection", "close")
 		if isFeedback(r) {
-			if err := control.SetReadDeadline(s.o.Now().Add(bodyTimeout)); err != nil {
+			if err := control.SetReadDeadline(deadlineIn(bodyTimeout)); err != nil {
 				panic(http.ErrAbortHandler)
 			}
 			next.ServeHTTP(w, r)
 			return
 		}
-		if err := control.SetReadDeadline(s.o.Now().Add(bodyTimeout)); err != nil {
+		if err := control.SetReadDeadline(deadlineIn(bodyTimeout)); err != nil {
 			panic(http.ErrAbortHandler)
 		}
 		answer(w, refuse(http.StatusBadRequest, "this request must not have a body"))

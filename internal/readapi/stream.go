@@ -245,7 +245,7 @@ func (st *stream) sendOne(ctx context.Context, e journal.Entry) *Error {
 		return failure
 	}
 	if large {
-		st.out.limit = st.server.o.Now().Add(largeTime(len(data)))
+		st.out.limit = deadlineIn(largeTime(len(data)))
 		defer func() { st.out.limit = time.Time{} }()
 	}
 	st.must(st.out.Write(data))
@@ -286,10 +286,16 @@ type writer struct {
 	begun bool
 }
 
+// deadlineIn returns a deadline of a connection. Connections compare their deadlines with the clock of the machine, from
+// which the time of Options.Now may differ: in a manager it is the time of the API server.
+func deadlineIn(d time.Duration) time.Time {
+	return time.Now().Add(d) //nolint:forbidigo // the clock of the connections
+}
+
 func (s *Server) writer(w http.ResponseWriter) *writer {
 	return &writer{
 		to: w, control: http.NewResponseController(w),
-		deadline: func() time.Time { return s.o.Now().Add(s.o.WriteTimeout) },
+		deadline: func() time.Time { return deadlineIn(s.o.WriteTimeout) },
 	}
 }
 
