@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
@@ -115,6 +116,14 @@ func (n *Network) Start(ctx context.Context) error {
 func (n *Network) watchKind(
 	ctx context.Context, kind string, about *knowledge, object runtime.Object, source *cache.ListWatch, of func(any) []netpolicy.Range,
 ) {
+	open, synced := source.WatchFuncWithContext, func() bool { return false }
+	source.WatchFuncWithContext = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+		w, err := open(ctx, o)
+		if err == nil && synced() {
+			n.recordAnswer(kind, about, "") // the API server may have refused the kind for a while
+		}
+		return w, err
+	}
 	informer := cache.NewSharedInformer(cache.ToListWatcherWithWatchListSemantics(source, n.clientset), object, 0)
 	put := func(o any) {
 		if m, ok := o.(metav1.Object); ok {
@@ -138,6 +147,7 @@ func (n *Network) watchKind(
 		n.recordAnswer(kind, about, fmt.Sprintf("%s cannot be watched", kind))
 		return
 	}
+	synced = registration.HasSynced
 	var both sync.WaitGroup
 	both.Go(func() {
 		if cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) { // the handler has received all objects

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	goruntime "runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -202,6 +204,41 @@ func TestRangesFollowPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	await("93.184.216.34", false, "the Pod is gone")
+}
+
+// TestRangesAreKnownAgain checks that the ranges are complete again after the API server has refused a kind for a while,
+// as it does while its roles are not loaded yet.
+func TestRangesAreKnownAgain(t *testing.T) {
+	for _, resource := range []string{"nodes", "servicecidrs"} {
+		t.Run(resource, func(t *testing.T) {
+			clientset := fake.NewClientset(cluster("10.201.7.0/24")...)
+			var watches atomic.Int32
+			first, refused := watch.NewFake(), make(chan struct{})
+			clientset.PrependWatchReactor(resource, func(clienttesting.Action) (bool, watch.Interface, error) {
+				switch watches.Add(1) {
+				case 1:
+					return true, first, nil
+				case 2:
+					defer close(refused)
+					return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("not loaded"))
+				default:
+					return false, nil, nil
+				}
+			})
+			n := startNetwork(t, clientset)
+			for reason(t, n, "10.203.0.1") != "" && t.Context().Err() == nil {
+				goruntime.Gosched()
+			}
+			first.Stop()
+			<-refused
+			for reason(t, n, "10.203.0.1") == "" && watches.Load() < 3 && t.Context().Err() == nil {
+				goruntime.Gosched()
+			}
+			for reason(t, n, "10.203.0.1") != "" && t.Context().Err() == nil {
+				goruntime.Gosched()
+			}
+		})
+	}
 }
 
 // TestUnknownCluster checks that private addresses are refused until the API server has answered, because they may
