@@ -293,6 +293,8 @@ type Requester struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",
+	// + message="username must not contain the character U+0000"
 	Username string `json:"username"`
 }
 

@@ -61,8 +61,8 @@ func keep(ctx context.Context, tx pgx.Tx, l *task.Learned) error {
 	}
 	for i := range kept {
 		m := &kept[i]
-		if _, err := tx.Exec(ctx, upsertMemory, m.ID, m.Owner().Key(), m.Namespace, m.Agent, string(m.Scope), m.Requester, m.Session,
-			m.SessionUID, m.Turn, m.TurnUID, m.Text, notNull(memories.Words(m.Text)), m.Confidence, m.Model, m.Learned.UnixMicro(),
+		if _, err := tx.Exec(ctx, upsertMemory, m.ID, m.Owner().Key(), m.Namespace, m.Agent, string(m.Scope), text(m.Requester), m.Session,
+			m.SessionUID, m.Turn, m.TurnUID, m.Text, notNull(memories.Words(m.Text)), m.Confidence, text(m.Model), m.Learned.UnixMicro(),
 			m.Expires.UnixMicro()); err != nil {
 			return err
 		}
@@ -348,7 +348,7 @@ func (s *Store) Observe(ctx context.Context, o memories.Observation) error {
 		}
 		_, err = tx.Exec(ctx, `INSERT INTO capstan_observation (turn_uid, namespace, agent, turn, session, session_uid, requester, ended_at,
 			details) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING`,
-			o.TurnUID, o.Namespace, o.Agent, o.Turn, o.Session, o.SessionUID, o.Requester, o.Time.UnixMicro(), details)
+			o.TurnUID, o.Namespace, o.Agent, o.Turn, o.Session, o.SessionUID, text(o.Requester), o.Time.UnixMicro(), details)
 		return err
 	})
 }

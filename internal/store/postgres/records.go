@@ -20,13 +20,17 @@ import (
 // recordColumns are the columns that a record fills when it is added.
 const recordColumns = `uid, namespace, turn, agent, session, requester, reason, completed, details`
 
+// text returns a text for a column of the type text, which cannot hold U+0000. A Turn can have such a requester if it was
+// created with an older definition of Turns, without the policy for requesters.
+func text(s string) string { return strings.ReplaceAll(s, "\u0000", "\ufffd") }
+
 // recordArgs returns the values of recordColumns.
 func recordArgs(r *turnrecord.Record) ([]any, error) {
 	details, err := r.MarshalDetails()
 	if err != nil {
 		return nil, err
 	}
-	return []any{r.UID, r.Namespace, r.Turn, r.Agent, r.Session, r.Requester, r.Reason, r.Completed, details}, nil
+	return []any{r.UID, r.Namespace, r.Turn, r.Agent, r.Session, text(r.Requester), r.Reason, r.Completed, details}, nil
 }
 
 // withRecord extends the statement of an append. If one of the entries ends the Turn and has its record, the statement
@@ -73,7 +77,7 @@ func withTasks(query string, args []any, entries []journal.Entry) (string, []any
 		SELECT k.*, $%d::text, $%d::text, $%d::text, $%d::text, $%d::bigint, $%d::bigint
 		FROM head, unnest($%d::text[], $%d::text[], $%d::text[]) AS k
 		ON CONFLICT DO NOTHING), kept AS (`, n+4, n+5, n+6, n+7, n+8, n+8, n+1, n+2, n+3) + tail
-	return query, append(args, keys, kinds, turns, first.Namespace, first.Agent, first.Session, first.Requester, first.Created.UnixMicro())
+	return query, append(args, keys, kinds, turns, first.Namespace, first.Agent, first.Session, text(first.Requester), first.Created.UnixMicro())
 }
 
 // AddRecords adds records in one transaction.

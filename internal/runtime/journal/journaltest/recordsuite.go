@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 )
@@ -30,6 +32,7 @@ type RecordStore interface {
 func RunRecords(t *testing.T, open func(t *testing.T) RecordStore, reopen func(t *testing.T, s RecordStore) RecordStore) {
 	t.Run("a record is written with the end of its Turn, once", func(t *testing.T) { testRecordWithEnd(t, open(t), reopen) })
 	t.Run("records without an entry are added once", func(t *testing.T) { testRecordWithoutEntry(t, open(t)) })
+	t.Run("a requester may contain U+0000", func(t *testing.T) { testRequesterWithNUL(t, open(t)) })
 	t.Run("records are returned in pages, newest first", func(t *testing.T) { testRecordPages(t, open(t)) })
 	t.Run("records are selected", func(t *testing.T) { testRecordsSelected(t, open(t)) })
 	t.Run("old records are purged, oldest first", func(t *testing.T) { testRecordsPurged(t, open(t)) })
@@ -125,6 +128,28 @@ func finalized(seq, epoch int64) journal.Entry {
 	e := entry(seq, epoch)
 	e.Kind = journal.Finalized
 	return e
+}
+
+// testRequesterWithNUL checks that a requester with U+0000, which a column of PostgreSQL cannot hold, does not prevent the
+// end of a Turn, its tasks and the records of other Turns. A store may replace the character.
+func testRequesterWithNUL(t *testing.T, s RecordStore) {
+	a, b := recordOf("a", 1), recordOf("b", 2)
+	a.Requester, b.Requester = "ada\u0000", "ada\u0000"
+	end := ending(1, 1, a)
+	end.Tasks = []task.Task{{
+		UID: "a", Kind: task.Learn, Namespace: a.Namespace, Turn: a.Turn, Agent: a.Agent, Requester: a.Requester, Created: entryTime,
+	}}
+	add(t, s, "a", nil, end)
+	if n, err := s.AddRecords(t.Context(), b, recordOf("c", 3)); n != 2 || err != nil {
+		t.Errorf("AddRecords: %d, %v; want two new records", n, err)
+	}
+	got := map[string]string{}
+	for _, r := range records(t, s, store.RecordQuery{}) {
+		got[r.UID] = strings.ReplaceAll(r.Requester, "\u0000", "\ufffd")
+	}
+	if want := map[string]string{"a": "ada\ufffd", "b": "ada\ufffd", "c": ""}; !maps.Equal(got, want) {
+		t.Errorf("the requesters are %q, want %q", got, want)
+	}
 }
 
 func testRecordWithoutEntry(t *testing.T, s RecordStore) {
