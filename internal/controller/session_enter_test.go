@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -53,6 +54,32 @@ func TestSessionCreatedByAnotherClient(t *testing.T) {
 	}
 	if _, err := b.reconcile(t, "one"); err != nil || b.turn(t, "one").BoundTo() != "self" {
 		t.Errorf("the Turn must use the existing session: %v", err)
+	}
+}
+
+// TestSessionThatCannotBeCreated checks that the status says why a Turn waits, if a quota or a policy does not allow
+// its Session.
+func TestSessionThatCannotBeCreated(t *testing.T) {
+	allowed := false
+	b := newTestEnv(t, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if allowed {
+				return c.Create(ctx, o, opts...)
+			}
+			return apierrors.NewForbidden(schema.GroupResource{Resource: "sessions"}, "talk", errors.New("exceeded quota: sessions"))
+		},
+	}, turnWith(inSession), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+	result, err := b.reconcile(t, "one")
+	if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > maxRetryDelay {
+		t.Errorf("reconcile = %v, %v; want another attempt within %s", result, err, maxRetryDelay)
+	}
+	if got := b.turn(t, "one"); got.StateReason() != v1alpha1.TurnReasonWaitingForSession ||
+		!strings.Contains(got.Status.Conditions[0].Message, "exceeded quota: sessions") {
+		t.Errorf("the status is %+v, want WaitingForSession and the reason", got.Status)
+	}
+	allowed = true
+	if _, err := b.reconcile(t, "one"); err != nil || b.turn(t, "one").BoundTo() != "self" {
+		t.Errorf("the Turn must be bound once its Session is allowed: %v", err)
 	}
 }
 

@@ -135,7 +135,13 @@ func (r *TurnReconciler) enter(ctx context.Context, v snapshot, d decision) (dec
 	r.enterMu.RLock()
 	defer r.enterMu.RUnlock()
 	var err error
-	if v.session, err = r.getOrCreateSession(ctx, v.turn); err != nil || v.session == nil {
+	v.session, err = r.getOrCreateSession(ctx, v.turn)
+	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) { // a quota or a policy refuses it, until a person acts
+		return decision{
+			action: wait, reason: v1alpha1.TurnReasonWaitingForSession, message: err.Error(), after: min(untilDeadline(v), maxRetryDelay),
+		}, nil
+	}
+	if err != nil || v.session == nil {
 		return decision{action: hold, after: staleInterval}, err
 	}
 	for _, p := range []policy{whenSessionDeleted, whenSessionClosed, whenHistoryLost} {
