@@ -15,6 +15,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
+// maxMessageBytes is the maximum length of the message of a condition, as JSON. The API server refuses a status with a
+// message of more than 32768 characters. Messages contain those of other objects, so they are much shorter.
+const maxMessageBytes = 8 << 10
+
 // finding is the result of one check of an object: whether the checked condition holds, and why.
 type finding struct {
 	holds           bool
@@ -34,7 +38,7 @@ func (f finding) set(conditions *[]metav1.Condition, kind string, generation int
 		status = metav1.ConditionTrue
 	}
 	meta.SetStatusCondition(conditions, metav1.Condition{
-		Type: kind, Status: status, Reason: f.reason, Message: f.message,
+		Type: kind, Status: status, Reason: f.reason, Message: translate.TruncateJSON(f.message, maxMessageBytes),
 		ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(now),
 	})
 }

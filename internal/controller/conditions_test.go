@@ -1,7 +1,9 @@
 package controller
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -58,5 +60,21 @@ func TestKeepMessage(t *testing.T) {
 				t.Errorf("after %q and %q, the message is %q, want %q", tc.before, tc.after, got.message, want)
 			}
 		})
+	}
+}
+
+// TestLongMessages checks that messages are cut, because the API server would refuse the whole status otherwise.
+func TestLongMessages(t *testing.T) {
+	var conditions []metav1.Condition
+	finding{
+		reason: v1alpha1.ReasonInvalidInstructions, message: strings.Repeat("\u00e9", 40_000), inOwnText: true,
+	}.setReady(&conditions, 1, time.Unix(1, 0))
+	if len(conditions) != 2 {
+		t.Fatalf("got %d conditions, want Ready and Stalled", len(conditions))
+	}
+	for _, c := range conditions {
+		if n := len(c.Message); n == 0 || n > maxMessageBytes {
+			t.Errorf("%s: the message has %d bytes, want at most %d", c.Type, n, maxMessageBytes)
+		}
 	}
 }

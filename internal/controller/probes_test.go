@@ -128,11 +128,11 @@ func TestRepeatedProbeOfHangingServerIsShort(t *testing.T) {
 		s.Spec.MCP.URL, s.Spec.ConnectTimeoutSeconds = "http://"+p.Addr().String()+"/mcp", 60
 		s.Status.Conditions = []metav1.Condition{{
 			Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonEndpointUnreachable,
-			Message: "it hangs", ObservedGeneration: 1, LastTransitionTime: metav1.NewTime(now),
+			Message: "no answer within 59s", ObservedGeneration: 1, LastTransitionTime: metav1.NewTime(now),
 		}}
 	})
 	s, again := d.reconcileAfter(t, 8*time.Second)
-	if got := readinessOf(s); got != "False EndpointUnreachable: it hangs" || again.RequeueAfter != 8*time.Second {
+	if got := readinessOf(s); got != "False EndpointUnreachable: no answer within 59s" || again.RequeueAfter != 8*time.Second {
 		t.Errorf("got %q, requeued after %s; want the next check after 8s, the time for which the server has hung", got, again.RequeueAfter)
 	}
 	if again.Priority == nil || *again.Priority != fairqueue.Low {
