@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -18,6 +19,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/cli/output"
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 const cancelHelp = `cancel ends a Turn of a cluster and keeps its results so far. It sets spec.desiredState to Cancelled,
@@ -102,12 +104,10 @@ func (c *canceller) cancel(ctx context.Context, turn string) error {
 	return output.PrintObject(c.env, t, "turn.capstan.dev", message, c.output)
 }
 
-// patchCancelled sets desiredState to Cancelled. The patch contains the UID, so it never changes a newer Turn with
-// the same name.
+// patchCancelled sets desiredState to Cancelled.
 func patchCancelled(ctx context.Context, api client.Client, t *v1alpha1.Turn) error {
 	title := cluster.TurnKind + " " + t.Namespace + "/" + t.Name
-	patch := fmt.Sprintf(`{"metadata":{"uid":%q},"spec":{"desiredState":%q}}`, t.UID, v1alpha1.DesiredStateCancelled)
-	err := api.Patch(ctx, t, client.RawPatch("application/merge-patch+json", []byte(patch)))
+	err := api.Patch(ctx, t, client.RawPatch(types.MergePatchType, translate.CancelPatch(t.UID)))
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return exit.WithCode(exit.Failed, errors.New(title+" was deleted in the meantime"))

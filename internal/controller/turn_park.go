@@ -224,11 +224,9 @@ func isOver(t *v1alpha1.Turn) bool {
 	return t.IsFinished() || !t.DeletionTimestamp.IsZero() || t.Spec.DesiredState == v1alpha1.DesiredStateCancelled
 }
 
-// cancelTurn requests the cancellation of a Turn.
+// cancelTurn requests the cancellation of a Turn. It returns a conflict if another Turn has the name by now.
 func (r *TurnReconciler) cancelTurn(ctx context.Context, t *v1alpha1.Turn) error {
-	before := t.DeepCopy()
-	t.Spec.DesiredState = v1alpha1.DesiredStateCancelled
-	if err := r.Client.Patch(ctx, t, client.MergeFrom(before)); err != nil {
+	if err := r.Client.Patch(ctx, t, client.RawPatch(types.MergePatchType, translate.CancelPatch(t.UID))); err != nil {
 		return err
 	}
 	r.expectations.Expect(t)

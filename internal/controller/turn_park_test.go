@@ -8,8 +8,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -515,6 +518,27 @@ func TestOwnedTurnThatIsNoSubAgentSurvives(t *testing.T) {
 		if got, err := b.turns.isOrphaned(t.Context(), child); err != nil || got != (labels != nil) {
 			t.Errorf("%s: orphaned %t (error %v), want %t", reason, got, err, labels != nil)
 		}
+	}
+}
+
+// TestOnlyTheAwaitedTurnIsCancelled checks that a Turn is not cancelled because it has the name of an awaited Turn that was
+// deleted: the cache may still show the deleted one.
+func TestOnlyTheAwaitedTurnIsCancelled(t *testing.T) {
+	var patches []string
+	b := newTestEnv(t, interceptor.Funcs{
+		Patch: func(_ context.Context, _ client.WithWatch, o client.Object, p client.Patch, _ ...client.PatchOption) error {
+			data, err := p.Data(o)
+			patches = append(patches, string(data))
+			return errors.Join(err, apierrors.NewConflict(schema.GroupResource{Resource: "turns"}, o.GetName(), errors.New("another UID")))
+		},
+	})
+	child := childOf("uid-one", "child", func(c *v1alpha1.Turn) { c.UID = "uid-child" })
+	err := b.turns.cancelSubAgents(t.Context(), snapshot{awaited: waitProgress{unfinished: []*v1alpha1.Turn{child}}})
+	if result, err := resultAfterWrite(ctrl.Result{}, err); err != nil || result.RequeueAfter != staleInterval {
+		t.Errorf("cancelSubAgents leads to %v, %v; want the Turns read again", result, err)
+	}
+	if want := []string{`{"metadata":{"uid":"uid-child"},"spec":{"desiredState":"Cancelled"}}`}; !slices.Equal(patches, want) {
+		t.Errorf("patches = %q, want %q", patches, want)
 	}
 }
 

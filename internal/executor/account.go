@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -83,9 +85,8 @@ func (r *run) cancelChild(ctx context.Context, child *v1alpha1.Turn) error {
 	if child.Spec.DesiredState == v1alpha1.DesiredStateCancelled || !child.DeletionTimestamp.IsZero() {
 		return nil
 	}
-	before := child.DeepCopy()
-	child.Spec.DesiredState = v1alpha1.DesiredStateCancelled
-	if err := r.executor.Client.Patch(ctx, child, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+	err := r.executor.Client.Patch(ctx, child, client.RawPatch(types.MergePatchType, translate.CancelPatch(child.UID)))
+	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) { // after a conflict, another Turn has the name
 		return &retryError{fmt.Errorf("failed to cancel turn %q of a sub-agent: %w", child.Name, err)}
 	}
 	return nil

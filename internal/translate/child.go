@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -32,6 +33,12 @@ const (
 // ParentLabel is a label on the Turn of a sub-agent. Its value is the name of the Turn that called the sub-agent,
 // shortened to the length that a label may have.
 const ParentLabel = "capstan.dev/parent"
+
+// CancelPatch returns a merge patch that cancels the Turn with this UID. For another Turn with the same name, the API
+// server refuses the patch as a conflict.
+func CancelPatch(uid types.UID) []byte {
+	return fmt.Appendf(nil, `{"metadata":{"uid":%q},"spec":{"desiredState":%q}}`, uid, v1alpha1.DesiredStateCancelled)
+}
 
 // ChildCall is a call of a sub-agent.
 type ChildCall struct {
