@@ -71,14 +71,15 @@ type ModelProviderSpec struct {
 	Type ProviderType `json:"type"`
 
 	// baseURL is the URL of the endpoint, with the scheme http or https, up to and including the version path, such
-	// as https://llm.internal/v1. It must not contain credentials.
+	// as https://llm.internal/v1. It must not contain credentials, a query or a fragment.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https']
 	// +  && url(self).getHostname() != ''",message="baseURL must be an http or https URL with a host, such as
 	// +  https://llm.internal/v1"
-	// +kubebuilder:validation:XValidation:rule="!self.contains('@') && !self.contains('?') && !self.contains('#')",
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^[^/]*//[^/]*@') && !self.contains('?')
+	// +  && !self.contains('#')",
 	// + message="baseURL must not contain credentials, a query or a fragment: use credentialsRef for a key"
 	BaseURL string `json:"baseURL"`
 

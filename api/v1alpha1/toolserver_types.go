@@ -126,14 +126,14 @@ type ToolServerSpec struct {
 // MCPEndpoint is the address of an MCP server.
 type MCPEndpoint struct {
 	// url is the URL of the server's streamable HTTP endpoint, such as http://tickets.tools:8080/mcp. It must not
-	// contain credentials.
+	// contain credentials or a fragment.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https']
 	// +  && url(self).getHostname() != ''",message="url must be an http or https URL with a host, such as
 	// +  http://tickets.tools:8080/mcp"
-	// +kubebuilder:validation:XValidation:rule="!self.contains('@') && !self.contains('#')",
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^[^/]*//[^/?]*@') && !self.contains('#')",
 	// + message="url must not contain credentials or a fragment: use credentialsRef for a token"
 	URL string `json:"url"`
 }
