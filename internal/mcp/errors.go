@@ -34,9 +34,11 @@ type Kind string
 const (
 	// Refused means that the server rejects the credentials.
 	Refused Kind = "Refused"
-	// Unreachable means that there is no connection, or no response in time.
+	// Unreachable means that there is no connection, that the server failed, or that it did not send its whole list of
+	// tools in time.
 	Unreachable Kind = "Unreachable"
-	// Protocol means that the endpoint is not an MCP server, or not one that Capstan can use.
+	// Protocol means that the endpoint is not an MCP server, or not one that Capstan can use. An example is a server
+	// whose list of tools exceeds a limit.
 	Protocol Kind = "Protocol"
 	// NoMemory means that there is not enough memory for the server's list of tools.
 	NoMemory Kind = "NoMemory"

@@ -94,9 +94,7 @@ func (c *Client) list(ctx context.Context, s *session) (kept *Listing, err error
 	for pages := range maxPages {
 		page, size, err := s.page(ctx, cursor)
 		if err != nil && pages > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return nil, fmt.Errorf("%w: its list of tools did not end within %s (connectTimeoutSeconds); pages received: %d, "+
-				"each with a cursor for another page",
-				errLimit, c.cfg.ConnectTimeout, pages)
+			return nil, c.unfinished(pages, err)
 		}
 		if err != nil {
 			return nil, err
@@ -133,6 +131,16 @@ func (c *Client) list(ctx context.Context, s *session) (kept *Listing, err error
 }
 
 // wirePage is the JSON form of a page of a list.
+// unfinished returns the error for a list of which only some pages arrived in time.
+func (c *Client) unfinished(pages int, err error) *Error {
+	arrived := "1 page has arrived"
+	if pages > 1 {
+		arrived = fmt.Sprintf("%d pages have arrived", pages)
+	}
+	return &Error{Kind: Unreachable, Err: err, Message: fmt.Sprintf("the list of tools did not end within %s (connectTimeoutSeconds): "+
+		"%s, and the server says that there are more", c.cfg.ConnectTimeout, arrived)}
+}
+
 type wirePage struct {
 	Tools      elements[wireTool] `json:"tools"`
 	NextCursor string             `json:"nextCursor"`
@@ -202,7 +210,7 @@ func (c *Client) reserveListing(l *Listing, reservation *bytebudget.Reservation)
 	return l, nil
 }
 
-// errLimit means that a server lists more than Capstan accepts.
+// errLimit means that the list of a server exceeds a limit: on its size, its pages, its tools, or its cursors.
 var errLimit = errors.New("the server offers too much")
 
 // finish sorts the tools and computes the hash.
