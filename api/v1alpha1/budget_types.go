@@ -7,7 +7,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 type BudgetPeriod string
 
 const (
-	// BudgetPeriodHour is one hour.
+	// BudgetPeriodHour is one hour, from one full hour to the next in the time zone of the budget.
 	BudgetPeriodHour BudgetPeriod = "Hour"
 	// BudgetPeriodDay is one day in the time zone of the budget.
 	BudgetPeriodDay BudgetPeriod = "Day"
@@ -38,8 +38,8 @@ type BudgetSpec struct {
 	// +required
 	Period BudgetPeriod `json:"period"`
 
-	// timeZone is the time zone in which days and months begin, as an IANA name such as Europe/Berlin. Default UTC. A
-	// day has 23 or 25 hours when the clocks change.
+	// timeZone is the time zone in which hours, days and months begin, as an IANA name such as Europe/Berlin. Default
+	// UTC. A day on which the clocks change is longer or shorter than 24 hours, usually by one hour.
 	// +optional
 	// +kubebuilder:default=UTC
 	// +kubebuilder:validation:MinLength=1

@@ -9,10 +9,11 @@ import (
 type Unit string
 
 const (
-	// Hour is a unit of one hour.
+	// Hour is a unit from one full hour to the next in the time zone of the budget. It is shorter if the clocks change
+	// by a part of an hour, such as 30 minutes.
 	Hour Unit = "Hour"
-	// Day is a unit from midnight to midnight in the time zone of the budget. It has 23 or 25 hours when the clocks
-	// change.
+	// Day is a unit from midnight to midnight in the time zone of the budget. A day on which the clocks change is
+	// longer or shorter than 24 hours, usually by one hour.
 	Day Unit = "Day"
 	// Month is a calendar month in the time zone of the budget.
 	Month Unit = "Month"
@@ -27,16 +28,42 @@ func PeriodAt(u Unit, zone *time.Location, at time.Time) (Period, error) {
 	year, month, day := local.Date()
 	switch u {
 	case Hour:
-		_, offset := local.Zone()
-		past := time.Duration(mod(at.Unix()+int64(offset), 3600))*time.Second + time.Duration(at.Nanosecond())
-		start := at.Add(-past).UTC()
-		return Period{start, start.Add(time.Hour)}, nil
+		return hourAt(local), nil
 	case Day:
 		return Period{startOfDay(year, month, day, zone), startOfDay(year, month, day+1, zone)}, nil
 	case Month:
 		return Period{startOfDay(year, month, 1, zone), startOfDay(year, month+1, 1, zone)}, nil
 	}
 	return Period{}, fmt.Errorf("unknown period %q", u)
+}
+
+// hourAt returns the hour that contains a local time.
+func hourAt(local time.Time) Period {
+	_, offset := local.Zone()
+	past := time.Duration(mod(local.Unix()+int64(offset), 3600))*time.Second + time.Duration(local.Nanosecond())
+	start := local.Add(-past)
+	end := start.Add(time.Hour)
+	// If a change of the clocks moves the full hours, the hour begins or ends with the change: otherwise the hours
+	// before and after it would overlap.
+	before, after := local.ZoneBounds()
+	if before.After(start) && movesFullHours(before) {
+		start = before
+	}
+	if after.Before(end) && movesFullHours(after) {
+		end = after
+	}
+	return Period{start.UTC(), end.UTC()}
+}
+
+// movesFullHours reports whether a change of the clocks is not a number of whole hours. It returns false for the zero
+// time, which stands for no change.
+func movesFullHours(change time.Time) bool {
+	if change.IsZero() {
+		return false
+	}
+	_, before := change.Add(-1).Zone()
+	_, after := change.Zone()
+	return (after-before)%3600 != 0
 }
 
 // mod returns the remainder of a division, which is never negative.

@@ -15,8 +15,22 @@ func TestPeriodAt(t *testing.T) {
 		zone           string
 		at, start, end string
 	}{
-		"an hour":                     {hour, "UTC", "2026-11-25T15:59:59.9Z", "2026-11-25T15:00:00Z", "2026-11-25T16:00:00Z"},
-		"an hour that starts at :30":  {hour, "Asia/Kolkata", "2026-11-25T15:20:00Z", "2026-11-25T14:30:00Z", "2026-11-25T15:30:00Z"},
+		"an hour":                    {hour, "UTC", "2026-11-25T15:59:59.9Z", "2026-11-25T15:00:00Z", "2026-11-25T16:00:00Z"},
+		"an hour that starts at :30": {hour, "Asia/Kolkata", "2026-11-25T15:20:00Z", "2026-11-25T14:30:00Z", "2026-11-25T15:30:00Z"},
+		"before half an hour is skipped": {
+			hour, "Australia/Lord_Howe", "2026-10-03T15:20:00Z", "2026-10-03T14:30:00Z", "2026-10-03T15:30:00Z",
+		},
+		"after half an hour is skipped": {
+			hour, "Australia/Lord_Howe", "2026-10-03T15:40:00Z", "2026-10-03T15:30:00Z", "2026-10-03T16:00:00Z",
+		},
+		"half an hour that is repeated": {
+			hour, "Australia/Lord_Howe", "2026-04-04T15:10:00Z", "2026-04-04T15:00:00Z", "2026-04-04T15:30:00Z",
+		},
+		"half an hour before a change": {
+			hour, "America/Caracas", "2016-05-01T06:45:00Z", "2016-05-01T06:30:00Z", "2016-05-01T07:00:00Z",
+		},
+		"a whole hour is skipped":     {hour, "Europe/Berlin", "2026-03-29T00:59:59Z", "2026-03-29T00:00:00Z", "2026-03-29T01:00:00Z"},
+		"a change within an hour":     {hour, "America/St_Johns", "2010-03-14T03:40:00Z", "2010-03-14T03:30:00Z", "2010-03-14T04:30:00Z"},
 		"a day":                       {day, "Europe/Berlin", "2026-11-25T23:00:00Z", "2026-11-25T23:00:00Z", "2026-11-26T23:00:00Z"},
 		"a day of 23 hours":           {day, "Europe/Berlin", "2026-03-29T12:00:00Z", "2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z"},
 		"a day of 25 hours":           {day, "Europe/Berlin", "2026-10-25T00:30:00Z", "2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z"},
@@ -48,9 +62,16 @@ func TestPeriodsAreSeamless(t *testing.T) {
 		"Asia/Kathmandu", "Africa/Casablanca", "Asia/Gaza",
 	} {
 		in := load(t, name)
-		for u, step := range map[budget.Unit]time.Duration{budget.Day: 11 * time.Hour, budget.Month: 300 * time.Hour} {
+		for u, walk := range map[budget.Unit]struct {
+			from string
+			step time.Duration // shorter than each period
+		}{
+			budget.Hour:  {"2024-01-01T00:00:00Z", 20 * time.Minute},
+			budget.Day:   {"2009-01-01T00:00:00Z", 11 * time.Hour},
+			budget.Month: {"2009-01-01T00:00:00Z", 300 * time.Hour},
+		} {
 			last := budget.Period{}
-			for at := parse(t, "2009-01-01T00:00:00Z"); at.Year() < 2028; at = at.Add(step) {
+			for at := parse(t, walk.from); at.Year() < 2028; at = at.Add(walk.step) {
 				p, err := budget.PeriodAt(u, in, at)
 				if err != nil || at.Before(p.Start) || !at.Before(p.End) {
 					t.Fatalf("%s %s: the period of %s is %v (error %v), which does not contain it", name, u, at, p, err)
