@@ -3,7 +3,6 @@ package executor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"k8s.io/utils/ptr"
@@ -59,7 +58,7 @@ func (v *evaluation) do(ctx context.Context) (o done) {
 		return done{result: v.result()}
 	}
 	if k.Attempts >= maxAttempts {
-		return v.failed(fmt.Sprintf("the evaluation was cut off %d times, because its executor was lost", k.Attempts))
+		return v.failed("the evaluation " + tooManyAttempts(k.Attempts))
 	}
 	held, err := v.reserveMemory(ctx)
 	if err != nil {

@@ -51,6 +51,11 @@ type done struct {
 
 func retried(again time.Duration, err error) done { return done{again: again, err: err} }
 
+// tooManyAttempts returns why no further attempt is made, as the end of a sentence that begins with the work.
+func tooManyAttempts(attempts int) string {
+	return fmt.Sprintf("was cut off %d times: its executor stopped or was lost, or its results could not be stored", attempts)
+}
+
 // followUp is the work on one task, without the part that depends on its kind.
 type followUp struct {
 	*Tasks

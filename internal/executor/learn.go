@@ -149,7 +149,7 @@ func (l *learning) do(ctx context.Context) (o done) {
 		return l.learned(&task.Learned{})
 	}
 	if k.Attempts >= maxAttempts {
-		l.addFailure(fmt.Sprintf("it was cut off %d times, because its executor was lost", k.Attempts))
+		l.addFailure("it " + tooManyAttempts(k.Attempts))
 		return l.learned(&task.Learned{})
 	}
 	models, thinking := translate.LearningModels(l.agent)

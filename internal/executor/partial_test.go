@@ -387,6 +387,47 @@ func TestScopesThatWereAskedForAreNotAskedForAgain(t *testing.T) {
 	}
 }
 
+// TestWorkThatIsCutOffTooOftenFails checks that no fourth attempt is made, and that the status says why.
+func TestWorkThatIsCutOffTooOftenFails(t *testing.T) {
+	const why = "was cut off 3 times: its executor stopped or was lost, or its results could not be stored"
+	failAfterCuts := func(t *testing.T, w *followUpHarness) {
+		t.Helper()
+		for n := 1; n <= 3; n++ {
+			cuts["the executor is killed"](t, w, n)
+		}
+		w.attempt(t)
+		if len(w.model.asked) != 3 {
+			t.Errorf("the model was asked %q, want one question in each of three attempts", w.model.asked)
+		}
+	}
+	t.Run("evaluation", func(t *testing.T) {
+		w := newThreeJudgeHarness(t)
+		failAfterCuts(t, w)
+		all := stored(t, w.Executor).Status.Evaluations
+		if len(all) != 3 {
+			t.Errorf("the evaluations are %+v, want three", all)
+		}
+		for _, e := range all {
+			if e.Result != v1alpha1.EvaluationError || e.Reason != "the evaluation "+why {
+				t.Errorf("judge %s: %s, %q; want an error that says why", e.Name, e.Result, e.Reason)
+			}
+		}
+	})
+	t.Run("learning", func(t *testing.T) {
+		m := &followUpModel{replies: map[string]string{"You read a message that a user has written": `{"memories": []}`}}
+		w := newFollowUpHarness(t, task.Learn, m, func(a *v1alpha1.Agent, _ *v1alpha1.PromptProfile, _ *v1alpha1.Turn) {
+			a.Spec.Memory = &v1alpha1.AgentMemory{Learning: &v1alpha1.AgentLearning{
+				Scopes: []v1alpha1.LearnedScope{v1alpha1.LearnedScopeUser},
+			}}
+		})
+		failAfterCuts(t, w)
+		c := meta.FindStatusCondition(stored(t, w.Executor).Status.Conditions, v1alpha1.ConditionFinalized)
+		if c == nil || c.Reason != v1alpha1.TurnReasonLearningFailed || c.Message != "learning from the Turn failed: it "+why {
+			t.Errorf("the condition is %+v, want that learning failed, and why", c)
+		}
+	})
+}
+
 // stuckLearner is a learner whose calls return only after the channel release is closed, even if their contexts end
 // earlier.
 type stuckLearner struct {
