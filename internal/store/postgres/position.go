@@ -13,7 +13,7 @@ import (
 
 const (
 	// thisServer is the server's system identifier and timeline. A promoted standby and a server that was restored
-	// to a point in time start a new timeline. A server that loaded a dump has another system identifier.
+	// to a point in time start a new timeline. A new server that loaded a dump has another system identifier.
 	thisServer = `(SELECT system_identifier FROM pg_control_system()) || '-' || left(pg_walfile_name(pg_current_wal_lsn()), 8)`
 	// noServer replaces thisServer if the server does not reveal its identity; Aurora, for example, has no WAL of its
 	// own. A difference between noServer and another value does not mean that the server changed: the user of another
@@ -57,8 +57,14 @@ func (s *Store) row(ctx context.Context) (r row, err error) {
 	return r, nil
 }
 
-// Mark gives the database a new position if there may be appends since the last mark. It also assigns a new incarnation
-// in each of the following cases:
+// Mark gives the database a new position in each of the following cases:
+//
+// 1. There may be appends since the last mark.
+// 2. The position of the database is less than least.
+// 3. The database does not have the current facts about the server: whether it is another server, and whether its
+// commits wait for a standby.
+//
+// Mark also assigns a new incarnation in each of the following cases:
 //
 // 1. The position of the database is less than least.
 // 2. The server has another system identifier than at the last mark.
@@ -103,9 +109,11 @@ func (s *Store) Mark(ctx context.Context, least int64) (store.State, error) {
 
 // withServerIdentity runs a query with thisServer, and again with noServer if the server withholds its identity.
 func (s *Store) withServerIdentity(ctx context.Context, query func(ctx context.Context, server string) error) error {
-	err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error { return query(ctx, thisServer) })
-	if server, ok := errors.AsType[*pgconn.PgError](err); ok && slices.Contains(withheld, server.Code) {
-		return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error { return query(ctx, noServer) })
-	}
-	return err
+	return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error { // both queries share the time limit
+		err := query(ctx, thisServer)
+		if server, ok := errors.AsType[*pgconn.PgError](err); ok && slices.Contains(withheld, server.Code) {
+			return query(ctx, noServer)
+		}
+		return err
+	})
 }
