@@ -1,6 +1,10 @@
 package charts_test
 
 import (
+	"io/fs"
+	"maps"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +14,7 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,7 +23,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// metadataOf returns the annotations and the labels of an object without those that the chart itself sets.
+// metadataOf returns the annotations and the labels of an object, except for the standard ones: their keys begin with
+// app.kubernetes.io/ or helm.sh/.
 func metadataOf(object client.Object) map[string]string {
 	own := map[string]string{}
 	for _, all := range []map[string]string{object.GetAnnotations(), object.GetLabels()} {
@@ -189,8 +195,8 @@ func managerSubjects(objects []runtime.Object) []string {
 	return slices.Compact(names)
 }
 
-// monitor returns a function that returns the own labels of a monitor of the Prometheus operator, and fields of its
-// endpoint, which are in the list endpoints of its spec.
+// monitor returns a function for a kind of monitor of the Prometheus operator. The function returns the labels of the
+// monitor, as metadataOf does, followed by fields of its only endpoint, which is in the list endpoints of its spec.
 func monitor(kind, endpoints string, fields ...string) func(t *testing.T, objects []runtime.Object) any {
 	return func(t *testing.T, objects []runtime.Object) any {
 		t.Helper()
@@ -258,31 +264,94 @@ var everything = []string{
 	"podDisruptionBudget.enabled=true,agentUsePolicy.install=true,watchNamespaces={helpdesk}",
 }
 
-// TestCommonLabelsAreOnEveryObject checks that every object has the common labels, and that no selector has them:
-// otherwise helm upgrade with another label would fail, because the selector of a Deployment cannot change.
+// TestCommonLabelsAreOnEveryObject checks that objects of every kind have the common labels, and that no selector has
+// them. With such a selector, a new common label would break the next helm upgrade: the selector of a Deployment cannot
+// change, and the other selectors would not match the Pods from before the upgrade.
 func TestCommonLabelsAreOnEveryObject(t *testing.T) {
-	values := append(slices.Clone(everything), "commonLabels.team=a,commonLabels.app\\.kubernetes\\.io/part-of=b")
-	manifest, err := template(t.Context(), values...)
+	const label = "commonLabels.team=a"
+	manifest, err := template(t.Context(), append(slices.Clone(everything), label+",commonLabels.app\\.kubernetes\\.io/part-of=b")...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects := decode(t, manifest)
-	for _, more := range []string{"metrics.serviceMonitor.enabled=true", "persistence.enabled=true"} {
-		objects = append(objects, renderChart(t, more, "commonLabels.team=a")...)
-	}
+	objects := slices.Concat(
+		decode(t, manifest),
+		renderChart(t, label, "metrics.serviceMonitor.enabled=true"),
+		renderChart(t, label, "persistence.enabled=true"),
+		renderChart(t, label, storeURL, scaled, "executor.autoscaling.prometheusAddress=http://prometheus:9090"),
+		renderForAPI(t, "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy", label),
+	)
+	kinds, selecting := map[string]bool{}, map[string]bool{}
 	for _, o := range objects {
 		object := o.(client.Object) //nolint:forcetypeassert // because every object of a manifest has metadata
+		kind := o.GetObjectKind().GroupVersionKind().Kind
+		kinds[kind] = true
 		labels := object.GetLabels()
 		if labels["team"] != "a" || labels["app.kubernetes.io/part-of"] != "capstan" {
-			t.Errorf("%T %s has the labels %v, want the common one, and the standard one unchanged", o, object.GetName(), labels)
+			t.Errorf("%s %s has the labels %v, want the common one, and the standard one unchanged", kind, object.GetName(), labels)
+		}
+		selector := selectorOf(t, o)
+		if len(selector) > 0 {
+			selecting[kind] = true
+		}
+		for key := range selector {
+			if key == "team" || key == "app.kubernetes.io/part-of" {
+				t.Errorf("%s %s selects %v, want no common label", kind, object.GetName(), selector)
+			}
 		}
 	}
-	for _, d := range every[*appsv1.Deployment](objects) {
-		if _, ok := d.Spec.Selector.MatchLabels["team"]; ok {
-			t.Errorf("Deployment %s selects %v, want no common label", d.Name, d.Spec.Selector.MatchLabels)
-		}
+	if diff := cmp.Diff(kindsOfTemplates(t), slices.Sorted(maps.Keys(kinds))); diff != "" {
+		t.Errorf("the kinds of the templates and those that this test renders differ (-templates +rendered):\n%s", diff)
+	}
+	want := []string{"Deployment", "NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "Service", "ServiceMonitor"}
+	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(selecting))); diff != "" {
+		t.Errorf("kinds with a selector (-want +got):\n%s", diff)
 	}
 }
+
+// selectorOf returns the labels by which an object selects Pods or Services, or nil if it has no selector.
+func selectorOf(t *testing.T, object runtime.Object) map[string]string {
+	t.Helper()
+	switch o := object.(type) {
+	case *appsv1.Deployment:
+		return o.Spec.Selector.MatchLabels
+	case *corev1.Service:
+		return o.Spec.Selector
+	case *networkingv1.NetworkPolicy:
+		return o.Spec.PodSelector.MatchLabels
+	case *policyv1.PodDisruptionBudget:
+		return o.Spec.Selector.MatchLabels
+	case *unstructured.Unstructured:
+		labels, _, err := unstructured.NestedStringMap(o.Object, "spec", "selector", "matchLabels")
+		if err != nil {
+			t.Fatalf("%s %s: %v", o.GetKind(), o.GetName(), err)
+		}
+		return labels
+	}
+	return nil
+}
+
+// kindsOfTemplates returns the kinds of the objects that the chart can have, sorted.
+func kindsOfTemplates(t *testing.T) []string {
+	t.Helper()
+	kinds := map[string]bool{"CustomResourceDefinition": true} // its objects are in files/crds
+	templates := os.DirFS("capstan/templates")
+	err := fs.WalkDir(templates, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		source, err := fs.ReadFile(templates, path)
+		for _, found := range kindOfTemplate.FindAllSubmatch(source, -1) {
+			kinds[string(found[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Sorted(maps.Keys(kinds))
+}
+
+var kindOfTemplate = regexp.MustCompile(`(?m)^kind: (\w+)$`)
 
 // TestNameOverrides checks the names of the objects and their label app.kubernetes.io/name.
 func TestNameOverrides(t *testing.T) {
