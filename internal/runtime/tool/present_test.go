@@ -193,7 +193,9 @@ func sameJSON(t *testing.T, a, b string) bool {
 }
 
 func TestToolsThatCannotBeOffered(t *testing.T) {
-	nested := strings.Repeat(`{"not":`, 12_000) + `{}` + strings.Repeat(`}`, 12_000)
+	nested := func(levels int) string { // with two bytes for each level, so that the maximum size is not the reason
+		return `{"type":"object","default":` + strings.Repeat(`[`, levels) + strings.Repeat(`]`, levels) + `}`
+	}
 	for name, tc := range map[string]struct{ reason, schema, why string }{
 		"invalid JSON": {"the parameters of the tool are unknown", `{"type":`, `the schema is not a JSON object`},
 		"a text":       {"arguments must be an object", `{"type":"string"}`, `the type of the schema is not "object"`},
@@ -220,8 +222,12 @@ func TestToolsThatCannotBeOffered(t *testing.T) {
 			`{"properties":{"a":{"$ref":"#/$defs/loop"}},"$defs":{"loop":{"$ref":"#/$defs/loop"}}}`,
 			`the schema cannot be used: `,
 		},
-		"too deep":      {"the depth of a schema is limited", `{"type":"object","properties":{"a":` + nested + `}}`, `the schema `},
-		"invalid UTF-8": {"a schema must be UTF-8", "{\"description\":\"\xff\"}", `the schema is not UTF-8`},
+		"too deep": {
+			"the depth of a schema is limited", nested(9_000),
+			`the schema cannot be used: /default` + strings.Repeat(`/0`, 45) + `/…: is nested deeper than 64 levels`,
+		},
+		"too deep for a parser": {"encoding/json reads 10,000 levels", nested(12_000), `the schema is not a JSON object`},
+		"invalid UTF-8":         {"a schema must be UTF-8", "{\"description\":\"\xff\"}", `the schema is not UTF-8`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			offers := []tool.Offer{{Server: "s", Tools: append([]tool.Tool{withSchema(tc.schema)}, bare("good")...)}}
@@ -254,11 +260,11 @@ func TestToolsThatCannotBeOffered(t *testing.T) {
 
 func TestBoundsOfServerTexts(t *testing.T) {
 	var properties []string
-	for i := range 200 {
+	for i := range 100 {
 		properties = append(properties, fmt.Sprintf(`"p%03d":{"type":"string","description":%q,"default":%q,"enum":[%q,"ok"]}`,
 			i, strings.Repeat("d", 100), strings.Repeat("e", 129), strings.Repeat("v", 129)))
 	}
-	x := withSchema(`{"properties":{` + strings.Join(properties[:100], ",") + `,"long":{"description":"` +
+	x := withSchema(`{"properties":{` + strings.Join(properties, ",") + `,"long":{"description":"` +
 		strings.Repeat("ü", 600) + `"},"values":{"enum":["` +
 		strings.Join(strings.Split(strings.Repeat("v", 100), ""), `","`) + `"]}},"required":["long","values"]}`)
 	x.Description = strings.Repeat("ü", 3000)
