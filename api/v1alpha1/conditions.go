@@ -330,18 +330,18 @@ const (
 	// prompt, because an object that the prompt needs does not exist or is not ready. Succeeded says which. The
 	// condition disappears when the Turn is bound again.
 	TurnReasonNotPrepared = "NotPrepared"
-	// TurnReasonFinalized is set on Finalized=True. It means that the record is complete, and that nothing has failed
-	// since the end of the Turn.
+	// TurnReasonFinalized is set on Finalized=True. It means that usage, cost, sources and decision record are
+	// complete, and that nothing has failed since the end of the Turn.
 	TurnReasonFinalized = "Finalized"
-	// TurnReasonPartiallyFinalized is set on Finalized=False. It means that a part of the record is missing; the
-	// message names it.
+	// TurnReasonPartiallyFinalized is set on Finalized=False. It means that a step of the finalization failed, which
+	// the message names, or that the run reached no result.
 	TurnReasonPartiallyFinalized = "PartiallyFinalized"
 	// TurnReasonEvaluationFailed is set on Finalized=False. It means that a judge failed after the Turn had ended, so
-	// an evaluation of the answer is missing. The answer and the record are complete.
+	// an evaluation of the answer is missing. The answer and the decision record are complete.
 	TurnReasonEvaluationFailed = "EvaluationFailed"
 	// TurnReasonLearningFailed is set on Finalized=False. It means that the extraction of memories failed after the
 	// Turn had ended, or that the observation of the Turn could not be stored. The message says why. The answer and the
-	// record are complete.
+	// decision record are complete.
 	TurnReasonLearningFailed = "LearningFailed"
 	// TurnReasonOtherStore is set on JournalLost. It means that the executor uses another store than the earlier
 	// runs. For example, an emptyDir is replaced together with its Pod.

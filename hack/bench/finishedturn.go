@@ -64,7 +64,7 @@ func endedConditions(end time.Time) []metav1.Condition {
 		{v1alpha1.ConditionSucceeded, v1alpha1.TurnReasonCompleted, "the model finished its answer"},
 		{v1alpha1.ConditionPrepared, v1alpha1.TurnReasonPrepared, "the prompt was prepared"},
 		{v1alpha1.ConditionExecuted, v1alpha1.TurnReasonCompleted, "the model finished its answer"},
-		{v1alpha1.ConditionFinalized, v1alpha1.TurnReasonFinalized, "the record is complete"},
+		{v1alpha1.ConditionFinalized, v1alpha1.TurnReasonFinalized, "usage, cost, sources and decision record are complete"},
 	} {
 		conditions = append(conditions, metav1.Condition{
 			Type: c.kind, Status: metav1.ConditionTrue, Reason: c.reason, Message: c.message, ObservedGeneration: 1,

@@ -63,7 +63,7 @@ status:
     status: "True"
     type: Executed
   - lastTransitionTime: "2026-04-09T12:00:00Z"
-    message: the record is complete
+    message: usage, cost, sources and decision record are complete
     observedGeneration: 1
     reason: Finalized
     status: "True"

@@ -49,7 +49,8 @@ func Finish(t *v1alpha1.Turn, r *turn.Result, now time.Time) {
 			"these steps failed: "+strings.Join(f, "; "), now)
 		return
 	}
-	setCondition(t, v1alpha1.ConditionFinalized, metav1.ConditionTrue, v1alpha1.TurnReasonFinalized, "the record is complete", now)
+	setCondition(t, v1alpha1.ConditionFinalized, metav1.ConditionTrue, v1alpha1.TurnReasonFinalized,
+		"usage, cost, sources and decision record are complete", now)
 }
 
 // WithoutTools returns the part of a message that says that a Turn ran without the tools of these ToolServers,
