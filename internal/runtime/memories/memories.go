@@ -184,7 +184,7 @@ const maxExcerpt = 2000
 // people paste long texts after or before their question. Excerpt returns an empty text if the text has no words.
 func Excerpt(text string) string {
 	if all := []rune(text); len(all) > maxExcerpt {
-		text = string(all[:maxExcerpt/2]) + " " + string(all[len(all)-maxExcerpt/2+1:])
+		text = string(all[:maxExcerpt/2]) + " " + string(all[len(all)-maxExcerpt/2+1:]) // the space counts, too
 	}
 	if text = strings.ToValidUTF8(strings.TrimSpace(text), ""); len(Words(text)) == 0 {
 		return ""
