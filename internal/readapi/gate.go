@@ -7,13 +7,14 @@ import (
 	"time"
 )
 
-// perFree is the number of slots that the requests for one namespace may have for each free slot. So a namespace alone
-// has at most three quarters of the slots, two have three sevenths each, and so on: another one always finds a slot.
+// perFree is the number of slots that the requests for one namespace may have for each free slot. So one namespace has
+// at most three quarters of the slots. Several namespaces together can use all of them: of 64 slots, the first may get
+// 48, the second 12, the third 3 and the fourth 1.
 const perFree = 3
 
 // gate limits the number of concurrent requests, in total, for each user, and for each namespace whose data is read. So
-// neither a user who reads slowly nor a namespace with many service accounts blocks others. It is safe for concurrent
-// use.
+// neither a user who reads slowly nor a namespace with many service accounts can use all slots. It is safe for
+// concurrent use.
 type gate struct {
 	// all is the number of slots, and each that of one user.
 	all, each int
