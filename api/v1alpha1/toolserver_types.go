@@ -106,8 +106,8 @@ type ToolServerSpec struct {
 	// +kubebuilder:validation:Maximum=3600
 	CallTimeoutSeconds int32 `json:"callTimeoutSeconds,omitempty"`
 
-	// connectTimeoutSeconds is the time limit for connecting to the server, TLS included, in seconds, from 1 to 60.
-	// Default 5.
+	// connectTimeoutSeconds is the time limit for connecting to the server and getting its tools, in seconds, from 1 to
+	// 60. It includes TLS, the request initialize, and all pages of the list of tools. Default 5.
 	// +optional
 	// +kubebuilder:default=5
 	// +kubebuilder:validation:Minimum=1
@@ -157,8 +157,8 @@ type ToolDeclaration struct {
 
 	// role is the purpose of the tool. WebSearch: it searches the web, and its calls are refused if a Turn's webMode is
 	// Off. LocalSearch: it searches data of the organization. ContextPack: Capstan calls it with the message and topK
-	// before it asks the model, and adds the result to the prompt as facts. The model is not offered such a tool, and
-	// its effect must be ReadOnly. Other (the default): any other purpose.
+	// before it asks the model, and adds the result to the prompt as facts. The model is not offered such a tool.
+	// Capstan only calls it if its effect is ReadOnly. Other (the default): any other purpose.
 	// +optional
 	Role ToolRole `json:"role,omitempty"`
 
@@ -253,7 +253,9 @@ type ToolServerStatus struct {
 	// +kubebuilder:validation:MaxLength=32
 	ProtocolVersion string `json:"protocolVersion,omitempty"`
 
-	// toolCount is the number of tools that the server had when it last answered.
+	// toolCount is the number of tools that the server had when it last answered, without those whose names cannot be
+	// used: a name must be UTF-8 of 1 to 128 bytes without a credential. A name that the server lists twice counts
+	// once.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	ToolCount int32 `json:"toolCount,omitempty"`
@@ -266,7 +268,8 @@ type ToolServerStatus struct {
 	// +kubebuilder:validation:MaxItems=256
 	Tools []DiscoveredTool `json:"tools,omitempty"`
 
-	// lastDiscoveryTime is the time at which a check first found tools, or last found other tools than before.
+	// lastDiscoveryTime is the time of the server's first answer, or of the last answer that changed toolCount or
+	// tools.
 	// +optional
 	LastDiscoveryTime *metav1.Time `json:"lastDiscoveryTime,omitempty"`
 }
@@ -284,9 +287,9 @@ type DiscoveredTool struct {
 	// +kubebuilder:validation:MaxLength=256
 	Description string `json:"description,omitempty"`
 
-	// effect is the effect that applies: ReadOnly, Idempotent or Destructive. It is the declared effect. It is
-	// Destructive if no effect is declared, or if the server's hints contradict the declaration. In the second case,
-	// the message of the condition Ready says so.
+	// effect is the effect that applies: ReadOnly, Idempotent or Destructive. Normally, it is the declared effect. If
+	// no effect is declared, it is Destructive. If the server's hints contradict the declaration, it is Destructive,
+	// too, and the message of the condition Ready says so.
 	// +required
 	Effect ToolEffect `json:"effect"`
 

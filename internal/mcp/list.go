@@ -27,7 +27,8 @@ const (
 	MaxListBytes = 4 << 20
 	// MaxName is the maximum length of a tool's name, in bytes. A tool with a longer name is left out.
 	MaxName = 128
-	// MaxDescription is the maximum length of a tool's description, in bytes. A longer one is shortened.
+	// MaxDescription is the maximum length of a tool's description, in bytes. A longer description is cut there, and
+	// ends in "...".
 	MaxDescription = 8 << 10
 	// maxPages is the maximum number of pages of a list.
 	maxPages = 200
@@ -48,8 +49,8 @@ type Listing struct {
 // Tool describes a tool of a server.
 type Tool struct {
 	Name, Description string
-	// Schema is the compact JSON Schema of the arguments. It allows any object if the server has no schema or an
-	// invalid one.
+	// Schema is the compact JSON Schema of the arguments. It allows any object if the server sends no JSON object as
+	// the schema. Otherwise, it may be any JSON object: tool.Unusable checks whether it is a JSON Schema.
 	Schema json.RawMessage
 	// Hints are the server's hints about the tool's effect.
 	Hints tool.Hints
@@ -130,7 +131,6 @@ func (c *Client) list(ctx context.Context, s *session) (kept *Listing, err error
 	return nil, fmt.Errorf("%w: its list of tools has more than %d pages", errLimit, maxPages)
 }
 
-// wirePage is the JSON form of a page of a list.
 // unfinished returns the error for a list of which only some pages arrived in time.
 func (c *Client) unfinished(pages int, err error) *Error {
 	arrived := "1 page has arrived"
@@ -141,6 +141,7 @@ func (c *Client) unfinished(pages int, err error) *Error {
 		"%s, and the server says that there are more", c.cfg.ConnectTimeout, arrived)}
 }
 
+// wirePage is the JSON form of a page of a list.
 type wirePage struct {
 	Tools      elements[wireTool] `json:"tools"`
 	NextCursor string             `json:"nextCursor"`
@@ -242,7 +243,7 @@ func (c *Client) tool(t wireTool) Tool {
 	var schema bytes.Buffer
 	if err := json.Compact(&schema, []byte(c.redactor.Redact(string(t.InputSchema)))); err == nil &&
 		bytes.HasPrefix(schema.Bytes(), []byte("{")) {
-		kept.Schema = slices.Clone(schema.Bytes()) // a schema that is invalid after redaction counts as missing
+		kept.Schema = slices.Clone(schema.Bytes()) // a schema that is no JSON object after redaction counts as missing
 	}
 	if hints := t.Annotations; hints != nil {
 		kept.Hints = tool.Hints{ReadOnly: hints.ReadOnly, Idempotent: hints.Idempotent, Destructive: hints.Destructive}
