@@ -104,7 +104,8 @@ func MaxDepth(limits ...*Limits) int {
 
 // MaxDescendants returns how many Turns may be created for sub-agents below a Turn: the Agent's limit or
 // DefaultMaxDescendants, or the Turn's limit if that is lower. Both arguments may be nil. A Turn cannot raise the
-// default, because nothing else limits how many Turns one request can create.
+// default: the other limits are not low enough to protect the cluster. By default, they allow one request to create
+// 16,275 Turns: 25 tool calls in each Turn, at three levels.
 func MaxDescendants(turn, agent *Limits) int {
 	most := lowestOf(DefaultMaxDescendants, func(l *Limits) *int32 { return l.MaxDescendants }, []*Limits{agent})
 	if turn != nil && turn.MaxDescendants != nil {

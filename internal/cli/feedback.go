@@ -20,7 +20,7 @@ capstan.dev/role=turn-author grants. Unless you set --server, it also requires t
 capstan run keeps in that directory, under the name of your user on this machine.
 
 The feedback is stored under the name of the token's user. If your kubeconfig has a client certificate instead of a
-token, set --token or --service-account. All users of a ServiceAccount have one feedback for each Turn together.
+token, set --token or --service-account. All people who use the same ServiceAccount share one feedback for each Turn.
 
 Exit codes:
   0    the feedback is stored
@@ -51,7 +51,8 @@ func newFeedback(env terminal.Environment) *cobra.Command {
 	f.StringVar(&o.Comment, "comment", "", "comment of at most 2048 bytes")
 	addDoneOutput(cmd, &o.Options)
 	addManagerFlags(f, &o.Cluster)
-	// By default, all users of client certificates would share the feedback of one ServiceAccount.
+	// Other commands have a default ServiceAccount for users with a client certificate. Here, all of these users would
+	// share one feedback, so there is no default.
 	addServiceAccountFlag(f, &o.Cluster, "", "under whose name the feedback is stored", "default: none")
 	cobra.CheckErr(cmd.MarkFlagRequired("score"))
 	cobra.CheckErr(cmd.MarkFlagDirname("data-dir"))

@@ -13,9 +13,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/sharing"
 )
 
-// unsupported returns a message for each model of an Agent that cannot fulfill its parameters, and the number of models
-// that exist and can fulfill their parameters. field is the Agent's field with the models, and check checks the
-// parameters of one model.
+// unsupported checks the parameters that an Agent sets for its models. It returns a message for each model that does
+// not support its parameters, and the number of models that do. It skips a model whose provider does not exist, may not
+// be used, or is not wholly in the cache. field is the Agent's field with the models, and check checks one model.
 func (r *AgentReconciler) unsupported(
 	ctx context.Context, a *v1alpha1.Agent, field string, models []v1alpha1.ModelReference,
 	check func(field string, m v1alpha1.ModelReference, p *v1alpha1.ModelProvider) error,

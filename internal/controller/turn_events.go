@@ -20,7 +20,8 @@ import (
 
 // slotEvents returns a handler that releases the slot of a Turn as soon as the watch shows that the Turn has ended, was
 // deleted or was unbound. So the slot goes to the next Turn immediately, however long the queue of the reconciler is.
-// The handler enqueues no Turns itself. It only tells the queue which writes the watch has shown.
+// The handler does not enqueue Turns. It reports each event to the queue, which counts the writes that the watch has
+// not shown yet: see fairqueue.Queue.Expect.
 func (r *TurnReconciler) slotEvents() handler.EventHandler {
 	return handler.Funcs{
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ turnQueue) {

@@ -44,8 +44,10 @@ func TestCheckAddressForTLS(t *testing.T) {
 		"only TLS":         {"a server may have only the TLS address", "0", ":8444", "tls", ""},
 		"no certificate":   {"TLS needs a certificate", "127.0.0.1:8082", ":8444", "", "needs a certificate"},
 		"no port":          {"the port is required", "0", "capstan", "tls", "--read-tls-bind-address \"capstan\" must be host:port"},
-		"open without TLS": {"the certificate is not for that address", ":8082", ":8444", "tls", "is reachable from other machines"},
-		"off":              {"the certificate is for the other address", ":8082", "0", "tls", ""},
+		"open without TLS": {
+			"with an address for TLS, the other address has no TLS", ":8082", ":8444", "tls", "is reachable from other machines",
+		},
+		"off": {"without an address for TLS, the other address has TLS", ":8082", "0", "tls", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

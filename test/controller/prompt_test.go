@@ -146,7 +146,7 @@ var _ = Describe("Skills of the manager", func() {
 })
 
 var _ = Describe("A Turn that names a model", func() {
-	It("of another chain ends, and lists the allowed models", func(ctx SpecContext) {
+	It("that is not in the chain of its Agent ends, and lists the allowed models", func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)

@@ -49,7 +49,7 @@ type Source struct {
 	SkillsFile string
 	// Attach are files to attach to the Turn, as NAME=FILE.
 	Attach []string
-	// Now is the time that the prompt and the record contain. If it is zero, they contain the current time.
+	// Now is the time that the prompt and the journal contain. If it is zero, they contain the current time.
 	Now time.Time
 }
 
@@ -68,7 +68,8 @@ type Bundle struct {
 	Turn    *v1alpha1.Turn
 	Agent   *v1alpha1.Agent
 	Profile *v1alpha1.PromptProfile
-	// Session is the Session of the Turn, with its local UID. It is nil if the Turn has no Session.
+	// Session is the Session of the Turn. Its UID is that of sessionUID, because no API server has set one. Session is
+	// nil if the Turn has no Session.
 	Session *v1alpha1.Session
 	// Team holds the Agent and all Agents that it can call directly or indirectly, by AgentName.
 	Team map[string]*Bundle

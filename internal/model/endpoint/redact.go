@@ -28,14 +28,16 @@ func (p *Provider) cleanReply(ctx context.Context, reply *model.Reply) {
 	reply.Redact(fairgate.Fairly(ctx, p.redactor.Redact))
 }
 
-// redactorOf returns a redactor for replies: for the key, the token, the secret headers and the earlier secrets.
+// redactorOf returns the redactor of replies and errors, which removes the key, the token, the secret headers and the
+// earlier secrets.
 func redactorOf(cfg *Config) *redact.Redactor {
 	return redact.New(slices.Concat(cfg.Secrets(), cfg.Earlier)...)
 }
 
-// proxyRedactorOf returns a redactor of errors for the password of a proxy that sees whole requests, because such a
-// proxy can repeat the password in errors. The password is not removed from replies: a tenant whose endpoint replies
-// with many guesses would see which guess is right.
+// proxyRedactorOf returns the redactor of errors that removes the password of the proxy, if the proxy sees whole
+// requests: then it can answer with errors of its own, and repeat the password in them. Replies need no such redactor,
+// because they come from the endpoint, which does not receive the password. It would even help a tenant to guess the
+// password: the tenant's endpoint could put millions of guesses into a reply, and only the right one would be removed.
 func proxyRedactorOf(cfg *Config) *redact.Redactor {
 	if strings.HasPrefix(strings.ToLower(cfg.BaseURL), "http:") {
 		return redact.New(netpolicy.ProxySecrets()...)

@@ -14,10 +14,9 @@ import (
 
 // Offer is one entry of an Agent's tools, with the tools that it provides now.
 type Offer struct {
-	// Server is the name of the ToolServer, as in Source. It is empty for tools of another kind, whose names never get
-	// the name of a server as a prefix.
+	// Server is the name of the ToolServer, as in Source. It is empty if the entry is a sub-agent.
 	Server string
-	// UID is the UID of the ToolServer, or empty if it has none. Tools of another kind have their UID in Source.
+	// UID is the UID of the ToolServer, or empty if it has none. A sub-agent has its UID in Source.
 	UID string
 	// Tools have the names that their server gives them.
 	Tools []Tool
@@ -81,9 +80,10 @@ func Reserved() []string { return []string{prompt.LoadSkill().Name, prompt.ReadA
 // Expose returns the tools of the offers, in order, under names that every provider accepts. Each name is unique.
 // reserved are names that are already used, such as those of Capstan's own tools.
 //
-//   - If several tools have the same name, all of them get the name of their server and '_' as a prefix, so that no
-//     name depends on the order of the offers. The same applies to a tool with a reserved name.
-//   - A name that is then still not unique or reserved gets a hash of the tool's source as a suffix.
+//   - If several tools have the same name, each tool of a server gets the name of its server and '_' as a prefix. So no
+//     name depends on the order of the offers. The same applies to a tool of a server with a reserved name.
+//   - If a name with its prefix is still not unique, or still reserved, it gets a hash of the tool's source as a
+//     suffix. The name of a sub-agent gets this suffix without a prefix.
 //   - A tool that several offers of its server allow is listed once, as in the first offer. It requires approval if
 //     one of the offers says so, and it has the lowest of their MaxCalls.
 //   - Tools that cannot be offered to a model are left out.
@@ -143,10 +143,12 @@ func Prompted(tools []Tool) []prompt.Tool {
 }
 
 const (
+	// maxUnusable is the maximum number of names in Exposure.Unusable, and maxUnusableName the maximum length of each,
+	// in characters.
 	maxUnusable     = 64
 	maxUnusableName = 128
-	// schemaPiece is the number of bytes of a schema that a processor decodes in about 15 microseconds, which is the
-	// work of a piece of a fairgate.Flow.
+	// schemaPiece is the size of a piece of a schema for fairgate.Flow, in bytes. A processor decodes it in about 15
+	// microseconds, the time that Flow expects for a piece.
 	schemaPiece = 1 << 10
 )
 

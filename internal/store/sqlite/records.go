@@ -66,7 +66,7 @@ func conditions(s store.RecordSelector) (where string, args []any) {
 	return where, args
 }
 
-// Records returns a page of records. It executes one query, which reads an index, newest record first.
+// Records returns a page of records, newest first. An index has this order, so the query need not sort the records.
 func (s *Store) Records(ctx context.Context, q store.RecordQuery) (all []turnrecord.Record, err error) {
 	where, args := conditions(q.RecordSelector)
 	for _, limit := range []struct {
