@@ -1,6 +1,7 @@
 package providers
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -32,18 +33,34 @@ func (c *Cache) OpenCircuits() Circuits {
 }
 
 // Encode returns the circuits as text, always the same for the same circuits. It returns an empty text if there are no
-// circuits. Circuits beyond the bounds are left out.
+// circuits. Circuits beyond the bounds are left out: first those of the namespaces with the most circuits, so that no
+// namespace can hide the circuits of another one.
 func (c Circuits) Encode() string {
 	if len(c) == 0 {
 		return ""
 	}
-	keys := slices.SortedFunc(maps.Keys(c), func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
+	keys := c.inTurn()
 	named := map[string][]string{}
 	for _, key := range keys[:min(len(keys), maxCircuits)] {
 		named[key.String()] = c[key][:min(len(c[key]), maxCircuitModels)]
 	}
 	text, _ := json.Marshal(named) //nolint:errchkjson // because texts can be encoded
 	return string(text)
+}
+
+// inTurn returns the ModelProviders in the order in which a report takes them: the first of each namespace, then the
+// second of each, and so on.
+func (c Circuits) inTurn() []types.NamespacedName {
+	keys := slices.SortedFunc(maps.Keys(c), func(a, b types.NamespacedName) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	rank, seen := make(map[types.NamespacedName]int, len(keys)), map[string]int{}
+	for _, key := range keys {
+		rank[key] = seen[key.Namespace]
+		seen[key.Namespace]++
+	}
+	slices.SortStableFunc(keys, func(a, b types.NamespacedName) int { return cmp.Compare(rank[a], rank[b]) })
+	return keys
 }
 
 // DecodeCircuits returns the circuits of a text from Encode. It returns nil if the text cannot be read.

@@ -54,3 +54,32 @@ func TestReportOfCircuitsIsBounded(t *testing.T) {
 		t.Errorf("a report has %d bytes, want at most 80 KiB", n)
 	}
 }
+
+// TestNamespaceDoesNotHideOpenCircuitsOfAnother checks which ModelProviders a full report leaves out.
+func TestNamespaceDoesNotHideOpenCircuitsOfAnother(t *testing.T) {
+	many := providers.Circuits{}
+	for i := range 60 {
+		many[types.NamespacedName{Namespace: "a", Name: fmt.Sprintf("%02d", i)}] = []string{"m"}
+	}
+	for _, name := range []string{"first", "second"} {
+		many[types.NamespacedName{Namespace: "z", Name: name}] = []string{"m"}
+	}
+	text := many.Encode()
+	got := providers.DecodeCircuits(text)
+	if len(got) != 50 {
+		t.Errorf("the report has %d ModelProviders, want 50", len(got))
+	}
+	for _, key := range []types.NamespacedName{
+		{Namespace: "z", Name: "first"}, {Namespace: "z", Name: "second"},
+		{Namespace: "a", Name: "00"}, {Namespace: "a", Name: "47"},
+	} {
+		if _, ok := got[key]; !ok {
+			t.Errorf("the report lacks %s", key)
+		}
+	}
+	for range 10 {
+		if again := many.Encode(); again != text {
+			t.Fatalf("another report of the same circuits is %s, want %s", again, text)
+		}
+	}
+}
