@@ -8,6 +8,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -89,7 +90,8 @@ func RulesOf(
 
 // Unchecked returns why the requester of a Turn may be forged. The message is empty if the API server has checked the
 // requester of the Turn and of each Turn above it, which Unchecked gets from reader. If check is nil, each requester
-// may be forged.
+// may be forged. The owner reference to the calling Turn can be changed or removed, but the depth is immutable, so
+// Unchecked follows the owner references only as far as they agree with the depths.
 func Unchecked(ctx context.Context, check RequesterCheck, reader client.Reader, t *v1alpha1.Turn) (why string, err error) {
 	if check == nil {
 		return "Capstan does not check requesters", nil
@@ -99,7 +101,11 @@ func Unchecked(ctx context.Context, check RequesterCheck, reader client.Reader, 
 			return why, err
 		}
 		owner, ok := translate.Parent(t)
-		if !ok {
+		depth := ptr.Deref(t.Spec.Depth, 0)
+		switch {
+		case !ok && depth > 0:
+			return "the Turn that called this one is not known, so its requester is not known either", nil
+		case !ok:
 			return "", nil
 		}
 		parent := new(v1alpha1.Turn)
@@ -109,6 +115,8 @@ func Unchecked(ctx context.Context, check RequesterCheck, reader client.Reader, 
 			return "the Turn that called this one was deleted, so its requester is not known", nil
 		case err != nil:
 			return "", fmt.Errorf("failed to get the turn %q, which called turn %q: %w", owner.Name, t.Name, err)
+		case ptr.Deref(parent.Spec.Depth, 0) != depth-1:
+			return "the depth of this Turn shows that another Turn called it, so its requester is not known", nil
 		case parent.Requester() != t.Requester():
 			return "the Turn that called this one has another requester", nil
 		}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	clientfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -118,6 +119,7 @@ func TestRequesterIsCheckedForEachTurnAbove(t *testing.T) {
 			made.OwnerReferences = []metav1.OwnerReference{{
 				APIVersion: v1alpha1.GroupVersion.String(), Kind: "Turn", Name: parent.Name, UID: parent.UID, Controller: new(true),
 			}}
+			made.Spec.Depth = new(ptr.Deref(parent.Spec.Depth, 0) + 1)
 		}
 		return made
 	}
@@ -126,6 +128,12 @@ func TestRequesterIsCheckedForEachTurnAbove(t *testing.T) {
 	other.UID = "another"
 	bobs := turn("bobs", now, nil)
 	bobs.Spec.RequestedBy.Username = "bob"
+	// changed returns a child of late whose owner reference someone has changed.
+	changed := func(change func(child *v1alpha1.Turn)) *v1alpha1.Turn {
+		child := turn("child", now, late)
+		change(child)
+		return child
+	}
 	agent := &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Approval: &v1alpha1.AgentApproval{ForbidRequester: true}}}
 	check := func(_ context.Context, created time.Time) (string, error) {
 		if created.Before(now) {
@@ -158,8 +166,27 @@ func TestRequesterIsCheckedForEachTurnAbove(t *testing.T) {
 		},
 		"its own parent": {
 			"a loop ends", turn("self", now, turn("self", now, nil)), turn("self", now, turn("self", now, nil)), check,
-			"too many Turns have called each other to find its requester",
+			"the depth of this Turn shows that another Turn called it, so its requester is not known",
 		},
+		"the owner reference was removed": {
+			"the Turn above may have another requester", changed(func(c *v1alpha1.Turn) { c.OwnerReferences = nil }),
+			late, check, "the Turn that called this one is not known, so its requester is not known either",
+		},
+		"the owner reference does not control": {
+			"the Turn above is not known", changed(func(c *v1alpha1.Turn) { c.OwnerReferences[0].Controller = nil }),
+			late, check, "the Turn that called this one is not known, so its requester is not known either",
+		},
+		"points at a Turn of another depth": {
+			"this Turn has not called it", changed(func(c *v1alpha1.Turn) { c.Spec.Depth = new(int32(2)) }),
+			late, check, "the depth of this Turn shows that another Turn called it, so its requester is not known",
+		},
+		"a depth of 0 with a parent": {
+			"Capstan sets the depth of the Turn of a sub-agent", changed(func(c *v1alpha1.Turn) { c.Spec.Depth = nil }),
+			late, check, "the depth of this Turn shows that another Turn called it, so its requester is not known",
+		},
+		"the depth is 0": {"no Turn has called it", &v1alpha1.Turn{
+			ObjectMeta: late.ObjectMeta, Spec: v1alpha1.TurnSpec{RequestedBy: late.Spec.RequestedBy, Depth: new(int32(0))},
+		}, late, check, ""},
 		"no check": {"each requester may be forged", late, late, nil, "Capstan does not check requesters"},
 		"trusted":  {"something other than the policy checks requesters", turn("plain", now, nil), early, TrustRequesters, ""},
 	} {
