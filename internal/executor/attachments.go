@@ -14,13 +14,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// attach lets a run read the attachments of its Turn. If a ConfigMap is missing, the Turn waits for it.
-func (e *Executor) attach(in *turn.Input, t *v1alpha1.Turn, redaction *redact.TurnRedactor) {
+// attach lets a run read the attachments of its Turn. If a ConfigMap is missing, the Turn waits for it. session is the
+// Session of the Turn, or nil if there is none or it was deleted.
+func (e *Executor) attach(in *turn.Input, t *v1alpha1.Turn, session *v1alpha1.Session, redaction *redact.TurnRedactor) {
 	if len(t.Spec.Attachments) == 0 {
 		return
 	}
 	attach, most := translate.Attach(t, translate.AttachmentSources{
-		ConfigMaps: e.AttachmentConfigMaps(t.Namespace), Fetch: e.Fetch(t.Namespace), Artifacts: e.artifacts(t),
+		ConfigMaps: e.AttachmentConfigMaps(t.Namespace), Fetch: e.Fetch(t.Namespace),
+		Artifacts: e.artifacts(t, session),
 		Redaction: redaction,
 	})
 	in.AttachBytes = most
@@ -32,8 +34,9 @@ func (e *Executor) attach(in *turn.Input, t *v1alpha1.Turn, redaction *redact.Tu
 
 // artifacts returns a function that reads the artifacts that a Turn names, which belong to other Turns. The function
 // reads the other Turn from the API server, because the cache has no finished Turns. It redacts the texts of artifacts
-// again, because the process may have learned of further credentials since the artifact was written.
-func (e *Executor) artifacts(t *v1alpha1.Turn) translate.Artifacts {
+// again, because the process may have learned of further credentials since the artifact was written. session is the
+// Session of the Turn, or nil if there is none or it was deleted.
+func (e *Executor) artifacts(t *v1alpha1.Turn, session *v1alpha1.Session) translate.Artifacts {
 	return func(ctx context.Context, a *v1alpha1.Attachment, most int) ([]byte, error) {
 		source := new(v1alpha1.Turn)
 		err := e.Reader.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: a.ArtifactRef.TurnName}, source)
@@ -43,7 +46,13 @@ func (e *Executor) artifacts(t *v1alpha1.Turn) translate.Artifacts {
 		if err != nil {
 			return nil, err
 		}
-		if why := translate.OutOfScope(t, a.ArtifactRef, source); why != "" {
+		var uid string
+		if a.ArtifactRef.Scope != v1alpha1.ArtifactScopeNamespace && session != nil && source.Spec.SessionRef != nil {
+			if uid, err = e.Engine.Reference(ctx, string(source.UID)); err != nil {
+				return nil, err
+			}
+		}
+		if why := translate.OutOfScope(t, a.ArtifactRef, source, uidOf(session), uid); why != "" {
 			return nil, &turn.ArtifactError{Message: why}
 		}
 		content, err := turn.ReadArtifact(ctx, e.Engine.Journal, string(source.UID), a.ArtifactRef.Name, most,
@@ -55,4 +64,12 @@ func (e *Executor) artifacts(t *v1alpha1.Turn) translate.Artifacts {
 		}
 		return []byte(e.Credentials.RedactFunc(t.CredentialNamespaces()...)(string(content))), nil
 	}
+}
+
+// uidOf returns the UID of a Session, or an empty string if session is nil.
+func uidOf(session *v1alpha1.Session) string {
+	if session == nil {
+		return ""
+	}
+	return string(session.UID)
 }

@@ -71,7 +71,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		return nil, err
 	}
 	in.Executor, in.Epoch, in.About = e.Name, r.epoch, translate.About(t, e.RecordLabels)
-	e.attach(&in, t, redaction)
+	e.attach(&in, t, session, redaction)
 	if in.Session != nil {
 		in.Session.OnLoss = e.onLoss(t)
 	}

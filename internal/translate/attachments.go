@@ -115,13 +115,25 @@ func (s *AttachmentSources) read(ctx context.Context, path string, a *v1alpha1.A
 
 // OutOfScope returns why a Turn may not use the artifacts of another Turn of its namespace, or an empty text if it may.
 // For the scope Namespace, the API server has checked the author's permissions.
-func OutOfScope(t *v1alpha1.Turn, ref *v1alpha1.ArtifactReference, source *v1alpha1.Turn) string {
+//
+// uid is the UID of the Session of t, and sourceUID is that of the Session with which source ran. Each is empty if it
+// is not known, or if the Session is gone. The UIDs must be equal, because a Session that was deleted and created again
+// has the same name, but must not have the artifacts of the deleted one. The times of source and of the Session cannot
+// decide this, because the creation time of an object has whole seconds.
+func OutOfScope(
+	t *v1alpha1.Turn, ref *v1alpha1.ArtifactReference, source *v1alpha1.Turn, uid, sourceUID string,
+) string {
 	if ref.Scope == v1alpha1.ArtifactScopeNamespace {
 		return ""
 	}
-	if own, other := t.Spec.SessionRef, source.Spec.SessionRef; own == nil || other == nil || own.Name != other.Name {
-		return "it does not belong to the Session of this Turn: set scope to Namespace, " +
-			"which requires permission to get turns/log in the namespace"
+	const instead = ": set scope to Namespace, which requires permission to get turns/log in the namespace"
+	switch own, other := t.Spec.SessionRef, source.Spec.SessionRef; {
+	case own == nil || other == nil || own.Name != other.Name:
+		return "it does not belong to the Session of this Turn" + instead
+	case uid == "":
+		return "the Session of this Turn was deleted" + instead
+	case uid != sourceUID:
+		return "it is not known to belong to the Session of this Turn, which may have been created again" + instead
 	}
 	return ""
 }

@@ -190,19 +190,26 @@ func TestOutOfScope(t *testing.T) {
 	session, namespace := &v1alpha1.ArtifactReference{Scope: v1alpha1.ArtifactScopeSession},
 		&v1alpha1.ArtifactReference{Scope: v1alpha1.ArtifactScopeNamespace}
 	for name, tc := range map[string]struct {
-		turn, source *v1alpha1.Turn
-		ref          *v1alpha1.ArtifactReference
-		allowed      bool
+		turn, source   *v1alpha1.Turn
+		ref            *v1alpha1.ArtifactReference
+		uid, sourceUID string
+		allowed        bool
 	}{
-		"the same Session":             {in("a"), in("a"), session, true},
-		"another Session":              {in("a"), in("b"), session, false},
-		"a source without a Session":   {in("a"), in(""), session, false},
-		"two Turns without Sessions":   {in(""), in(""), session, false},
-		"no scope":                     {in("a"), in("b"), &v1alpha1.ArtifactReference{}, false},
-		"scope Namespace":              {in("a"), in("b"), namespace, true},
-		"scope Namespace, no Sessions": {in(""), in(""), namespace, true},
+		"the same Session":             {in("a"), in("a"), session, "1", "1", true},
+		"another Session":              {in("a"), in("b"), session, "1", "2", false},
+		"a source without a Session":   {in("a"), in(""), session, "1", "", false},
+		"two Turns without Sessions":   {in(""), in(""), session, "", "", false},
+		"the Session was re-created":   {in("a"), in("a"), session, "2", "1", false},
+		"the Session is gone":          {in("a"), in("a"), session, "", "1", false},
+		"both Sessions are gone":       {in("a"), in("a"), session, "", "", false},
+		"the source's is not known":    {in("a"), in("a"), session, "1", "", false},
+		"no scope":                     {in("a"), in("b"), &v1alpha1.ArtifactReference{}, "1", "2", false},
+		"no scope, re-created Session": {in("a"), in("a"), &v1alpha1.ArtifactReference{}, "2", "1", false},
+		"scope Namespace":              {in("a"), in("b"), namespace, "1", "2", true},
+		"scope Namespace, re-created":  {in("a"), in("a"), namespace, "2", "1", true},
+		"scope Namespace, no Sessions": {in(""), in(""), namespace, "", "", true},
 	} {
-		if why := translate.OutOfScope(tc.turn, tc.ref, tc.source); (why == "") != tc.allowed {
+		if why := translate.OutOfScope(tc.turn, tc.ref, tc.source, tc.uid, tc.sourceUID); (why == "") != tc.allowed {
 			t.Errorf("%s: refused because %q, want allowed: %v", name, why, tc.allowed)
 		}
 	}

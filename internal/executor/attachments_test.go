@@ -1,0 +1,59 @@
+package executor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+// TestArtifactsOfADeletedSession checks that a Session does not have the artifacts of a deleted Session of its name.
+func TestArtifactsOfADeletedSession(t *testing.T) {
+	inTalk := func(t *v1alpha1.Turn) { t.Spec.SessionRef = &v1alpha1.ObjectReference{Name: "talk"} }
+	for name, tc := range map[string]struct {
+		session types.UID // empty if the Session is gone
+		ran     string    // the Session with which the source ran
+		scope   v1alpha1.ArtifactScope
+		want    string
+	}{
+		"the same Session":           {"new", "new", v1alpha1.ArtifactScopeSession, "there is no artifact"},
+		"the Session before":         {"new", "old", v1alpha1.ArtifactScopeSession, "may have been created again"},
+		"no scope":                   {"new", "old", "", "may have been created again"},
+		"the Session is gone":        {"", "old", v1alpha1.ArtifactScopeSession, "was deleted"},
+		"the source did not run":     {"new", "", v1alpha1.ArtifactScopeSession, "may have been created again"},
+		"the scope is the namespace": {"new", "old", v1alpha1.ArtifactScopeNamespace, "there is no artifact"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			source := turnWith(inTalk)
+			source.Name, source.UID = "source", "uid-source"
+			e, j := newExecutor(t, interceptor.Funcs{}, source)
+			if tc.ran != "" {
+				payload := json.RawMessage(fmt.Sprintf(`{"history": {"sessionUID": %q}}`, tc.ran))
+				if err := j.Append(t.Context(), "uid-source",
+					journal.Entry{Seq: 1, Epoch: 1, Kind: journal.PreparationInput, Payload: payload}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var session *v1alpha1.Session
+			if tc.session != "" {
+				session = &v1alpha1.Session{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "talk", UID: tc.session}}
+			}
+			_, err := e.artifacts(turnWith(inTalk), session)(t.Context(), &v1alpha1.Attachment{
+				Name: "plan", MediaType: "image/png",
+				ArtifactRef: &v1alpha1.ArtifactReference{TurnName: "source", Name: "attachments/plan", Scope: tc.scope},
+			}, 1<<20)
+			if refused, ok := errors.AsType[*turn.ArtifactError](err); !ok || !strings.Contains(refused.Message, tc.want) {
+				t.Errorf("error %v, want a refusal with %q", err, tc.want)
+			}
+		})
+	}
+}
