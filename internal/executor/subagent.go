@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -35,7 +37,7 @@ type subAgent struct {
 // Call creates the child, or finds it if it exists. It returns the child's answer, or a *tool.Pending if there is no
 // answer yet. While the API server or the journal is unavailable, Call tries again until ctx ends. If Call still does
 // not know whether the child was created, or how it ended, it also returns a *tool.Pending: the controller wakes the
-// parent, and the next run checks again.
+// parent, and the next run checks again. This *tool.Pending says whether the next run may create the child.
 func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	wanted, err := translate.ChildOf(s.parent, s.caller, s.agent, c)
 	if err != nil {
@@ -43,40 +45,56 @@ func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	}
 	s.executor.Traces.Of(s.parent).AnnotateChild(wanted, c.Step, c.CallID)
 	// An earlier request, or an earlier run, may have created the child without seeing the response.
-	unseen := c.Attempt > 1
+	made := creation{unseen: c.Attempt > 1, mayExist: c.Attempt > 1 && !c.NotCreated}
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
 	result, err := backoff.Retry(ctx, func() (tool.Result, error) {
-		result, err := s.attempt(ctx, wanted, c, unseen)
+		result, err := s.attempt(ctx, wanted, c, &made)
 		if err != nil && !isUnavailable(err) {
 			err = backoff.Permanent(err)
 		}
-		unseen = true
+		made.unseen = true
 		return result, err
 	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, wait time.Duration) {
 		s.executor.logOf(s.parent).Error(err, "Failed to call a sub-agent, trying again", "in", wait)
 	}))
 	if err != nil && isUnavailable(err) {
-		return result, &tool.Pending{Turn: wanted.Name}
+		return result, &tool.Pending{Turn: wanted.Name, NotCreated: !made.mayExist}
 	}
 	return result, err
 }
 
-// attempt creates the child or finds it. unseen reports whether an earlier request may have created the child. An error
+// creation is the knowledge about the creation of a child.
+type creation struct {
+	// unseen is true if an earlier request may have created the child without a response.
+	unseen bool
+	// mayExist is true unless it is certain that the child has not been created. After a wait, a child that may exist
+	// must not be created again: if it was created, and deleted while its parent waited, its work would be done twice.
+	mayExist bool
+}
+
+// attempt creates the child or finds it. made is the knowledge from earlier attempts, to which attempt adds. An error
 // that is neither a *tool.Error nor a *tool.Pending comes from the API server or the journal, or means that there is no
 // memory for the answer.
-func (s *subAgent) attempt(ctx context.Context, wanted *v1alpha1.Turn, c tool.Call, unseen bool) (tool.Result, error) {
+func (s *subAgent) attempt(
+	ctx context.Context, wanted *v1alpha1.Turn, c tool.Call, made *creation,
+) (tool.Result, error) {
 	if c.Attempt > 1 {
 		result, err := s.find(ctx, wanted)
 		if !apierrors.IsNotFound(err) {
 			return result, err
 		}
-		if c.TurnUID != "" || slices.Contains(s.parent.Status.AwaitedTurns, wanted.Name) {
+		if c.TurnUID != "" {
 			return s.endDeleted(ctx, wanted, c.TurnUID)
+		}
+		// The status lists the child in each wait for it, even if its creation failed. An older version does not record
+		// whether the creation is certain to have failed.
+		if !c.NotCreated && slices.Contains(s.parent.Status.AwaitedTurns, wanted.Name) {
+			return tool.Result{}, missingError(wanted.Name)
 		}
 	}
 	if err := s.mayCreate(ctx); err != nil {
-		return s.endRefused(ctx, wanted, err, unseen)
+		return s.endRefused(ctx, wanted, err, made.unseen)
 	}
 	child := wanted.DeepCopy()
 	err := s.executor.Client.Create(ctx, child)
@@ -84,8 +102,10 @@ func (s *subAgent) attempt(ctx context.Context, wanted *v1alpha1.Turn, c tool.Ca
 	case err == nil:
 		return tool.Result{}, &tool.Pending{Turn: wanted.Name, UID: string(child.UID)}
 	case !apierrors.IsAlreadyExists(err):
-		return s.endRefused(ctx, wanted, err, unseen)
+		made.mayExist = made.mayExist || !isNotCreated(err)
+		return s.endRefused(ctx, wanted, err, made.unseen)
 	}
+	made.mayExist = true
 	result, err := s.find(ctx, wanted)
 	if apierrors.IsNotFound(err) {
 		return s.endDeleted(ctx, wanted, "") // deleted between the two requests
@@ -111,6 +131,34 @@ func goneError(name string) error {
 		Message: fmt.Sprintf("the Turn %q of the sub-agent was deleted, and its answer is lost. "+
 			"The sub-agent may have completed the task", name),
 	}
+}
+
+// missingError returns the error of a call whose child does not exist, if it is not known whether it was ever created.
+// Capstan does not create the child again, because its work could be done twice.
+func missingError(name string) error {
+	return &tool.Error{
+		Class: tool.OutcomeUnknown,
+		Message: fmt.Sprintf("the Turn %q of the sub-agent does not exist: either it was never created, because the API "+
+			"server did not confirm its creation, or it was deleted, and its answer is lost. "+
+			"The sub-agent may have completed the task", name),
+	}
+}
+
+// isNotCreated reports whether an error of a request to create an object means that the API server has certainly not
+// created the object: no connection was made, or the API server refused the request before it reached the storage. A
+// time-out or a lost connection is no such error, nor is any other failure within the API server.
+func isNotCreated(err error) bool {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		return true
+	}
+	if apierrors.IsTooManyRequests(err) || apierrors.IsUnauthorized(err) {
+		return true
+	}
+	// The API server has no reason of its own for webhooks that fail, but these messages have not changed for years.
+	// If they change, the call has an unknown outcome, which is safe.
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	return ok && (strings.HasPrefix(status.ErrStatus.Message, "Internal error occurred: failed calling webhook ") ||
+		strings.HasPrefix(status.ErrStatus.Message, "admission webhook "))
 }
 
 // find returns the result of the existing child.

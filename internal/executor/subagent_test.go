@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -303,6 +306,93 @@ func TestCallWhileTheAPIServerIsUnavailable(t *testing.T) {
 			t.Errorf("error %v, want a pending call at the end of its time, because the Turn may have been created", err)
 		}
 	})
+}
+
+// TestCallWhoseTurnWasNotCreatedInItsTime checks that the next run creates the Turn if it certainly does not exist, and
+// only then: the status of the parent lists the Turn in either case.
+func TestCallWhoseTurnWasNotCreatedInItsTime(t *testing.T) {
+	lost := errors.New("connection lost")
+	reset := &net.OpError{Op: "read", Err: syscall.ECONNRESET}
+	tooMany, slow := apierrors.NewTooManyRequests("later", 1), apierrors.NewTimeoutError("etcd", 1)
+	inStorage := apierrors.NewInternalError(errors.New("etcd"))
+	webhook := apierrors.NewInternalError(errors.New(`failed calling webhook "mutate.example": connection refused`))
+	denied := &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: 500, Message: `admission webhook "mutate.example" denied the request: try again`,
+	}}
+	refused := &url.Error{Op: "Post", URL: "https://api", Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}
+	for name, tc := range map[string]struct {
+		reason string
+		errs   []error // the last one repeats
+		// deleted is true if the first request creates the Turn all the same, which is then deleted.
+		deleted    bool
+		notCreated bool
+	}{
+		"a webhook fails":            {"it comes before the storage", []error{webhook}, false, true},
+		"a webhook denies with 500":  {"it comes before the storage", []error{denied}, false, true},
+		"too many requests":          {"the request was not handled", []error{tooMany}, false, true},
+		"no connection":              {"nothing was sent", []error{refused}, false, true},
+		"a lost connection":          {"the request may have arrived", []error{reset}, false, false},
+		"a time-out":                 {"the storage may have the Turn", []error{slow}, false, false},
+		"another failure":            {"the storage may have the Turn", []error{inStorage}, false, false},
+		"uncertain, then a webhook":  {"the first request may have arrived", []error{lost, webhook}, false, false},
+		"created, then deleted":      {"its work would be done twice", []error{lost, webhook}, true, false},
+		"a webhook, then no webhook": {"the last request may have arrived", []error{webhook, lost}, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				creates, failing := 0, true
+				e, _ := newExecutor(t, interceptor.Funcs{
+					Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+						creates++
+						if !failing {
+							return c.Create(ctx, o, opts...)
+						}
+						if tc.deleted && creates == 1 {
+							if err := errors.Join(c.Create(ctx, o, opts...), c.Delete(ctx, o)); err != nil {
+								t.Error(err)
+							}
+						}
+						return tc.errs[min(creates, len(tc.errs))-1]
+					},
+				}, turnWith())
+				var before *tool.Pending
+				for attempt := 1; attempt <= 2; attempt++ { // both fail in the same way
+					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+					defer cancel()
+					parent := stored(t, e)
+					if before != nil {
+						parent.Status.AwaitedTurns = []string{before.Turn}
+					}
+					_, err := callHelper(ctx, e, parent, func(c *tool.Call) {
+						c.Attempt, c.NotCreated = attempt, before != nil && before.NotCreated
+					})
+					pending, ok := errors.AsType[*tool.Pending](err)
+					if !ok || pending.NotCreated != tc.notCreated {
+						t.Fatalf("attempt %d: error %#v, want a pending call whose Turn was certainly not created: %t: %s",
+							attempt, err, tc.notCreated, tc.reason)
+					}
+					before = pending
+					if !tc.notCreated {
+						break
+					}
+				}
+				parent := stored(t, e)
+				parent.Status.AwaitedTurns = []string{before.Turn}
+				creates, failing = 0, false
+				_, err := callHelper(t.Context(), e, parent, func(c *tool.Call) { c.Attempt, c.NotCreated = 3, before.NotCreated })
+				if tc.notCreated {
+					if !isPending(err) || creates != 1 || len(children(t, e)) != 1 {
+						t.Errorf("error %v after %d requests, want the Turn created: %s", err, creates, tc.reason)
+					}
+					return
+				}
+				if failure, ok := errors.AsType[*tool.Error](err); !ok || failure.Class != tool.OutcomeUnknown || creates != 0 ||
+					!strings.Contains(failure.Message, "does not exist: either it was never created") {
+					t.Errorf("error %v after %d requests, want an unknown outcome and no Turn: %s", err, creates, tc.reason)
+				}
+			})
+		})
+	}
 }
 
 // TestRepeatedCall checks that a repeated call finds its Turn, and does not create the Turn again if it was

@@ -229,7 +229,8 @@ type Parked struct {
 	Approvals []Approval
 	// Turns are the names of the sub-agents' Turns that the run waits for.
 	Turns []string
-	// SubAgentCalls are the calls that created these Turns, as far as the UIDs of the Turns are known.
+	// SubAgentCalls are the calls of these Turns for which the UID of the Turn is known, or for which it is certain that
+	// the Turn has not been created.
 	SubAgentCalls []SubAgentCall
 	// Budget is the budget that refuses the next request, or nil.
 	Budget *BudgetWait
@@ -241,6 +242,9 @@ type SubAgentCall struct {
 	Step    int    `json:"step"`
 	CallID  string `json:"callID"`
 	TurnUID string `json:"turnUID"`
+	// NotCreated is the number of the newest attempt if it is certain that no attempt has created the Turn. It is 0
+	// otherwise. A later attempt may have created the Turn, so the number is valid only until that attempt begins.
+	NotCreated int `json:"notCreated,omitempty"`
 }
 
 // Error says which budget the run waits for, or how many calls and Turns.

@@ -256,3 +256,50 @@ func TestStateOfInvalidCallEntries(t *testing.T) {
 		}
 	}
 }
+
+// TestCallThatCreatedNoTurn checks that a repeated call of a sub-agent knows whether the attempts before it have
+// certainly created no Turn, and that an attempt that was cut off ends this certainty.
+func TestCallThatCreatedNoTurn(t *testing.T) {
+	j := &journaltest.Store{}
+	c, _ := candidate("one", 1, asksFor("", call("a", "agent", `{}`)), says("Done."))
+	cutOff := errors.New("the executor was lost")
+	notCreatedYet := result{err: &tool.Pending{Turn: "child", NotCreated: true}}
+	agent, called := toolOf("agent", tool.Idempotent,
+		notCreatedYet, notCreatedYet, result{err: cutOff}, notCreatedYet,
+		result{err: &tool.Pending{Turn: "child", UID: "uid-of-child"}}, result{content: "done"})
+	for epoch := int64(1); epoch <= 6; epoch++ {
+		in := withTools(inputOf(t, j, epoch, c), agent)
+		if epoch == 3 {
+			record := in.Record
+			in.Record = func(records ...journal.Record) error {
+				if records[0].Kind == journal.ToolFinished {
+					return cutOff
+				}
+				return record(records...)
+			}
+		}
+		_, err := loop.Run(t.Context(), &in)
+		parked, _ := errors.AsType[*loop.Parked](err)
+		if want := epoch != 3 && epoch != 6; (parked != nil) != want {
+			t.Fatalf("run %d: %v, want it parked: %t", epoch, err, want)
+		}
+		if parked == nil {
+			continue
+		}
+		payload := map[string]any{"begun": parked.SubAgentCalls}
+		if err := in.Record(journal.Record{Kind: journal.RunParked, Payload: payload}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var notCreated []bool
+	var uids []string
+	for _, c := range called.calls {
+		notCreated, uids = append(notCreated, c.NotCreated), append(uids, c.TurnUID)
+	}
+	if diff := cmp.Diff([]bool{false, true, true, false, true, false}, notCreated); diff != "" {
+		t.Errorf("calls that know that there is no Turn: -want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"", "", "", "", "", "uid-of-child"}, uids); diff != "" {
+		t.Errorf("UIDs of the Turn: -want +got:\n%s", diff)
+	}
+}

@@ -236,8 +236,8 @@ type State struct {
 	// approval in Approvals.
 	repairIndex   map[callKey][]int
 	approvalIndex map[callKey]int
-	// subAgentTurns holds the UIDs of the Turns that calls of sub-agents created.
-	subAgentTurns map[callKey]string
+	// subAgentTurns holds the newest entry about the Turn of each call of a sub-agent.
+	subAgentTurns map[callKey]SubAgentCall
 	// decisions holds the first decision about the newest request for approval of each call.
 	decisions map[callKey]Decision
 	// rejections holds the rejected answers by step.
@@ -333,16 +333,23 @@ func (s *State) applyParked(e journal.Entry) error {
 	}
 	for _, b := range p.SubAgentCalls {
 		if s.subAgentTurns == nil {
-			s.subAgentTurns = map[callKey]string{}
+			s.subAgentTurns = map[callKey]SubAgentCall{}
 		}
-		s.subAgentTurns[callKey{b.Step, b.CallID}] = b.TurnUID
+		s.subAgentTurns[callKey{b.Step, b.CallID}] = b
 	}
 	return nil
 }
 
 // TurnUID returns the UID of the Turn that a call of a sub-agent created. It is empty if the UID is not known.
 func (s *State) TurnUID(step int, callID string) string {
-	return s.subAgentTurns[callKey{step, callID}]
+	return s.subAgentTurns[callKey{step, callID}].TurnUID
+}
+
+// hasNotCreated reports whether it is certain that the attempts before this one have not created the Turn of a
+// sub-agent. If an attempt began after the newest park, it may have created the Turn.
+func (s *State) hasNotCreated(i Intent) bool {
+	before := s.subAgentTurns[callKey{i.Step, i.CallID}].NotCreated
+	return before > 0 && before == i.Attempt-1
 }
 
 func (s *State) applyDecision(e journal.Entry) error {

@@ -41,7 +41,8 @@ func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 		call := tool.Call{
 			IdempotencyKey: c.intent.IdempotencyKey, Step: c.intent.Step, CallID: c.intent.CallID, Attempt: c.intent.Attempt,
 			Repeatable: effectOf(c.tool).Repeatable(), TurnUID: run.State.TurnUID(c.intent.Step, c.intent.CallID),
-			Arguments: c.intent.Arguments, Left: run.left(ctx), Descendants: c.intent.Descendants,
+			NotCreated: run.State.hasNotCreated(c.intent), Arguments: c.intent.Arguments,
+			Left: run.left(ctx), Descendants: c.intent.Descendants,
 		}
 		running++
 		inFlight.Go(func() {
@@ -69,9 +70,12 @@ func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 			begin(d.planned)
 		case next.turn != "":
 			parked.Turns = append(parked.Turns, next.turn)
-			if next.uid != "" {
-				parked.SubAgentCalls = append(parked.SubAgentCalls,
-					SubAgentCall{Step: d.intent.Step, CallID: d.intent.CallID, TurnUID: next.uid})
+			made := SubAgentCall{Step: d.intent.Step, CallID: d.intent.CallID, TurnUID: next.uid}
+			if next.notCreated {
+				made.NotCreated = d.intent.Attempt
+			}
+			if made.TurnUID != "" || made.NotCreated > 0 {
+				parked.SubAgentCalls = append(parked.SubAgentCalls, made)
 			}
 		}
 		if err := run.hold(0); outOfMemory == nil {
@@ -141,8 +145,10 @@ func (run *runner) interrupted() bool {
 // followUp says how to continue after a call. It is the zero value if the result of the call was recorded.
 type followUp struct {
 	// retry is true if the call is repeated. turn and uid are the name and the UID of the Turn that the call waits for.
-	retry     bool
-	turn, uid string
+	// notCreated is true if the call has certainly not created this Turn yet.
+	retry      bool
+	turn, uid  string
+	notCreated bool
 }
 
 // recordEnd records the result of a call, or the intent to repeat it. If the call started a Turn whose result is not
@@ -163,7 +169,7 @@ func (run *runner) recordEnd(ctx context.Context, d finishedCall) (followUp, err
 		b.MayHaveActed = again
 		return followUp{}, run.Record(b.failed(Refused, tool.Denied, d.err.Error()))
 	case waits && effectOf(d.tool).Repeatable():
-		return followUp{turn: pending.Turn, uid: pending.UID}, nil
+		return followUp{turn: pending.Turn, uid: pending.UID, notCreated: pending.NotCreated}, nil
 	case waits:
 		return followUp{}, run.Record(b.failed(Unknown, tool.OutcomeUnknown,
 			unknownPrefix+"its result arrives later, and the call cannot be repeated to get it"+unknownSuffix))

@@ -185,6 +185,8 @@ type Call struct {
 	// TurnUID is the UID of the Turn that an earlier attempt of the call of a sub-agent has created. It is empty if it
 	// is not known.
 	TurnUID string
+	// NotCreated is true if the earlier attempts of the call of a sub-agent have certainly created no Turn.
+	NotCreated bool
 	// Arguments are a JSON object.
 	Arguments json.RawMessage
 	// Left is the remainder of the Turn's limits.
@@ -230,6 +232,8 @@ type Spent struct {
 type Pending struct {
 	// Turn is the name of the pending Turn, and UID is its UID. Each is empty if it is not known.
 	Turn, UID string
+	// NotCreated is true if the call has certainly not created the Turn yet, so that a later attempt may create it.
+	NotCreated bool
 }
 
 // Error names the pending Turn.

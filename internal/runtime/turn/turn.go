@@ -447,7 +447,7 @@ type parked struct {
 	Approvals int `json:"approvals,omitempty"`
 	// Turns are the names of the sub-agents' Turns that have not ended.
 	Turns []string `json:"turns,omitempty"`
-	// SubAgentCalls are the calls that have created these Turns.
+	// SubAgentCalls are the calls of these Turns about which more than the name of the Turn is known.
 	SubAgentCalls []loop.SubAgentCall `json:"begun,omitempty"`
 	// Budget is the name of the budget that refuses the next request.
 	Budget string `json:"budget,omitempty"`
