@@ -70,8 +70,10 @@ func TestNamespaceDoesNotHideOpenCircuitsOfAnother(t *testing.T) {
 		t.Errorf("the report has %d ModelProviders, want 50", len(got))
 	}
 	for _, key := range []types.NamespacedName{
-		{Namespace: "z", Name: "first"}, {Namespace: "z", Name: "second"},
-		{Namespace: "a", Name: "00"}, {Namespace: "a", Name: "47"},
+		{Namespace: "z", Name: "first"},
+		{Namespace: "z", Name: "second"},
+		{Namespace: "a", Name: "00"},
+		{Namespace: "a", Name: "47"},
 	} {
 		if _, ok := got[key]; !ok {
 			t.Errorf("the report lacks %s", key)
