@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// maxBudgets is the maximum number of limits of Budgets that have series: the limits with the largest part spent.
+// maxBudgets is the maximum number of limits of Budgets that have series.
 const maxBudgets = 100
 
 // BudgetUse is one limit of a Budget, with the amount that is spent.
@@ -28,6 +28,26 @@ func (u BudgetUse) part() float64 {
 	return u.Spent / u.Limit
 }
 
+// exported returns the limits that have series, at most maxBudgets: first the one of each namespace with the largest
+// part spent, then the second of each, and so on. So a namespace cannot hide the limits of others.
+func exported(all []BudgetUse) []BudgetUse {
+	sorted := slices.SortedFunc(slices.Values(all), func(x, y BudgetUse) int {
+		return cmp.Or(cmp.Compare(y.part(), x.part()), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Budget, y.Budget),
+			cmp.Compare(x.Resource, y.Resource))
+	})
+	byRank, ranks := [][]BudgetUse{}, map[string]int{}
+	for _, u := range sorted {
+		rank := ranks[u.Namespace]
+		ranks[u.Namespace]++
+		if rank == len(byRank) {
+			byRank = append(byRank, nil)
+		}
+		byRank[rank] = append(byRank[rank], u)
+	}
+	sorted = slices.Concat(byRank...)
+	return sorted[:min(len(sorted), maxBudgets)]
+}
+
 // SetBudgets sets the limits of all Budgets, with the amounts that are spent.
 func SetBudgets(all []BudgetUse) { budgets.uses.Store(&all) }
 
@@ -41,7 +61,8 @@ var (
 
 	budgetLabels = []string{"namespace", "budget", "resource"}
 	budgetSpent  = prometheus.NewDesc("capstan_budget_spent",
-		"Tokens, cost or turns spent in the current period of a Budget. Exported only for the 100 limits with the largest part spent.",
+		"Tokens, cost or turns spent in the current period of a Budget. Exported for at most 100 limits: first the one of each "+
+			"namespace with the largest part spent, then the second of each, and so on.",
 		budgetLabels, nil)
 	budgetWarn = prometheus.NewDesc("capstan_budget_warning_level",
 		"The amount of capstan_budget_spent from which the Budget warns.", budgetLabels, nil)
@@ -61,11 +82,7 @@ func (b *budgetUses) Collect(out chan<- prometheus.Metric) {
 	if all == nil {
 		return
 	}
-	sorted := slices.SortedFunc(slices.Values(*all), func(x, y BudgetUse) int {
-		return cmp.Or(cmp.Compare(y.part(), x.part()), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Budget, y.Budget),
-			cmp.Compare(x.Resource, y.Resource))
-	})
-	for _, u := range sorted[:min(len(sorted), maxBudgets)] {
+	for _, u := range exported(*all) {
 		out <- prometheus.MustNewConstMetric(budgetSpent, prometheus.GaugeValue, u.Spent, u.Namespace, u.Budget, u.Resource)
 		out <- prometheus.MustNewConstMetric(budgetWarn, prometheus.GaugeValue, u.Warn, u.Namespace, u.Budget, u.Resource)
 		out <- prometheus.MustNewConstMetric(budgetLimit, prometheus.GaugeValue, u.Limit, u.Namespace, u.Budget, u.Resource)
