@@ -92,7 +92,7 @@ func TestOpenStoreWaitsForPreviousProcess(t *testing.T) {
 			t.Error(err)
 		}
 	}, funcr.Options{})
-	after, err := openStore(t.Context(), &o, log)
+	after, err := openStore(t.Context(), &o, time.Now().Add(startPatience), log)
 	if err != nil {
 		t.Fatalf("openStore: %v, want it to wait for the previous process", err)
 	}
