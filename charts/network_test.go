@@ -214,7 +214,8 @@ func TestNetworkPolicyOfHooks(t *testing.T) {
 			if !reaches(t, policy, corev1.ProtocolTCP, "192.0.2.10", 6443) || !reaches(t, policy, corev1.ProtocolUDP, "10.96.0.10", 53) {
 				t.Error("the Pods of hooks do not reach the API server and DNS")
 			}
-			if reaches(t, policy, corev1.ProtocolTCP, "203.0.113.7", 8000) || reaches(t, policy, corev1.ProtocolTCP, "169.254.169.254", 443) {
+			if reaches(t, policy, corev1.ProtocolTCP, "203.0.113.7", 8000) ||
+				reaches(t, policy, corev1.ProtocolTCP, "169.254.169.254", 443) {
 				t.Error("the Pods of hooks reach other endpoints")
 			}
 			toManager := slices.ContainsFunc(policy.Spec.Egress, func(rule networkingv1.NetworkPolicyEgressRule) bool {

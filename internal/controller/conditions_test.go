@@ -22,12 +22,14 @@ func TestKeepMessage(t *testing.T) {
 		kept          bool
 	}{
 		"the ID of the request": {
-			before: "the endpoint failed (HTTP 503): overloaded, request req_011aB", after: "the endpoint failed (HTTP 503): overloaded, request req_97cc2",
-			kept: true,
+			before: "the endpoint failed (HTTP 503): overloaded, request req_011aB",
+			after:  "the endpoint failed (HTTP 503): overloaded, request req_97cc2",
+			kept:   true,
 		},
 		"the local port": {
-			before: "read tcp 10.1.2.3:40123->192.0.2.1:443: connection reset by peer", after: "read tcp 10.1.2.3:51877->192.0.2.1:443: connection reset by peer",
-			kept: true,
+			before: "read tcp 10.1.2.3:40123->192.0.2.1:443: connection reset by peer",
+			after:  "read tcp 10.1.2.3:51877->192.0.2.1:443: connection reset by peer",
+			kept:   true,
 		},
 		"the time to wait": {before: "try again in 1m3s", after: "try again in 58s", kept: true},
 		"another status":   {before: "the endpoint failed (HTTP 503)", after: "the endpoint failed (HTTP 500)"},
@@ -39,7 +41,8 @@ func TestKeepMessage(t *testing.T) {
 		"another reason":     {before: "answer 1", after: "answer 2", reason: rejected},
 		"another generation": {before: "answer 1", after: "answer 2", generation: 1},
 		"a message about a Secret": {
-			before: "Secret a1 does not exist", after: "Secret a2 does not exist", reasonBefore: v1alpha1.ReasonSecretNotFound, reason: v1alpha1.ReasonSecretNotFound,
+			before: "Secret a1 does not exist", after: "Secret a2 does not exist",
+			reasonBefore: v1alpha1.ReasonSecretNotFound, reason: v1alpha1.ReasonSecretNotFound,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -50,7 +53,8 @@ func TestKeepMessage(t *testing.T) {
 				return reason
 			}
 			conditions := []metav1.Condition{{
-				Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: reasonOf(tc.reasonBefore), Message: tc.before, ObservedGeneration: 2 - tc.generation,
+				Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: reasonOf(tc.reasonBefore), Message: tc.before,
+				ObservedGeneration: 2 - tc.generation,
 			}}
 			want := tc.after
 			if tc.kept {

@@ -77,7 +77,8 @@ func withTasks(query string, args []any, entries []journal.Entry) (string, []any
 		SELECT k.*, $%d::text, $%d::text, $%d::text, $%d::text, $%d::bigint, $%d::bigint
 		FROM head, unnest($%d::text[], $%d::text[], $%d::text[]) AS k
 		ON CONFLICT DO NOTHING), kept AS (`, n+4, n+5, n+6, n+7, n+8, n+8, n+1, n+2, n+3) + tail
-	return query, append(args, keys, kinds, turns, first.Namespace, first.Agent, first.Session, text(first.Requester), first.Created.UnixMicro())
+	return query, append(args, keys, kinds, turns, first.Namespace, first.Agent, first.Session, text(first.Requester),
+		first.Created.UnixMicro())
 }
 
 // AddRecords adds records in one transaction.
