@@ -66,7 +66,11 @@ func (run *runner) compact(ctx context.Context, c *Candidate, p *prepare.Prompt,
 			return false, nil
 		}
 		request := run.summaryRequest(c, q, s.earlierSummary(p), older, forced)
-		if replied, err := run.askOptional(ctx, c, request); err != nil || !replied {
+		replied, err := run.askOptional(ctx, c, request)
+		if waitsForBudget(err) && !forced {
+			return false, nil // the long prompt may do; a prompt that was refused needs the summary
+		}
+		if err != nil || !replied {
 			return false, err
 		}
 	}
@@ -98,10 +102,11 @@ func (run *runner) wantsSummary(c *Candidate, q *modelRequest, older []model.Mes
 }
 
 // askOptional sends a candidate a request that the Turn can do without, and reports whether there is a reply. If the
-// request fails, or the Turn's limits or a Budget do not allow it now, the run continues without a reply.
+// request fails or the Turn's limits do not allow it, the run continues without a reply. If a Budget allows the request
+// only later, the caller gets an error for which waitsForBudget is true, and decides.
 func (run *runner) askOptional(ctx context.Context, c *Candidate, q *modelRequest) (bool, error) {
 	end, err := run.ask(ctx, c, q)
-	if _, ok := errors.AsType[*model.Error](err); ok || waitsForBudget(err) {
+	if _, ok := errors.AsType[*model.Error](err); ok {
 		return false, nil
 	}
 	return err == nil && end == nil, err

@@ -170,6 +170,28 @@ func TestOptionalRequestsDoNotWaitForABudget(t *testing.T) {
 	}
 }
 
+// TestNecessarySummaryWaitsForABudget checks that a Turn waits if a Budget does not allow the summary that it needs,
+// because the endpoint has refused the whole prompt.
+func TestNecessarySummaryWaitsForABudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j, rule := &journaltest.Store{}, daily("day", budget.Limits{Tokens: new(int64(100_000))}, true)
+		spend(t, j, rule, budget.Amount{Tokens: 9_900, Currency: "USD"})
+		c, s := candidate("one", 2, fails(model.ContextLength), says("never asked"))
+		in := withHistory(inputOf(t, j, 1, withOutputLimit(c, 2000)), model.Message{Role: model.RoleUser, Content: words(3000)})
+		in.Context.Compact = true
+		in.Budgets = func() ([]budget.Rule, error) {
+			if len(s.asked) > 0 { // the limit was lowered meanwhile
+				rule.Limits.Tokens = new(int64(10_000))
+			}
+			return []budget.Rule{rule}, nil
+		}
+		end, err := loop.Run(t.Context(), &in)
+		if waits, parked := errors.AsType[*loop.Parked](err); !parked || waits.Budget == nil || len(s.asked) != 1 {
+			t.Errorf("Run: %+v, %v after %d requests; want a wait for the budget after the first", end, err, len(s.asked))
+		}
+	})
+}
+
 // TestWaitAfterEmbedding checks that a Turn which has only requested vectors has not started: its starting deadline
 // applies while it waits for a budget.
 func TestWaitAfterEmbedding(t *testing.T) {
