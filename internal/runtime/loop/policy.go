@@ -280,13 +280,16 @@ func (s *State) PolicyOutput(text string, structured bool, sources outputpolicy.
 		}
 	}
 	var sum model.Usage
-	cost, known := decimal.Zero, true
+	cost, currency, known := decimal.Zero, "", true
 	for one := range s.Spendings {
 		sum = sum.Add(one.Usage)
-		if one.Cost != nil {
-			cost = cost.Add(one.Cost.Amount)
-		} else if one.Usage != (model.Usage{}) {
-			known = false
+		switch {
+		case one.Cost == nil:
+			known = known && one.Usage == (model.Usage{})
+		case currency != "" && currency != one.Cost.Currency:
+			known = false // a sum would mean nothing: see finalize.Total
+		default:
+			cost, currency = cost.Add(one.Cost.Amount), one.Cost.Currency
 		}
 	}
 	o.Usage = outputpolicy.Usage{
