@@ -151,7 +151,7 @@ func (e *Executor) budgetsOf(ctx context.Context, t *v1alpha1.Turn, agent *v1alp
 	// requester needs no lock, because the requests of a Turn are made one after another.
 	requester := func() (verified string, err error) {
 		if !known {
-			name, err = e.verifiedRequester(ctx, t)
+			name, err = e.payingRequester(ctx, t)
 			known = err == nil
 		}
 		return name, err

@@ -48,6 +48,24 @@ func (e *Executor) verifiedRequester(ctx context.Context, t *v1alpha1.Turn) (str
 	return t.Requester(), nil
 }
 
+// payingRequester returns the name of the user in whose Budgets a Turn counts, or an empty string if it is not known: the
+// Turn then counts in the Budgets of all requesters. If the Turn names no caller, its own name counts if the API server
+// has checked it, also if its depth says that another Turn called it: the name cannot be changed, so nobody can leave a
+// Budget in this way.
+func (e *Executor) payingRequester(ctx context.Context, t *v1alpha1.Turn) (string, error) {
+	if _, called := translate.Parent(t); called || t.Requester() == "" || e.Requesters == nil {
+		return e.verifiedRequester(ctx, t)
+	}
+	unchecked, err := e.Requesters(ctx, t.CreationTimestamp.Time)
+	if err != nil {
+		return "", &retryError{fmt.Errorf("failed to find out whether the requester of the turn was checked: %w", err)}
+	}
+	if unchecked != "" {
+		return "", nil
+	}
+	return t.Requester(), nil
+}
+
 // recall returns the function that returns the memories for the prompt of a Turn, or nil if the prompt gets no
 // memories. redact applies the current redaction of the Agent to a text.
 func (e *Executor) recall(t *v1alpha1.Turn, agent *v1alpha1.Agent, session *v1alpha1.Session, redact func(string) string) func(
