@@ -109,7 +109,7 @@ func patchCancelled(ctx context.Context, api client.Client, t *v1alpha1.Turn) er
 	title := cluster.TurnKind + " " + t.Namespace + "/" + t.Name
 	err := api.Patch(ctx, t, client.RawPatch(types.MergePatchType, translate.CancelPatch(t.UID)))
 	switch {
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+	case apierrors.IsNotFound(err), translate.IsOtherObject(err):
 		return exit.WithCode(exit.Failed, errors.New(title+" was deleted in the meantime"))
 	case apierrors.IsForbidden(err):
 		return exit.WithCode(exit.Failed, fmt.Errorf(

@@ -224,9 +224,14 @@ func isOver(t *v1alpha1.Turn) bool {
 	return t.IsFinished() || !t.DeletionTimestamp.IsZero() || t.Spec.DesiredState == v1alpha1.DesiredStateCancelled
 }
 
-// cancelTurn requests the cancellation of a Turn. It returns a conflict if another Turn has the name by now.
+// cancelTurn requests the cancellation of a Turn. It does nothing if another Turn has the name by now: the watch will
+// show it.
 func (r *TurnReconciler) cancelTurn(ctx context.Context, t *v1alpha1.Turn) error {
-	if err := r.Client.Patch(ctx, t, client.RawPatch(types.MergePatchType, translate.CancelPatch(t.UID))); err != nil {
+	err := r.Client.Patch(ctx, t, client.RawPatch(types.MergePatchType, translate.CancelPatch(t.UID)))
+	if translate.IsOtherObject(err) {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	r.expectations.Expect(t)

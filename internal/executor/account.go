@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/go-logr/logr"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -86,7 +85,7 @@ func (r *run) cancelChild(ctx context.Context, child *v1alpha1.Turn) error {
 		return nil
 	}
 	err := r.executor.Client.Patch(ctx, child, client.RawPatch(types.MergePatchType, translate.CancelPatch(child.UID)))
-	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) { // after a conflict, another Turn has the name
+	if client.IgnoreNotFound(err) != nil && !translate.IsOtherObject(err) {
 		return &retryError{fmt.Errorf("failed to cancel turn %q of a sub-agent: %w", child.Name, err)}
 	}
 	return nil

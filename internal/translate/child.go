@@ -6,13 +6,16 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/shopspring/decimal"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -35,9 +38,22 @@ const (
 const ParentLabel = "capstan.dev/parent"
 
 // CancelPatch returns a merge patch that cancels the Turn with this UID. For another Turn with the same name, the API
-// server refuses the patch as a conflict.
+// server refuses the patch with an error for which IsOtherObject is true.
 func CancelPatch(uid types.UID) []byte {
 	return fmt.Appendf(nil, `{"metadata":{"uid":%q},"spec":{"desiredState":%q}}`, uid, v1alpha1.DesiredStateCancelled)
+}
+
+// IsOtherObject reports whether the API server has refused a patch with a UID because the object now has another UID. It
+// then reports a change of an immutable field. With another resource version, it may report a conflict first.
+func IsOtherObject(err error) bool {
+	if apierrors.IsConflict(err) {
+		return true
+	}
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok || status.ErrStatus.Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(status.ErrStatus.Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
 }
 
 // ChildCall is a call of a sub-agent.

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
+
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 // fullTurn sets each field of a Turn to a value other than its default. The exceptions are sessionRef, which excludes a
@@ -216,6 +218,15 @@ var _ = Describe("a stored Turn", func() {
 	It("rejects the addition of a fact", func(ctx SpecContext) {
 		expectImmutable(ctx, fullTurn, `spec: {context: {facts: [{id: a, text: x}, {id: b, text: z}]}}`, "context")
 	})
+	It("is not cancelled by a patch for another Turn with its name", func(ctx SpecContext) {
+		turn := createFrom(ctx, fullTurn)
+		patch := func(uid types.UID) error {
+			return apiClient.Patch(ctx, turn.DeepCopy(), client.RawPatch(types.MergePatchType, translate.CancelPatch(uid)))
+		}
+		Expect(patch("00000000-0000-4000-8000-000000000000")).To(Satisfy(translate.IsOtherObject))
+		Expect(patch(turn.GetUID())).To(Succeed())
+	})
+
 	DescribeTable("rejects the addition of a subfield",
 		func(ctx SpecContext, patch, field string) { expectImmutable(ctx, fullTurn, patch, field) },
 		Entry("context: contributions", `spec: {context: {contributions: [{name: a, text: x}]}}`, "context"),
