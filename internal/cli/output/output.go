@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
@@ -26,8 +27,11 @@ const (
 	Name Format = "name"
 )
 
+// nonCharacters escapes two characters that YAML forbids. They do not control a terminal, so termsafe.Safe keeps them.
+var nonCharacters = strings.NewReplacer("\uFFFE", `\ufffe`, "\uFFFF", `\uffff`)
+
 // Encode returns an object as JSON or YAML that ends with a line feed. It does not escape <, > and &, which are
-// frequent in prompts.
+// frequent in prompts. It escapes the characters that control a terminal.
 func Encode(object any, format Format) (string, error) {
 	var buf bytes.Buffer
 	e := json.NewEncoder(&buf)
@@ -36,10 +40,13 @@ func Encode(object any, format Format) (string, error) {
 	if err := e.Encode(object); err != nil {
 		return "", fmt.Errorf("failed to encode the output: %w", err)
 	}
+	// A text may have characters that JSON allows, but that YAML refuses or takes for the end of a line. Escapes keep
+	// them. All these characters are in strings, because the encoder writes only line feeds and spaces elsewhere.
+	escaped := nonCharacters.Replace(termsafe.Safe(buf.String()))
 	if format == JSON {
-		return buf.String(), nil
+		return escaped, nil
 	}
-	text, err := yaml.JSONToYAML(buf.Bytes())
+	text, err := yaml.JSONToYAML([]byte(escaped))
 	if err != nil {
 		return "", fmt.Errorf("failed to encode the output: %w", err)
 	}

@@ -1,0 +1,68 @@
+package output_test
+
+import (
+	"encoding/json"
+	"maps"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"github.com/capstan-dev/capstan/internal/cli/output"
+)
+
+// TestEncodeKeepsTexts checks that a program reads the same text, and that no control character reaches a terminal.
+func TestEncodeKeepsTexts(t *testing.T) {
+	t.Parallel()
+	var all strings.Builder
+	for r := rune(0); r <= '\uffff'; r++ {
+		if utf8.ValidRune(r) {
+			all.WriteRune(r)
+		}
+	}
+	for name, text := range map[string]string{
+		"plain":                           "a\nb <c> & ü 👍",
+		"DEL":                             "a\x7fb",
+		"C1":                              "a\u009b2Jb",
+		"noncharacters":                   "a\ufffeb\uffffc",
+		"a line end that YAML would fold": "a\u0085b",
+		"line ends in lines":              "a\nb\u0085c\u2028d\u2029e\n",
+		"direction":                       "a\u202eb",
+		"byte order mark":                 "\ufeffa",
+		"backslashes":                     `a\ufffe` + "\\\ufffe",
+		"each":                            all.String() + "\U0001fffe\U0010ffff",
+	} {
+		for format, decode := range map[output.Format]func([]byte, any) error{
+			output.JSON: json.Unmarshal,
+			output.YAML: func(data []byte, into any) error { return yaml.Unmarshal(data, into) },
+		} {
+			t.Run(name+" as "+string(format), func(t *testing.T) {
+				t.Parallel()
+				object := map[string]any{"text": text}
+				want := maps.Clone(object)
+				if name != "each" { // a key must be short in YAML, and raw JSON has escapes for other control characters
+					object["key "+text], want["key "+text] = "value", "value"
+					escaped := strings.NewReplacer("\\", `\\`, "\n", `\n`).Replace(text)
+					object["raw"], want["raw"] = json.RawMessage(`"`+escaped+`"`), text
+				}
+				encoded, err := output.Encode(object, format)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var got map[string]any
+				if err := decode([]byte(encoded), &got); err != nil {
+					t.Fatalf("%v in %q", err, encoded)
+				}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("-want +got:\n%s", diff)
+				}
+				if i := strings.IndexFunc(encoded, func(r rune) bool { return r != '\n' && unicode.IsControl(r) }); i >= 0 {
+					t.Errorf("want no control character, have one at %d of %q", i, encoded)
+				}
+			})
+		}
+	}
+}
