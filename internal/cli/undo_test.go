@@ -50,10 +50,10 @@ func TestWaitSecondsIsChecked(t *testing.T) {
 	}
 }
 
-// TestUndoWithoutACluster undoes the calls of a run: it shows them, does nothing in a dry run, requires approval, and
-// undoes each call once.
-func TestUndoWithoutACluster(t *testing.T) {
-	t.Parallel()
+// notedTickets writes the manifests of a Turn whose calls can be undone. It returns their directory, and a function
+// that reports whether a ticket has the note of the Turn.
+func notedTickets(t *testing.T) (dir string, hasNote func(id string) bool) {
+	t.Helper()
 	_, url := fake(t, noting)
 	desk, err := tickets.NewDesk(nil)
 	if err != nil {
@@ -63,14 +63,44 @@ func TestUndoWithoutACluster(t *testing.T) {
 	t.Cleanup(web.Close)
 	f := withTools(t, "", "    allow: [add_note, close_ticket]\n")
 	f["tools.yaml"] = strings.ReplaceAll(compensated, "TOOLSURL", web.URL+"/mcp")
-	dir, data := f.written(t, url), t.TempDir()
-	hasNote := func(id string) bool {
+	return f.written(t, url), func(id string) bool {
+		t.Helper()
 		ticket, err := desk.Get(id)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return slices.Contains(ticket.Notes, "On Monday.")
 	}
+}
+
+// TestUndoInANamespace checks that the manifests of an undo belong to the namespace of the Turn, as in the run.
+func TestUndoInANamespace(t *testing.T) {
+	t.Parallel()
+	for name, turn := range map[string][]string{"by -n": {"first", "-n", "b"}, "by the name": {"b/first"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, hasNote := notedTickets(t)
+			data := t.TempDir()
+			capstan(t, "run", "-f", dir, "--data-dir", data, "-n", "b").mustEnd(t, exit.OK)
+			if !hasNote("1042") || !hasNote("1061") {
+				t.Fatal("want both notes after the run")
+			}
+			args := append([]string{"undo", "--data-dir", data, "-f", dir, "--yes", "--approve", "all"}, turn...)
+			mustSay(t, capstan(t, args...).mustEnd(t, exit.Failed).out, "add_note (call call_3): undone by remove_note\n",
+				"add_note (call call_1): undone by remove_note\n", "close_ticket (call call_2): not undone: ")
+			if hasNote("1042") || hasNote("1061") {
+				t.Error("want both notes undone")
+			}
+		})
+	}
+}
+
+// TestUndoWithoutACluster undoes the calls of a run: it shows them, does nothing in a dry run, requires approval, and
+// undoes each call once.
+func TestUndoWithoutACluster(t *testing.T) {
+	t.Parallel()
+	dir, hasNote := notedTickets(t)
+	data := t.TempDir()
 	capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
 	if !hasNote("1042") || !hasNote("1061") {
 		t.Fatal("want both notes after the run")

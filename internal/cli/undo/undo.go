@@ -80,6 +80,7 @@ func (o *Options) Run(ctx context.Context, name string) error {
 		return o.inCluster(ctx, t)
 	}
 	o.Local.Object, o.Local.DataDir, o.Local.Output, o.Local.Env = t, o.DataDir, o.Output, o.Env
+	o.Local.Namespace = plan.Namespace // the manifests are those of the first run, which may have used -n
 	return o.Local.Run(ctx, nil)
 }
 
