@@ -157,6 +157,8 @@ var _ = Describe("The commands approve and deny", func() {
 			"has 2 pending calls: select one with --call, or all with --all: call_1 (close_ticket), call_2 (close_ticket)"))
 		unasked := capstan(ctx, append([]string{"approve", "first"}, as...)...).must(ctx, exit.Usage)
 		Expect(unasked.err.String()).To(ContainSubstring("there is no terminal at which to ask"))
+		unasked = capstan(ctx, append([]string{"approve", "first", "--call", "call_1"}, as...)...).must(ctx, exit.Usage)
+		Expect(unasked.err.String()).To(ContainSubstring("there is no terminal at which to ask"))
 		unknown := capstan(ctx, append([]string{"approve", "first", "--call", "call_3", "-y"}, as...)...).must(ctx, exit.Failed)
 		Expect(unknown.err.String()).To(ContainSubstring(
 			`has no pending call "call_3"; its pending calls are call_1 (close_ticket), call_2`))

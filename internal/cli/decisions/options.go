@@ -114,6 +114,9 @@ func (d *Options) selected(t *v1alpha1.Turn) ([]v1alpha1.PendingApproval, error)
 	if len(pending) == 0 {
 		return nil, exit.WithCode(exit.Failed, fmt.Errorf("%s %s has no pending call: %s", cluster.TurnKind, title, state(t)))
 	}
+	if !d.Yes && !d.Env.CanAsk() {
+		return nil, errors.New("there is no terminal at which to ask: review the call with capstan logs, and then add -y")
+	}
 	if d.Call != "" {
 		var found []v1alpha1.PendingApproval
 		for _, p := range pending {
@@ -130,9 +133,6 @@ func (d *Options) selected(t *v1alpha1.Turn) ([]v1alpha1.PendingApproval, error)
 	if len(pending) > 1 && d.Yes && !d.All {
 		return nil, fmt.Errorf("turn %s has %d pending calls: select one with --call, or all with --all: %s", title,
 			len(pending), callsOf(pending))
-	}
-	if !d.Yes && !d.Env.CanAsk() {
-		return nil, errors.New("there is no terminal at which to ask: review the call with capstan logs, and then add -y")
 	}
 	return pending, nil
 }
