@@ -147,7 +147,7 @@ func addMemoryFlags(cmd *cobra.Command, m *records.Memories, prints bool) {
 // addMemorySelectors adds the flags that select memories of a namespace.
 func addMemorySelectors(cmd *cobra.Command, m *records.Memories) {
 	f := cmd.Flags()
-	f.StringVar(&m.Turn, "turn", "", "name of the Turn that the memories were learned from; default: any")
+	f.StringVar(&m.Turn, "turn", "", "Turn that the memories were learned from, as NAME or NAMESPACE/NAME; default: any")
 	f.StringVar(&m.Session, "session", "", "name of the Session of that Turn; default: any")
 	f.StringVar(&m.Requester, "requester", "", "user who asked for that Turn; default: any")
 	f.StringVar(&m.Scope, "scope", "", "scope of the memories: Session or User; default: any")

@@ -48,12 +48,27 @@ func TestRunLearnsAndMemoryShowsIt(t *testing.T) {
 	if !strings.HasPrefix(asJSON, `{"id":"`+id+`","namespace":"`) || strings.Count(asJSON, "\n") != 1 {
 		t.Errorf("list -o json prints %q, want one line for the memory", asJSON)
 	}
+	for _, more := range [][]string{nil, {"-n", "default"}, {"-A"}} {
+		args := append([]string{"memory", "list", "--data-dir", data, "--turn", "default/first"}, more...)
+		mustSay(t, capstan(t, args...).mustEnd(t, exit.OK).out, id)
+	}
+	for _, turn := range []string{"b/first", "default/second"} {
+		args := []string{"memory", "list", "--data-dir", data, "--turn", turn}
+		if got := capstan(t, args...).mustEnd(t, exit.OK).out; strings.Contains(got, id) {
+			t.Errorf("list --turn %s prints %q, want only memories of this Turn", turn, got)
+		}
+	}
+	capstan(t, "memory", "list", "--data-dir", data, "-n", "b", "--turn", "default/first").mustEnd(t, exit.Usage)
 	capstan(t, "memory", "delete", "--data-dir", data).mustEnd(t, exit.Usage)
 	capstan(t, "memory", "list", "--data-dir", data, "--scope", "Agent").mustEnd(t, exit.Usage)
 	capstan(t, "memory", "list", "--data-dir", data+"/absent").mustEnd(t, exit.Failed)
 	if got := capstan(t, "memory", "delete", "--turn", "none", "--data-dir", data, "-o", "json").mustEnd(t, exit.OK).out; got !=
 		`{"deleted":0}`+"\n" {
 		t.Errorf("the output is %q, want the number of memories as JSON", got)
+	}
+	if got := capstan(t, "memory", "delete", "--turn", "b/first", "--data-dir", data).mustEnd(t, exit.OK).out; got !=
+		"deleted memories: 0\n" {
+		t.Errorf("the output is %q, want that no memory of another namespace was deleted", got)
 	}
 	if got := capstan(t, "memory", "delete", id, "--data-dir", data).mustEnd(t, exit.OK).out; got != "deleted memories: 1\n" {
 		t.Errorf("delete prints %q", got)

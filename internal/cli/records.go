@@ -64,6 +64,7 @@ const usageExamples = `  # show the usage of each Agent of the last week
 
 const deleteRecordsHelp = `delete deletes the records of a Turn, of a Session or of a requester, immediately and permanently. It does not
 delete the Turns and their journals: delete the Turns first, because a Turn that still exists gets a new record.
+If only TURN is given, as NAME or NAMESPACE/NAME, and it has no record, delete fails.
 
 This requires delete on turns/records, which none of Capstan's roles for people grants.
 

@@ -95,6 +95,54 @@ func TestInvalidFlagsOfRecords(t *testing.T) {
 	}
 }
 
+// TestDeletedRecordsAreOfTheTurn checks that the name of a Turn may contain its namespace, and that a command that
+// deletes nothing does not look like a success.
+func TestDeletedRecordsAreOfTheTurn(t *testing.T) {
+	t.Parallel()
+	const one = "helpdesk first"
+	for name, tc := range map[string]struct {
+		args    []string
+		deleted int
+		code    int
+		// asked is the namespace and the name in the request to the manager, or empty if there was no request.
+		asked, says string
+	}{
+		"namespace and name": {[]string{"helpdesk/first"}, 1, exit.OK, one, "deleted records: 1\n"},
+		"-n":                 {[]string{"first", "-n", "helpdesk"}, 1, exit.OK, one, "deleted records: 1\n"},
+		"two namespaces":     {[]string{"helpdesk/first", "-n", "b"}, 1, exit.Usage, "", "name different namespaces"},
+		"no record":          {[]string{"helpdesk/first"}, 0, exit.Failed, one, "there is no record of Turn helpdesk/first"},
+		"no record of a Session": {
+			[]string{"--session", "talk", "-n", "helpdesk"}, 0, exit.OK, "helpdesk ", "deleted records: 0\n",
+		},
+		"no record of a Turn in a Session": {
+			[]string{"helpdesk/first", "--session", "talk"}, 0, exit.OK, one, "deleted records: 0\n",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var asked string
+			web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				namespace, ok := strings.CutSuffix(strings.TrimPrefix(r.URL.Path, "/v1/namespaces/"), "/records")
+				if !ok || r.Method != http.MethodDelete {
+					t.Errorf("the request is %s %s, want one to delete records", r.Method, r.URL)
+				}
+				asked = namespace + " " + r.URL.Query().Get("turn")
+				w.Header().Set("Content-Type", "application/json")
+				if _, err := fmt.Fprintf(w, `{"deleted": %d}`, tc.deleted); err != nil {
+					t.Error(err)
+				}
+			}))
+			t.Cleanup(web.Close)
+			got := capstan(t, append([]string{"decisions", "delete", "--server", web.URL, "--token", "mine"}, tc.args...)...)
+			got.mustEnd(t, tc.code)
+			mustSay(t, got.out+got.err, tc.says)
+			if asked != tc.asked {
+				t.Errorf("the manager received a request for %q, want %q", asked, tc.asked)
+			}
+		})
+	}
+}
+
 // TestFeedbackIsOfOneUser checks that feedback without a token of the user's own does not use the ServiceAccount that
 // all users of client certificates share, unless a flag names it.
 func TestFeedbackIsOfOneUser(t *testing.T) {

@@ -22,7 +22,8 @@ import (
 // Memories lists, prints and deletes memories that were learned from Turns.
 type Memories struct {
 	Options
-	// Turn, Scope and ID select memories by their fields. An empty field selects any value.
+	// Turn, Scope and ID select memories by their fields. An empty field selects any value. Turn is NAME or
+	// NAMESPACE/NAME.
 	Turn, Scope, ID string
 }
 
@@ -87,19 +88,23 @@ func (m *Memories) withMemories(ctx context.Context, do func(k memoryStore, s st
 	if s := memories.Scope(m.Scope); s != "" && s != memories.Session && s != memories.User {
 		return exit.WithCode(exit.Usage, fmt.Errorf("--scope %q must be %s or %s", m.Scope, memories.Session, memories.User))
 	}
+	given, turn, err := splitTurn(m.Turn, m.Namespace)
+	if err != nil {
+		return err
+	}
 	selector := func(namespace string) store.MemorySelector {
-		if m.AllNamespaces {
+		if m.AllNamespaces && given == "" {
 			namespace = ""
 		}
 		return store.MemorySelector{
-			Namespace: namespace, Turn: m.Turn, Agent: m.Agent, Session: m.Session, Requester: m.Requester,
+			Namespace: namespace, Turn: turn, Agent: m.Agent, Session: m.Session, Requester: m.Requester,
 			Scope: memories.Scope(m.Scope), ID: m.ID,
 		}
 	}
 	if m.DataDir != "" {
-		return do(inDir{m.DataDir, m.Env.Now()}, selector(cmp.Or(m.Namespace, "default")))
+		return do(inDir{m.DataDir, m.Env.Now()}, selector(cmp.Or(given, "default")))
 	}
-	return m.Cluster.WithServer(ctx, m.Env, m.Namespace, func(client *readapi.Client, namespace string) error {
+	return m.Cluster.WithServer(ctx, m.Env, given, func(client *readapi.Client, namespace string) error {
 		return do(inCluster{client}, selector(namespace))
 	})
 }

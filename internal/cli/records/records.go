@@ -14,6 +14,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/capstan-dev/capstan/internal/cli/cluster"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/cli/journals"
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
@@ -71,7 +72,7 @@ type Usage struct {
 // Delete deletes records. It is for a cluster only.
 type Delete struct {
 	Options
-	// Turn is the name of the Turn, or empty if Session or Requester selects the records.
+	// Turn is NAME or NAMESPACE/NAME of the Turn, or empty if Session or Requester selects the records.
 	Turn string
 }
 
@@ -359,25 +360,43 @@ func withDashes(values []string) []string {
 }
 
 // Run deletes the records of a cluster that the namespace, Turn, Session and requester select, and prints their number.
+// If only a Turn selects them, Run returns an error if the Turn has no record, because its name is probably wrong.
 func (d *Delete) Run(ctx context.Context) error {
 	if d.Turn == "" && d.Session == "" && d.Requester == "" {
 		return exit.WithCode(exit.Usage, errors.New("specify a Turn, or set --session or --requester"))
 	}
-	return d.Cluster.WithServer(ctx, d.Env, d.Namespace, func(client *readapi.Client, namespace string) error {
+	namespace, turn, err := splitTurn(d.Turn, d.Namespace)
+	if err != nil {
+		return err
+	}
+	return d.Cluster.WithServer(ctx, d.Env, namespace, func(client *readapi.Client, namespace string) error {
 		all := 0
 		for {
 			out, err := client.DeleteRecords(ctx, store.RecordSelector{
-				Namespace: namespace, Turn: d.Turn, Session: d.Session, Requester: d.Requester,
+				Namespace: namespace, Turn: turn, Session: d.Session, Requester: d.Requester,
 			})
 			all += out.Deleted
 			if err != nil {
 				return failed(fmt.Errorf("failed after %d records were deleted: %w", all, err))
 			}
-			if !out.More {
-				return d.printDone(fmt.Sprintf("deleted records: %d\n", all), deleted{all})
+			switch {
+			case out.More:
+				continue
+			case all == 0 && d.Session == "" && d.Requester == "":
+				return exit.WithCode(exit.Failed, fmt.Errorf(
+					"there is no record of Turn %s/%s: capstan decisions lists the records", namespace, turn))
 			}
+			return d.printDone(fmt.Sprintf("deleted records: %d\n", all), deleted{all})
 		}
 	})
+}
+
+// splitTurn is like cluster.SplitName, but the Turn may be empty. It then selects the Turns of the given namespace.
+func splitTurn(turn, given string) (namespace, name string, err error) {
+	if turn == "" {
+		return given, "", nil
+	}
+	return cluster.SplitName(turn, given)
 }
 
 // deleted is the JSON form of a deletion.
