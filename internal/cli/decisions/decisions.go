@@ -39,6 +39,8 @@ type pendingCalls struct {
 	groups []string
 	// created lists the ToolApprovals that this command has created.
 	created []created
+	// printed is the number of decisions that this command has printed.
+	printed int
 }
 
 // maxGroups is the number of groups that a ToolApproval may name.
@@ -231,7 +233,19 @@ func (c *pendingCalls) create(ctx context.Context, p v1alpha1.PendingApproval) e
 	}
 	c.created = append(c.created, created{name: a.Name, call: p})
 	a.APIVersion, a.Kind = v1alpha1.GroupVersion.String(), kindToolApproval // the client clears both fields
-	return output.PrintObject(c.Env, a, toolApprovals, fmt.Sprintf("%s was %s by %s", title, c.Verb.Done, c.who), c.Output)
+	return c.print(a, fmt.Sprintf("%s was %s by %s", title, c.Verb.Done, c.who))
+}
+
+// print prints a ToolApproval, or line in the text format. In YAML, each ToolApproval is a document of its own, because
+// one document cannot have the same keys twice.
+func (c *pendingCalls) print(a *v1alpha1.ToolApproval, line string) error {
+	if c.Output == output.YAML && c.printed > 0 {
+		if err := c.Env.Print("---\n"); err != nil {
+			return err
+		}
+	}
+	c.printed++
+	return output.PrintObject(c.Env, a, toolApprovals, line, c.Output)
 }
 
 const (
@@ -285,5 +299,5 @@ func (c *pendingCalls) reportEarlier(ctx context.Context, a *v1alpha1.ToolApprov
 		return errors.New(message)
 	}
 	before.APIVersion, before.Kind = v1alpha1.GroupVersion.String(), kindToolApproval
-	return output.PrintObject(c.Env, &before, toolApprovals, message, c.Output)
+	return c.print(&before, message)
 }
