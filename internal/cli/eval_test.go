@@ -226,7 +226,11 @@ func TestEvalInput(t *testing.T) {
 		args  []string
 		want  string
 	}{
-		"no YAML":         {"cases: [", nil, "cases.yaml: "},
+		"no YAML": {"cases: [", nil, "cases.yaml: "},
+		"two documents": {
+			one("") + "---\n" + one(""), nil,
+			"cases.yaml: it must have one document, but has more: remove the other documents, or put each into its own file",
+		},
 		"unknown field":   {"cases: []\ncase: 1\n", nil, `unknown field "case"`},
 		"no cases":        {"manifests: [manifests]\n", nil, "cases: there must be at least one case"},
 		"no name":         {"manifests: [manifests]\ncases: [{message: a}]", nil, "cases[0]: name: is required, as a string"},

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/yamldoc"
 )
 
 // The bounds of a file, in skills and in Unicode code points. The API sets the same bounds for the skills of a
@@ -59,6 +60,9 @@ func parse(data []byte) ([]prepare.Skill, error) {
 	text, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
 		return nil, fmt.Errorf("it must be YAML: %w", err)
+	}
+	if err := yamldoc.CheckSingle(data); err != nil {
+		return nil, err
 	}
 	var list []json.RawMessage
 	if err := json.Unmarshal(text, &list); err != nil {

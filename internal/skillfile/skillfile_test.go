@@ -35,7 +35,12 @@ func TestLoad(t *testing.T) {
 				{Key: "a-1_B", Content: "{{ as it is }}"},
 			},
 		},
-		"Empty":     {reason: "a file of comments is a list without entries", text: "# none yet\n"},
+		"Empty": {reason: "a file of comments is a list without entries", text: "# none yet\n"},
+		"Separators": {
+			reason: "empty documents have no skill that could be lost",
+			text:   "# skills\n---\n- {key: a, content: \"b\\n---\\nc\"}\n...\n---\n# the end\n",
+			want:   []prepare.Skill{{Key: "a", Content: "b\n---\nc"}},
+		},
 		"EmptyList": {reason: "an empty list has no skill", text: "[]"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -55,9 +60,18 @@ func TestLoadErrorsNameFileEntryAndField(t *testing.T) {
 		text string
 		want []string
 	}{
-		"not YAML":      {text: "a: [", want: []string{"it must be YAML"}},
-		"not a list":    {text: "skills: []", want: []string{"it must be a list of skills"}},
-		"not a mapping": {text: "- refunds", want: []string{"[0]: must be a skill"}},
+		"not YAML": {text: "a: [", want: []string{"it must be YAML"}},
+		"two documents": {
+			text: "- {key: a, content: b}\n---\n- {key: c, content: d}\n",
+			want: []string{"it must have one document, but has more: remove the other documents"},
+		},
+		"a document after an empty one": {
+			text: "---\n---\n- {key: c, content: d}\n",
+			want: []string{"it must have one document"},
+		},
+		"an invalid document after the first": {text: "- {key: a, content: b}\n---\n[", want: []string{"it must be YAML"}},
+		"not a list":                          {text: "skills: []", want: []string{"it must be a list of skills"}},
+		"not a mapping":                       {text: "- refunds", want: []string{"[0]: must be a skill"}},
 		"an unknown field": {
 			text: "- {key: a, content: b, when: now}",
 			want: []string{`[0]: unknown field "when": use key, name, description and content`},

@@ -22,6 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/judge"
 	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/pattern"
+	"github.com/capstan-dev/capstan/internal/yamldoc"
 )
 
 // The limits of a file of cases.
@@ -117,6 +118,9 @@ func readFile(path string, stdin io.Reader) (text []byte, err error) {
 func parse(text []byte) (*file, []Case, error) {
 	data, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := yamldoc.CheckSingle(text); err != nil {
 		return nil, nil, err
 	}
 	f := &file{}
