@@ -193,6 +193,10 @@ func (o *Options) newTurn(p *turn.UndoPlan) *v1alpha1.Turn {
 			Undo: &v1alpha1.TurnUndo{TurnUID: p.TurnUID, Calls: o.Calls},
 		},
 	}
+	// The default limit is below the number of calls that a Turn can undo. A lower limit of the Agent still applies.
+	if n := p.Possible(); n > int(v1alpha1.DefaultMaxToolCalls) {
+		t.Spec.Limits = &v1alpha1.Limits{MaxToolCalls: new(int32(n))} //nolint:gosec // because n is at most turn.MaxUndoCalls
+	}
 	t.APIVersion, t.Kind = v1alpha1.GroupVersion.String(), "Turn"
 	t.Status.ObservedGeneration = -1
 	return t
