@@ -170,8 +170,8 @@ func TestNetworkPolicySelectsThePodsOfTheRelease(t *testing.T) {
 	}
 }
 
-// TestNetworkPolicyOfHooks checks that the Pods of helm test and helm uninstall reach what they need, and nothing else, also
-// in a namespace whose default is to deny all connections.
+// TestNetworkPolicyOfHooks checks that the Pods of helm test and helm uninstall reach what they need, and nothing else,
+// also in a namespace whose default is to deny all connections.
 func TestNetworkPolicyOfHooks(t *testing.T) {
 	for name, tc := range map[string]struct {
 		values  []string

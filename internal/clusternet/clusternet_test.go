@@ -206,8 +206,8 @@ func TestRangesFollowPods(t *testing.T) {
 	await("93.184.216.34", false, "the Pod is gone")
 }
 
-// TestRangesAreKnownAgain checks that the ranges are complete again after the API server has refused a kind for a while,
-// as it does while its roles are not loaded yet.
+// TestRangesAreKnownAgain checks that the ranges are complete again after the API server has refused a kind for a
+// while, as it does while its roles are not loaded yet.
 func TestRangesAreKnownAgain(t *testing.T) {
 	for _, resource := range []string{"nodes", "servicecidrs"} {
 		t.Run(resource, func(t *testing.T) {

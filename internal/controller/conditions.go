@@ -96,9 +96,9 @@ func blocksRequests(reason string) bool {
 }
 
 // keepMessage replaces the message of a finding with the message in the condition if both report the same failure: they
-// have the same reason, and differ only in details. The messages of an endpoint or a resolver contain request IDs, ports
-// and addresses, so they differ from check to check. Each change would be written to this object, to every Agent that
-// uses it, and to every Turn that waits for such an Agent.
+// have the same reason, and differ only in details. The messages of an endpoint or a resolver contain request IDs,
+// ports and addresses, so they differ from check to check. Each change would be written to this object, to every Agent
+// that uses it, and to every Turn that waits for such an Agent.
 func keepMessage(found finding, conditions []metav1.Condition, generation int64) finding {
 	c := ready(conditions, generation)
 	// A message about a Secret does not vary from check to check.

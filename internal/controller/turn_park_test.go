@@ -521,8 +521,8 @@ func TestOwnedTurnThatIsNoSubAgentSurvives(t *testing.T) {
 	}
 }
 
-// TestOnlyTheAwaitedTurnIsCancelled checks that a Turn is not cancelled because it has the name of an awaited Turn that was
-// deleted: the cache may still show the deleted one.
+// TestOnlyTheAwaitedTurnIsCancelled checks that a Turn is not cancelled because it has the name of an awaited Turn that
+// was deleted: the cache may still show the deleted one.
 func TestOnlyTheAwaitedTurnIsCancelled(t *testing.T) {
 	var patches []string
 	b := newTestEnv(t, interceptor.Funcs{

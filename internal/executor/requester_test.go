@@ -12,9 +12,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/approvals"
 )
 
-// TestRequesterWhoPays checks in whose Budgets a Turn counts whose depth says that another Turn called it, but that names
-// no caller. Programs may create such Turns. They must not count in the Budgets of all requesters, but the requester
-// has no memories and approvals, because the owner reference may have been removed.
+// TestRequesterWhoPays checks in whose Budgets a Turn counts whose depth says that another Turn called it, but that
+// names no caller. Programs may create such Turns. They must not count in the Budgets of all requesters, but the
+// requester has no memories and approvals, because the owner reference may have been removed.
 func TestRequesterWhoPays(t *testing.T) {
 	forged := func(context.Context, time.Time) (string, error) { return "the policy is not installed", nil }
 	for name, tc := range map[string]struct {

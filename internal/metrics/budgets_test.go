@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestBudgetsOfAllNamespacesAreExported checks that a namespace with many full limits does not hide those of others, and
-// that the fullest limits come first.
+// TestBudgetsOfAllNamespacesAreExported checks that a namespace with many full limits does not hide those of others,
+// and that the fullest limits come first.
 func TestBudgetsOfAllNamespacesAreExported(t *testing.T) {
 	all := []BudgetUse{
 		{Namespace: "z", Budget: "empty", Resource: "tokens", Spent: 1, Limit: 100},

@@ -95,8 +95,8 @@ func credentials() *redact.Set {
 	return all
 }
 
-// serverTime is the time of an API server whose clock is an hour behind that of this machine. So each test would fail if
-// a deadline of a connection depended on it.
+// serverTime is the time of an API server whose clock is an hour behind that of this machine. So each test would fail
+// if a deadline of a connection depended on it.
 func serverTime() time.Time { return time.Now().Add(-time.Hour) }
 
 // start starts a server with these records, and returns its URL.

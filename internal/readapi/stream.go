@@ -286,8 +286,8 @@ type writer struct {
 	begun bool
 }
 
-// deadlineIn returns a deadline of a connection. Connections compare their deadlines with the clock of the machine, from
-// which the time of Options.Now may differ: in a manager it is the time of the API server.
+// deadlineIn returns a deadline of a connection. Connections compare their deadlines with the clock of the machine,
+// from which the time of Options.Now may differ: in a manager it is the time of the API server.
 func deadlineIn(d time.Duration) time.Time {
 	return time.Now().Add(d) //nolint:forbidigo // the clock of the connections
 }

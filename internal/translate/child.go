@@ -43,8 +43,8 @@ func CancelPatch(uid types.UID) []byte {
 	return fmt.Appendf(nil, `{"metadata":{"uid":%q},"spec":{"desiredState":%q}}`, uid, v1alpha1.DesiredStateCancelled)
 }
 
-// IsOtherObject reports whether the API server has refused a patch with a UID because the object now has another UID. It
-// then reports a change of an immutable field. With another resource version, it may report a conflict first.
+// IsOtherObject reports whether the API server has refused a patch with a UID because the object now has another UID.
+// It then reports a change of an immutable field. With another resource version, it may report a conflict first.
 func IsOtherObject(err error) bool {
 	if apierrors.IsConflict(err) {
 		return true

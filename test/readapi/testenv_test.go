@@ -41,8 +41,8 @@ type serving struct {
 	err    error
 }
 
-// serverTime is the time of an API server whose clock is an hour behind that of this machine. So each test would fail if
-// a deadline of a connection depended on it.
+// serverTime is the time of an API server whose clock is an hour behind that of this machine. So each test would fail
+// if a deadline of a connection depended on it.
 func serverTime() time.Time { return time.Now().Add(-time.Hour) }
 
 func newTestEnv(ctx context.Context, change ...func(*readapi.Options)) *testEnv {

@@ -229,8 +229,8 @@ type Parked struct {
 	Approvals []Approval
 	// Turns are the names of the sub-agents' Turns that the run waits for.
 	Turns []string
-	// SubAgentCalls are the calls of these Turns for which the UID of the Turn is known, or for which it is certain that
-	// the Turn has not been created.
+	// SubAgentCalls are the calls of these Turns for which the UID of the Turn is known, or for which it is certain
+	// that the Turn has not been created.
 	SubAgentCalls []SubAgentCall
 	// Budget is the budget that refuses the next request, or nil.
 	Budget *BudgetWait

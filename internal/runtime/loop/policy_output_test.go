@@ -9,8 +9,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
 )
 
-// TestCostInPolicyOutput checks that output policies see the same cost as the status: none if a price is not known, or if
-// there are several currencies.
+// TestCostInPolicyOutput checks that output policies see the same cost as the status: none if a price is not known, or
+// if there are several currencies.
 func TestCostInPolicyOutput(t *testing.T) {
 	cost := func(currency string) *model.Cost {
 		return &model.Cost{Amount: decimal.RequireFromString("0.3"), Currency: currency}

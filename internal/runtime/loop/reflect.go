@@ -18,8 +18,8 @@ Reply only with the final answer: the corrected answer, or the unchanged draft i
 	`Do not mention the draft or this check.`
 
 // reflect makes the model check an answer, once in a Turn, and records the final answer. The draft stays the answer if
-// the request fails, if the Turn's limits, a Budget or the time does not allow it now, or if the new answer does not fit
-// the schema.
+// the request fails, if the Turn's limits, a Budget or the time does not allow it now, or if the new answer does not
+// fit the schema.
 func (run *runner) reflect(ctx context.Context, c *Candidate, draft *Step) error {
 	s := run.State
 	if !run.Reflect || untrusted.Blank(draft.Reply.Text) || len(s.Reflections) > 0 {

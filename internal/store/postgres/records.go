@@ -20,8 +20,8 @@ import (
 // recordColumns are the columns that a record fills when it is added.
 const recordColumns = `uid, namespace, turn, agent, session, requester, reason, completed, details`
 
-// text returns a text for a column of the type text, which cannot hold U+0000. A Turn can have such a requester if it was
-// created with an older definition of Turns, without the policy for requesters.
+// text returns a text for a column of the type text, which cannot hold U+0000. A Turn can have such a requester if it
+// was created with an older definition of Turns, without the policy for requesters.
 func text(s string) string { return strings.ReplaceAll(s, "\u0000", "\ufffd") }
 
 // recordArgs returns the values of recordColumns.

@@ -130,8 +130,8 @@ func finalized(seq, epoch int64) journal.Entry {
 	return e
 }
 
-// testRequesterWithNUL checks that a requester with U+0000, which a column of PostgreSQL cannot hold, does not prevent the
-// end of a Turn, its tasks and the records of other Turns. A store may replace the character.
+// testRequesterWithNUL checks that a requester with U+0000, which a column of PostgreSQL cannot hold, does not prevent
+// the end of a Turn, its tasks and the records of other Turns. A store may replace the character.
 func testRequesterWithNUL(t *testing.T, s RecordStore) {
 	a, b := recordOf("a", 1), recordOf("b", 2)
 	a.Requester, b.Requester = "ada\u0000", "ada\u0000"
