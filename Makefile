@@ -177,6 +177,10 @@ e2e-images: build-bin/release-tool
 	  -program linux/$(GOARCH)=$(E2E)/previous/manager >/dev/null
 	@[ -n '$(IMAGE)' ] || $(MAKE) -s image IMG=$(CHART_IMAGE) DIST=$(E2E)/images IMAGE_PLATFORMS=linux/$(GOARCH) >/dev/null
 
+.PHONY: e2e-results
+e2e-results: ## Make the results of make e2e in .e2e readable for your user, with sudo: the test writes them as root.
+	sudo chown -R "$$(id -u)" .e2e
+
 .PHONY: e2e-down
 e2e-down: ## Remove the cluster of `make e2e ARGS=--keep`, or of a run that was killed.
 	@$(MAKE) -s e2e-programs && $(E2E)/e2e --down
