@@ -225,7 +225,7 @@ func isOver(t *v1alpha1.Turn) bool {
 }
 
 // cancelTurn requests the cancellation of a Turn. It does nothing if another Turn has the name by now: the watch will
-// show it.
+// show it. A conflict is an error, because the Turn is not cancelled then.
 func (r *TurnReconciler) cancelTurn(ctx context.Context, t *v1alpha1.Turn) error {
 	err := r.Client.Patch(ctx, t, client.RawPatch(types.MergePatchType, translate.CancelPatch(t.UID)))
 	if translate.IsOtherObject(err) {

@@ -525,13 +525,14 @@ func TestOwnedTurnThatIsNoSubAgentSurvives(t *testing.T) {
 // was deleted: the cache may still show the deleted one.
 func TestOnlyTheAwaitedTurnIsCancelled(t *testing.T) {
 	var patches []string
+	refusal := error(apierrors.NewInvalid(schema.GroupKind{Kind: "Turn"}, "child", field.ErrorList{
+		field.Invalid(field.NewPath("metadata", "uid"), "uid-other", "field is immutable"),
+	}))
 	b := newTestEnv(t, interceptor.Funcs{
 		Patch: func(_ context.Context, _ client.WithWatch, o client.Object, p client.Patch, _ ...client.PatchOption) error {
 			data, err := p.Data(o)
 			patches = append(patches, string(data))
-			return errors.Join(err, apierrors.NewInvalid(schema.GroupKind{Kind: "Turn"}, o.GetName(), field.ErrorList{
-				field.Invalid(field.NewPath("metadata", "uid"), "uid-other", "field is immutable"),
-			}))
+			return errors.Join(err, refusal)
 		},
 	})
 	child := childOf("uid-one", "child", func(c *v1alpha1.Turn) { c.UID = "uid-child" })
@@ -540,6 +541,10 @@ func TestOnlyTheAwaitedTurnIsCancelled(t *testing.T) {
 	}
 	if want := []string{`{"metadata":{"uid":"uid-child"},"spec":{"desiredState":"Cancelled"}}`}; !slices.Equal(patches, want) {
 		t.Errorf("patches = %q, want %q", patches, want)
+	}
+	refusal = apierrors.NewConflict(schema.GroupResource{Resource: "turns"}, "child", errors.New("changed at the same time"))
+	if err := b.turns.cancelTurn(t.Context(), child); err == nil {
+		t.Error("cancelTurn reports no error after a conflict, although the Turn is not cancelled")
 	}
 }
 

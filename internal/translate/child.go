@@ -44,11 +44,9 @@ func CancelPatch(uid types.UID) []byte {
 }
 
 // IsOtherObject reports whether the API server has refused a patch with a UID because the object now has another UID.
-// It then reports a change of an immutable field. With another resource version, it may report a conflict first.
+// It then reports a change of an immutable field. A conflict is another error: the object was changed at the same time,
+// and the caller must send the patch again.
 func IsOtherObject(err error) bool {
-	if apierrors.IsConflict(err) {
-		return true
-	}
 	status, ok := errors.AsType[*apierrors.StatusError](err)
 	if !ok || status.ErrStatus.Details == nil {
 		return false
