@@ -39,10 +39,16 @@ func (e *Executor) verifiedRequester(ctx context.Context, t *v1alpha1.Turn) (str
 		return "", nil
 	}
 	unchecked, err := approvals.Unchecked(ctx, e.Requesters, e.Reader, t)
-	if err != nil {
+	return requesterUnless(unchecked, t, err)
+}
+
+// requesterUnless returns the requester of a Turn, or an empty string if unchecked says why the name may be forged. err
+// is the error of the check.
+func requesterUnless(unchecked string, t *v1alpha1.Turn, err error) (string, error) {
+	switch {
+	case err != nil:
 		return "", &retryError{fmt.Errorf("failed to find out whether the requester of the turn was checked: %w", err)}
-	}
-	if unchecked != "" {
+	case unchecked != "":
 		return "", nil
 	}
 	return t.Requester(), nil
@@ -57,13 +63,7 @@ func (e *Executor) payingRequester(ctx context.Context, t *v1alpha1.Turn) (strin
 		return e.verifiedRequester(ctx, t)
 	}
 	unchecked, err := e.Requesters(ctx, t.CreationTimestamp.Time)
-	if err != nil {
-		return "", &retryError{fmt.Errorf("failed to find out whether the requester of the turn was checked: %w", err)}
-	}
-	if unchecked != "" {
-		return "", nil
-	}
-	return t.Requester(), nil
+	return requesterUnless(unchecked, t, err)
 }
 
 // recall returns the function that returns the memories for the prompt of a Turn, or nil if the prompt gets no

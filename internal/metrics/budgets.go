@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/capstan-dev/capstan/internal/fairgate"
 )
 
 // maxBudgets is the maximum number of limits of Budgets that have series.
@@ -35,16 +37,7 @@ func exported(all []BudgetUse) []BudgetUse {
 		return cmp.Or(cmp.Compare(y.part(), x.part()), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Budget, y.Budget),
 			cmp.Compare(x.Resource, y.Resource))
 	})
-	byRank, ranks := [][]BudgetUse{}, map[string]int{}
-	for _, u := range sorted {
-		rank := ranks[u.Namespace]
-		ranks[u.Namespace]++
-		if rank == len(byRank) {
-			byRank = append(byRank, nil)
-		}
-		byRank[rank] = append(byRank[rank], u)
-	}
-	sorted = slices.Concat(byRank...)
+	sorted = fairgate.InTurn(sorted, func(u BudgetUse) string { return u.Namespace })
 	return sorted[:min(len(sorted), maxBudgets)]
 }
 

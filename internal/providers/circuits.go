@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capstan-dev/capstan/internal/fairgate"
 )
 
 // maxCircuits is the maximum number of ModelProviders with open circuits that an executor reports, and maxCircuitModels
@@ -39,28 +41,16 @@ func (c Circuits) Encode() string {
 	if len(c) == 0 {
 		return ""
 	}
-	keys := c.inTurn()
+	keys := slices.SortedFunc(maps.Keys(c), func(a, b types.NamespacedName) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	keys = fairgate.InTurn(keys, func(key types.NamespacedName) string { return key.Namespace })
 	named := map[string][]string{}
 	for _, key := range keys[:min(len(keys), maxCircuits)] {
 		named[key.String()] = c[key][:min(len(c[key]), maxCircuitModels)]
 	}
 	text, _ := json.Marshal(named) //nolint:errchkjson // because texts can be encoded
 	return string(text)
-}
-
-// inTurn returns the ModelProviders in the order in which a report takes them: the first of each namespace, then the
-// second of each, and so on.
-func (c Circuits) inTurn() []types.NamespacedName {
-	keys := slices.SortedFunc(maps.Keys(c), func(a, b types.NamespacedName) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
-	rank, seen := make(map[types.NamespacedName]int, len(keys)), map[string]int{}
-	for _, key := range keys {
-		rank[key] = seen[key.Namespace]
-		seen[key.Namespace]++
-	}
-	slices.SortStableFunc(keys, func(a, b types.NamespacedName) int { return cmp.Compare(rank[a], rank[b]) })
-	return keys
 }
 
 // DecodeCircuits returns the circuits of a text from Encode. It returns nil if the text cannot be read.
