@@ -49,6 +49,22 @@ func (s *Store) Check(ctx context.Context) error {
 
 // checkFile returns an error if the file is not the file that was opened, or if its header has changed.
 func (s *Store) checkFile() error {
+	if err := s.checkPath(); err != nil {
+		return err
+	}
+	// Read through the open file. Opening and closing the file again would release SQLite's locks on it.
+	var header [headerBytes]byte
+	if _, err := s.file.ReadAt(header[:], 0); err != nil {
+		return fmt.Errorf("failed to read the header of the journal %q; %s: %w", s.path, damaged, err)
+	}
+	if !bytes.Equal(header[:], s.header[:]) {
+		return fmt.Errorf("the header of the journal %q was overwritten; %s", s.path, damaged)
+	}
+	return nil
+}
+
+// checkPath returns an error if the file at the path is not the file that was opened.
+func (s *Store) checkPath() error {
 	current, err := os.Stat(s.path)
 	if err != nil {
 		return fmt.Errorf("failed to find the file of the journal, which this process still holds: stop the manager before you move it: %w",
@@ -60,14 +76,6 @@ func (s *Store) checkFile() error {
 	}
 	if !os.SameFile(opened, current) {
 		return fmt.Errorf("the file of the journal %q was replaced: restart the manager to use the new file", s.path)
-	}
-	// Read through the open file. Opening and closing the file again would release SQLite's locks on it.
-	var header [headerBytes]byte
-	if _, err := s.file.ReadAt(header[:], 0); err != nil {
-		return fmt.Errorf("failed to read the header of the journal %q; %s: %w", s.path, damaged, err)
-	}
-	if !bytes.Equal(header[:], s.header[:]) {
-		return fmt.Errorf("the header of the journal %q was overwritten; %s", s.path, damaged)
 	}
 	return nil
 }

@@ -53,6 +53,47 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+func TestConnectionsAreOpenedToTheOpenedFile(t *testing.T) {
+	for name, tc := range map[string]struct {
+		replacement string
+		want        string
+	}{
+		"moved":    {want: "failed to find the file of the journal"},
+		"replaced": {replacement: "another file", want: "was replaced: restart the manager"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "journal.db")
+			s := openAt(t, path)
+			if err := s.Append(t.Context(), "a", entry(1)); err != nil {
+				t.Fatal(err)
+			}
+			away := path + ".away"
+			if err := os.Rename(path, away); err != nil {
+				t.Fatal(err)
+			}
+			if tc.replacement != "" {
+				if err := os.WriteFile(path, []byte(tc.replacement), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, pool := range s.Pools() {
+				pool.SetMaxIdleConns(-1) // closes the idle connections, so that the calls below open new ones
+			}
+			_, err := journal.Collect(t.Context(), s, "a")
+			wantErrorText(t, "Read", err, tc.want)
+			wantErrorText(t, "Append", s.Append(t.Context(), "a", entry(2)), tc.want)
+			wantErrorText(t, "Check", s.Check(t.Context()), tc.want)
+			if content, err := os.ReadFile(path); string(content) != tc.replacement || tc.replacement == "" && !os.IsNotExist(err) {
+				t.Errorf("the file at the journal's path has %d bytes (error %v), want it unchanged", len(content), err)
+			}
+			if err := os.Rename(away, path); err != nil {
+				t.Fatal(err)
+			}
+			checkWorks(t, s, "a", 1)
+		})
+	}
+}
+
 func TestFileLockedByAnotherProcess(t *testing.T) {
 	t.Parallel() // takes as long as a call waits for a lock
 	path := filepath.Join(t.TempDir(), "journal.db")

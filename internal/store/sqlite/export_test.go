@@ -5,11 +5,14 @@ import (
 	"io/fs"
 )
 
+// Pools returns the pools of the writer and of reads.
+func (s *Store) Pools() []*sql.DB { return []*sql.DB{s.writes, s.db} }
+
 // SingleConns limits the pool of reads to one connection, as that of the writer is. It returns both pools, so that
 // settings of the connections apply to all calls.
 func (s *Store) SingleConns() []*sql.DB {
 	s.db.SetMaxOpenConns(1)
-	return []*sql.DB{s.writes, s.db}
+	return s.Pools()
 }
 
 // Reads returns the pool of reads and the number of its connections.

@@ -5,6 +5,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net/url"
@@ -14,7 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	_ "modernc.org/sqlite" // the database driver, in Go, so that the binaries stay static
+	"modernc.org/sqlite" // the database driver, in Go, so that the binaries stay static
 
 	"github.com/capstan-dev/capstan/internal/store"
 )
@@ -86,10 +87,9 @@ func Open(ctx context.Context, path string) (_ *Store, err error) {
 		db          **sql.DB
 		connections int
 	}{{&s.writes, 1}, {&s.db, readers}} {
-		if *pool.db, err = sql.Open("sqlite", dsn(path)); err != nil {
+		if *pool.db, err = s.pool(pool.connections); err != nil {
 			return nil, fmt.Errorf("failed to open the journal %q: %w", path, err)
 		}
-		(*pool.db).SetMaxOpenConns(pool.connections)
 	}
 	if err := s.prepare(ctx); err != nil {
 		return nil, fmt.Errorf("failed to open the journal %q: %w", path, explain(err))
@@ -98,12 +98,47 @@ func Open(ctx context.Context, path string) (_ *Store, err error) {
 	return s, nil
 }
 
+// pool returns a pool of connections to the file, and keeps all of them open.
+func (s *Store) pool(connections int) (*sql.DB, error) {
+	c, err := sqlite.NewConnector(dsn(s.path))
+	if err != nil {
+		return nil, err
+	}
+	db := sql.OpenDB(connector{c, s})
+	db.SetMaxOpenConns(connections)
+	db.SetMaxIdleConns(connections)
+	return db, nil
+}
+
+// connector opens connections to the file that the store has opened. It returns an error if another file has its path
+// now, because entries of one journal would be in two files. A pool opens connections at any time, for example after a
+// call was canceled.
+type connector struct {
+	driver.Connector
+	store *Store
+}
+
+// Connect opens a connection.
+func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
+	if err := c.store.checkPath(); err != nil { // before SQLite writes to the file
+		return nil, err
+	}
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.store.checkPath(); err != nil { // the file may have been replaced just before SQLite opened it
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
 func dsn(path string) string {
 	return location(path, url.Values{"_pragma": {
 		waitForLocks,
 		"journal_mode(WAL)",
 		"synchronous(FULL)", // an append must survive the loss of power, not only of the process
-	}, "_txlock": {"immediate"}})
+	}, "_txlock": {"immediate"}, "mode": {"rw"}}) // SQLite must not create a file, see connector
 }
 
 // waitForLocks makes calls wait for the locks of other processes.
