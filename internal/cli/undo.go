@@ -29,7 +29,8 @@ machine, with the manifests of -f, and asks about each call, unless --approve is
 --dry-run.
 
 Exit codes:
-  0    all calls that may have changed something are undone, or no call has changed anything
+  0    all calls that may have changed something are undone, or no call has changed anything;
+       with --wait-seconds 0: the Turn that undoes them was created
   1    at least one call is not undone, selected or not; the output shows the reason for each
   2    the flags are invalid, or manifests or the kubeconfig cannot be read
   3    a compensation requires approval

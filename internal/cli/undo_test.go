@@ -1,10 +1,16 @@
 package cli_test
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
+	"io"
+	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -54,15 +60,23 @@ func TestWaitSecondsIsChecked(t *testing.T) {
 // that reports whether a ticket has the note of the Turn.
 func notedTickets(t *testing.T) (dir string, hasNote func(id string) bool) {
 	t.Helper()
+	return notedTicketsBehind(t, func(next http.Handler) http.Handler { return next }, "")
+}
+
+// notedTicketsBehind is like notedTickets, with a handler around the tool server and further elements of spec.tools.
+func notedTicketsBehind(
+	t *testing.T, around func(http.Handler) http.Handler, tools string,
+) (dir string, hasNote func(id string) bool) {
+	t.Helper()
 	_, url := fake(t, noting)
 	desk, err := tickets.NewDesk(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	web := httptest.NewServer(tickets.Handler(desk, nil))
+	web := httptest.NewServer(around(tickets.Handler(desk, nil)))
 	t.Cleanup(web.Close)
 	f := withTools(t, "", "    allow: [add_note, close_ticket]\n")
-	f["tools.yaml"] = strings.ReplaceAll(compensated, "TOOLSURL", web.URL+"/mcp")
+	f["tools.yaml"] = strings.ReplaceAll(compensated, "TOOLSURL", web.URL+"/mcp") + tools
 	return f.written(t, url), func(id string) bool {
 		t.Helper()
 		ticket, err := desk.Get(id)
@@ -71,6 +85,85 @@ func notedTickets(t *testing.T) (dir string, hasNote func(id string) bool) {
 		}
 		return slices.Contains(ticket.Notes, "On Monday.")
 	}
+}
+
+// TestInterruptedUndoContinues checks that a second capstan undo continues the Turn of the first one, which was
+// interrupted in a compensation, so that no older call is undone before the outcome of this compensation is known.
+func TestInterruptedUndoContinues(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		effect string
+		exit   int
+		says   []string
+		left   []string // the tickets that still have their notes
+	}{
+		{
+			"Idempotent", exit.Failed,
+			[]string{"add_note (call call_3): undone by remove_note\n", "add_note (call call_1): undone by remove_note\n"}, nil,
+		},
+		{
+			"Destructive", exit.Failed,
+			[]string{"add_note (call call_3): not undone: ", "unknown", "add_note (call call_1): not undone: "}, []string{"1042", "1061"},
+		},
+	} {
+		t.Run(tc.effect, func(t *testing.T) {
+			t.Parallel()
+			calls := &holdFirst{text: `"` + tickets.ToolRemoveNote + `"`, held: make(chan struct{})}
+			dir, hasNote := notedTicketsBehind(t, calls.around, "  - {name: remove_note, effect: "+tc.effect+"}\n")
+			data := t.TempDir()
+			capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
+
+			args := []string{"undo", "first", "--data-dir", data, "-f", dir, "--yes", "--approve", "all"}
+			ctx, interrupt := context.WithTimeout(t.Context(), testTimeout)
+			defer interrupt()
+			go func() {
+				select {
+				case <-calls.held:
+					interrupt()
+				case <-ctx.Done():
+				}
+			}()
+			first := call{}.run(ctx, args...).mustEnd(t, exit.Interrupted)
+			mustSay(t, first.err, "run the same command again to continue")
+			name := regexp.MustCompile(`first-undo-[a-z0-9]+`).FindString(first.err)
+
+			second := capstan(t, args...).mustEnd(t, tc.exit)
+			mustSay(t, second.err, "The Turn continued from its journal.", name)
+			mustSay(t, second.out, tc.says...)
+			for _, id := range []string{"1042", "1061"} {
+				if has, want := hasNote(id), slices.Contains(tc.left, id); has != want {
+					t.Errorf("ticket %s has its note: %t, want %t", id, has, want)
+				}
+			}
+		})
+	}
+}
+
+// holdFirst keeps the first request with a text unanswered until its client gives up.
+type holdFirst struct {
+	text string
+	once sync.Once
+	held chan struct{} // closed when the request has arrived
+}
+
+func (h *holdFirst) around(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		if strings.Contains(string(body), `"tools/call"`) && strings.Contains(string(body), h.text) {
+			first := false
+			h.once.Do(func() { first = true })
+			if first {
+				close(h.held)
+				<-r.Context().Done()
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // TestUndoInANamespace checks that the manifests of an undo belong to the namespace of the Turn, as in the run.

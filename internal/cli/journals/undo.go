@@ -7,6 +7,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/termsafe"
 )
@@ -35,6 +36,28 @@ func (j *Source) UndoPlan(ctx context.Context, name string) (plan *turn.UndoPlan
 			termsafe.Line(name, maxTitle)))
 	}
 	return reader.Plan(uid), nil
+}
+
+// Unfinished returns the first of the marks whose Turn has a journal in --data-dir and has not ended, or nil.
+func (j *Source) Unfinished(ctx context.Context, marks []turn.UndoMark) (found *turn.UndoMark, err error) {
+	s, err := openDir(ctx, j.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	for i := range marks {
+		began, ended := false, false
+		for e, err := range s.Read(ctx, marks[i].TurnUID, 0) {
+			if err != nil {
+				return nil, fmt.Errorf("failed to read the journal of the Turn %q: %w", marks[i].Turn, err)
+			}
+			began, ended = true, ended || e.Kind == journal.Finalized
+		}
+		if began && !ended {
+			return &marks[i], nil
+		}
+	}
+	return nil, nil //nolint:nilnil // because nil means that all of these Turns have ended
 }
 
 // maxTitle is the number of characters shown of a name.

@@ -58,7 +58,14 @@ func (o *Options) Run(ctx context.Context, name string) error {
 		return o.print(plan)
 	}
 	o.Env.Logf("%s", strings.TrimSuffix(describe(plan), "\n"))
-	if plan.Possible() == 0 {
+	t := o.newTurn(plan)
+	interrupted, err := o.interrupted(ctx, plan)
+	if err != nil {
+		return err
+	}
+	if interrupted != "" {
+		t.Name = interrupted
+	} else if plan.Possible() == 0 {
 		if o.Output != output.Text { // there is no new Turn to print
 			if err := o.print(plan); err != nil {
 				return err
@@ -72,10 +79,13 @@ func (o *Options) Run(ctx context.Context, name string) error {
 		}
 		return exit.WithCode(exit.Failed, fmt.Errorf("no call of Turn %s/%s can be undone", plan.Namespace, plan.Name))
 	}
-	if err := o.confirm(ctx, plan); err != nil {
+	question := fmt.Sprintf("undo %d of these calls?", plan.Possible())
+	if interrupted != "" {
+		question = fmt.Sprintf("continue the Turn %s, which was interrupted while it undid calls?", interrupted)
+	}
+	if err := o.confirm(ctx, question); err != nil {
 		return err
 	}
-	t := o.newTurn(plan)
 	if o.DataDir == "" {
 		return o.inCluster(ctx, t)
 	}
@@ -100,6 +110,25 @@ func (o *Options) plan(ctx context.Context, name string) (*turn.UndoPlan, error)
 		return nil, exit.WithCode(exit.Failed, fmt.Errorf("--call: %w", err))
 	}
 	return plan, nil
+}
+
+// interrupted returns the name of the Turn of an earlier capstan undo that was interrupted while it undid one of the
+// calls, or "". A run with this name, the same flags and the same manifests continues that Turn. Without it, older calls
+// would be undone although it is not known whether the newer one was. In a cluster, such a Turn continues by itself.
+func (o *Options) interrupted(ctx context.Context, p *turn.UndoPlan) (string, error) {
+	if o.DataDir == "" || len(p.Begun) == 0 {
+		return "", nil
+	}
+	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer release()
+	mark, err := o.Unfinished(watched, p.Begun)
+	if err != nil {
+		return "", exit.InterruptedOr(watched, exit.WithCode(exit.Failed, err))
+	}
+	if mark == nil {
+		return "", nil
+	}
+	return mark.Turn, nil
 }
 
 // hasOpenCall reports whether the plan has a call that may have changed something and is not undone.
@@ -153,7 +182,7 @@ func describe(p *turn.UndoPlan) string {
 }
 
 // confirm asks for confirmation, unless --yes is set or the run asks about each call.
-func (o *Options) confirm(ctx context.Context, p *turn.UndoPlan) error {
+func (o *Options) confirm(ctx context.Context, question string) error {
 	if o.Yes || o.DataDir != "" && o.Local.Approve == localrun.ApproveAsk { // with ApproveAsk, the run asks about each call
 		return nil
 	}
@@ -162,7 +191,7 @@ func (o *Options) confirm(ctx context.Context, p *turn.UndoPlan) error {
 	}
 	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer release()
-	yes, err := terminal.NewAsker(o.Env).Yes(watched, fmt.Sprintf("undo %d of these calls?", p.Possible()))
+	yes, err := terminal.NewAsker(o.Env).Yes(watched, question)
 	switch {
 	case err != nil:
 		o.Env.Logf("")
@@ -193,8 +222,9 @@ func (o *Options) newTurn(p *turn.UndoPlan) *v1alpha1.Turn {
 			Undo: &v1alpha1.TurnUndo{TurnUID: p.TurnUID, Calls: o.Calls},
 		},
 	}
-	// The default limit is below the number of calls that a Turn can undo. A lower limit of the Agent still applies.
-	if n := p.Possible(); n > int(v1alpha1.DefaultMaxToolCalls) {
+	// The default limit is below the number of calls that a Turn can undo. A lower limit of the Agent still applies. The
+	// number of calls does not depend on how many are undone, so that an interrupted Turn gets the same spec again.
+	if n := min(len(p.Calls), turn.MaxUndoCalls); n > int(v1alpha1.DefaultMaxToolCalls) {
 		t.Spec.Limits = &v1alpha1.Limits{MaxToolCalls: new(int32(n))} //nolint:gosec // because n is at most turn.MaxUndoCalls
 	}
 	t.APIVersion, t.Kind = v1alpha1.GroupVersion.String(), "Turn"

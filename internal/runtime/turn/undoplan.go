@@ -53,6 +53,8 @@ type UndoPlan struct {
 	// Ended reports whether the Turn has ended. Only such a Turn can be undone.
 	Ended bool       `json:"-"`
 	Calls []UndoCall `json:"of,omitempty"`
+	// Begun has the marks of compensations that have begun and not ended, of the newest call first.
+	Begun []UndoMark `json:"-"`
 }
 
 // MaxUndoCalls is the maximum number of calls that one Turn undoes.
@@ -238,8 +240,12 @@ func (u *UndoReader) find(step int, callID string) int {
 func (u *UndoReader) Plan(uid string) *UndoPlan {
 	p := &UndoPlan{TurnUID: uid, Namespace: u.namespace, Name: u.name, Agent: u.agent, Ended: u.ended}
 	for _, c := range slices.Backward(u.calls) {
-		if call, changed := c.undo(u.blockingMark(c.intent.Step, c.intent.CallID)); changed {
+		mark := u.blockingMark(c.intent.Step, c.intent.CallID)
+		if call, changed := c.undo(mark); changed {
 			p.Calls = append(p.Calls, call)
+		}
+		if mark != nil && !mark.ended {
+			p.Begun = append(p.Begun, mark.UndoMark)
 		}
 	}
 	return p
