@@ -130,8 +130,8 @@ capstan-requesters
     - fd00:ec2::23/128
 {{- end -}}
 
-{{/* Rules of a NetworkPolicy for what all Pods need: DNS and the API server. */}}
-{{- define "capstan.clusterEgress" -}}
+{{/* Rules of a NetworkPolicy for what the Pods may reach: DNS, the API server, and the values in networkPolicy.egress. */}}
+{{- define "capstan.egress" -}}
 # DNS, which may use an address of the node.
 - ports:
   - protocol: UDP
@@ -151,6 +151,13 @@ capstan-requesters
   {{- else }}
   {{- include "capstan.everywhere" $ | nindent 2 }}
   {{- end }}
+# Models, tool servers and databases.
+{{- with .Values.networkPolicy.egress }}
+{{ toYaml . }}
+{{- else }}
+- to:
+  {{- include "capstan.everywhere" $ | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{/*
