@@ -165,7 +165,7 @@ func TestRequesterIsCheckedForEachTurnAbove(t *testing.T) {
 			"the Turn that called this one has another requester",
 		},
 		"its own parent": {
-			"a loop ends", turn("self", now, turn("self", now, nil)), turn("self", now, turn("self", now, nil)), check,
+			"no Turn has called itself", turn("self", now, turn("self", now, nil)), turn("self", now, turn("self", now, nil)), check,
 			"the depth of this Turn shows that another Turn called it, so its requester is not known",
 		},
 		"the owner reference was removed": {
@@ -180,9 +180,9 @@ func TestRequesterIsCheckedForEachTurnAbove(t *testing.T) {
 			"this Turn has not called it", changed(func(c *v1alpha1.Turn) { c.Spec.Depth = new(int32(2)) }),
 			late, check, "the depth of this Turn shows that another Turn called it, so its requester is not known",
 		},
-		"a depth of 0 with a parent": {
-			"Capstan sets the depth of the Turn of a sub-agent", changed(func(c *v1alpha1.Turn) { c.Spec.Depth = nil }),
-			late, check, "the depth of this Turn shows that another Turn called it, so its requester is not known",
+		"an owner and no depth": {
+			"Capstan sets the depth of the Turn of a sub-agent, so a program has set the owner, as for garbage collection",
+			changed(func(c *v1alpha1.Turn) { c.Spec.Depth = nil }), bobs, check, "",
 		},
 		"the depth is 0": {"no Turn has called it", &v1alpha1.Turn{
 			ObjectMeta: late.ObjectMeta, Spec: v1alpha1.TurnSpec{RequestedBy: late.Spec.RequestedBy, Depth: new(int32(0))},

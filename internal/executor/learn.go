@@ -56,8 +56,8 @@ func requesterUnless(unchecked string, t *v1alpha1.Turn, err error) (string, err
 
 // payingRequester returns the name of the user in whose Budgets a Turn counts, or an empty string if it is not known:
 // the Turn then counts in the Budgets of all requesters. If the Turn names no caller, its own name counts if the API
-// server has checked it, also if its depth says that another Turn called it: the name cannot be changed, so nobody can
-// leave a Budget in this way.
+// server has checked it, also if its depth says that another Turn called it: the name cannot be changed. So people who
+// remove the owner reference leave a Budget only if the calling Turn is older than the policy for requesters.
 func (e *Executor) payingRequester(ctx context.Context, t *v1alpha1.Turn) (string, error) {
 	if _, called := translate.Parent(t); called || t.Requester() == "" || e.Requesters == nil {
 		return e.verifiedRequester(ctx, t)

@@ -24,6 +24,7 @@ func TestRequesterWhoPays(t *testing.T) {
 		verified, pays string
 	}{
 		"no caller":                   {approvals.TrustRequesters, 0, false, "bot", "bot"},
+		"an owner and no depth":       {approvals.TrustRequesters, 0, true, "bot", "bot"},
 		"a depth without a caller":    {approvals.TrustRequesters, 1, false, "", "bot"},
 		"a caller that is gone":       {approvals.TrustRequesters, 1, true, "", ""},
 		"a name that was not checked": {forged, 1, false, "", ""},
