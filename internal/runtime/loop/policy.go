@@ -284,8 +284,9 @@ func (s *State) PolicyOutput(text string, structured bool, sources outputpolicy.
 	for one := range s.Spendings {
 		sum = sum.Add(one.Usage)
 		switch {
+		case one.Usage == (model.Usage{}): // also its cost of zero, which may be in another currency
 		case one.Cost == nil:
-			known = known && one.Usage == (model.Usage{})
+			known = false
 		case currency != "" && currency != one.Cost.Currency:
 			known = false // a sum would mean nothing: see finalize.Total
 		default:

@@ -26,6 +26,9 @@ func TestCostInPolicyOutput(t *testing.T) {
 		"several currencies": {[]Step{paid(cost("EUR")), paid(cost("USD"))}, nil},
 		"no price":           {[]Step{paid(cost("EUR")), paid(nil)}, nil},
 		"nothing was used":   {[]Step{paid(cost("EUR")), {}}, new(0.3)},
+		"nothing was used of a model in another currency": {
+			[]Step{{Cost: &model.Cost{Currency: "EUR"}}, paid(cost("USD"))}, new(0.3),
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := (&State{Steps: tc.steps}).PolicyOutput("Fine.", false, outputpolicy.Citations{}).Usage.Cost
