@@ -11,6 +11,8 @@ import (
 
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/capstan-dev/capstan/internal/yamldoc"
 )
 
 // LoadConfig reads and checks a rules file. Its errors name the file, the index of the rule (from 0) and the field.
@@ -32,6 +34,9 @@ func ParseConfig(data []byte) (Config, error) {
 	asJSON, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
 		return Config{}, fmt.Errorf("failed to parse YAML: %w", err)
+	}
+	if err := yamldoc.CheckSingle(data); err != nil {
+		return Config{}, err
 	}
 	if bytes.Equal(asJSON, []byte("null")) { // an empty file has no rules
 		return Config{}, nil
