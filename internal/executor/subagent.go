@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"net/http/httptrace"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -97,12 +98,13 @@ func (s *subAgent) attempt(
 		return s.endRefused(ctx, wanted, err, made.unseen)
 	}
 	child := wanted.DeepCopy()
-	err := s.executor.Client.Create(ctx, child)
+	var sent atomic.Bool
+	err := s.executor.Client.Create(noteSending(ctx, &sent), child)
 	switch {
 	case err == nil:
 		return tool.Result{}, &tool.Pending{Turn: wanted.Name, UID: string(child.UID)}
 	case !apierrors.IsAlreadyExists(err):
-		made.mayExist = made.mayExist || !isNotCreated(err)
+		made.mayExist = made.mayExist || sent.Load() && !isNotCreated(err)
 		return s.endRefused(ctx, wanted, err, made.unseen)
 	}
 	made.mayExist = true
@@ -144,13 +146,16 @@ func missingError(name string) error {
 	}
 }
 
+// noteSending returns a context whose requests set sent when they begin to send. The client may send a request several
+// times, for example after 503 with Retry-After, and returns only the last error.
+func noteSending(ctx context.Context, sent *atomic.Bool) context.Context {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }})
+}
+
 // isNotCreated reports whether an error of a request to create an object means that the API server has certainly not
-// created the object: no connection was made, or the API server refused the request before it reached the storage. A
-// time-out or a lost connection is no such error, nor is any other failure within the API server.
+// created the object: it refused the request before it reached the storage. A time-out or a lost connection is no such
+// error, nor is any other failure within the API server.
 func isNotCreated(err error) bool {
-	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
-		return true
-	}
 	if apierrors.IsTooManyRequests(err) || apierrors.IsUnauthorized(err) {
 		return true
 	}

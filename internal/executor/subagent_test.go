@@ -6,9 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -323,20 +327,22 @@ func TestCallWhoseTurnWasNotCreatedInItsTime(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		errs   []error // the last one repeats
+		unsent bool    // the client sends nothing
 		// deleted is true if the first request creates the Turn all the same, which is then deleted.
 		deleted    bool
 		notCreated bool
 	}{
-		"a webhook fails":            {"it comes before the storage", []error{webhook}, false, true},
-		"a webhook denies with 500":  {"it comes before the storage", []error{denied}, false, true},
-		"too many requests":          {"the request was not handled", []error{tooMany}, false, true},
-		"no connection":              {"nothing was sent", []error{refused}, false, true},
-		"a lost connection":          {"the request may have arrived", []error{reset}, false, false},
-		"a time-out":                 {"the storage may have the Turn", []error{slow}, false, false},
-		"another failure":            {"the storage may have the Turn", []error{inStorage}, false, false},
-		"uncertain, then a webhook":  {"the first request may have arrived", []error{lost, webhook}, false, false},
-		"created, then deleted":      {"its work would be done twice", []error{lost, webhook}, true, false},
-		"a webhook, then no webhook": {"the last request may have arrived", []error{webhook, lost}, false, false},
+		"a webhook fails":            {"it comes before the storage", []error{webhook}, false, false, true},
+		"a webhook denies with 500":  {"it comes before the storage", []error{denied}, false, false, true},
+		"too many requests":          {"the request was not handled", []error{tooMany}, false, false, true},
+		"no connection":              {"nothing was sent", []error{refused}, true, false, true},
+		"sent, then no connection":   {"the client sends it again after 503, for example", []error{refused}, false, false, false},
+		"a lost connection":          {"the request may have arrived", []error{reset}, false, false, false},
+		"a time-out":                 {"the storage may have the Turn", []error{slow}, false, false, false},
+		"another failure":            {"the storage may have the Turn", []error{inStorage}, false, false, false},
+		"uncertain, then a webhook":  {"the first request may have arrived", []error{lost, webhook}, false, false, false},
+		"created, then deleted":      {"its work would be done twice", []error{lost, webhook}, false, true, false},
+		"a webhook, then no webhook": {"the last request may have arrived", []error{webhook, lost}, false, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -346,6 +352,9 @@ func TestCallWhoseTurnWasNotCreatedInItsTime(t *testing.T) {
 						creates++
 						if !failing {
 							return c.Create(ctx, o, opts...)
+						}
+						if !tc.unsent {
+							httptrace.ContextClientTrace(ctx).WroteHeaders()
 						}
 						if tc.deleted && creates == 1 {
 							if err := errors.Join(c.Create(ctx, o, opts...), c.Delete(ctx, o)); err != nil {
@@ -391,6 +400,40 @@ func TestCallWhoseTurnWasNotCreatedInItsTime(t *testing.T) {
 					t.Errorf("error %v after %d requests, want an unknown outcome and no Turn: %s", err, creates, tc.reason)
 				}
 			})
+		})
+	}
+}
+
+// TestSendingIsNoted checks with a real server whether a request counts as sent.
+func TestSendingIsNoted(t *testing.T) {
+	answers := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+	defer answers.Close()
+	breaks := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	defer breaks.Close()
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	for name, tc := range map[string]struct {
+		url  string
+		want bool
+	}{
+		"a server that answers":               {answers.URL, true},
+		"a server that breaks the connection": {breaks.URL, true},
+		"no server":                           {gone.URL, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var sent atomic.Bool
+			r, err := http.NewRequestWithContext(noteSending(t.Context(), &sent), http.MethodPost, tc.url, strings.NewReader("{}"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if response, err := http.DefaultClient.Do(r); err == nil {
+				if err := response.Body.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if sent.Load() != tc.want {
+				t.Errorf("sent: %t, want %t", sent.Load(), tc.want)
+			}
 		})
 	}
 }
