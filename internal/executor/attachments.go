@@ -38,6 +38,9 @@ func (e *Executor) attach(in *turn.Input, t *v1alpha1.Turn, session *v1alpha1.Se
 // Session of the Turn, or nil if there is none or it was deleted.
 func (e *Executor) artifacts(t *v1alpha1.Turn, session *v1alpha1.Session) translate.Artifacts {
 	return func(ctx context.Context, a *v1alpha1.Attachment, most int) ([]byte, error) {
+		reserve := func(ctx context.Context, bytes int64) (func(), error) {
+			return e.reserveResult(ctx, t.Namespace, bytes)
+		}
 		source := new(v1alpha1.Turn)
 		err := e.Reader.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: a.ArtifactRef.TurnName}, source)
 		if apierrors.IsNotFound(err) {
@@ -48,17 +51,14 @@ func (e *Executor) artifacts(t *v1alpha1.Turn, session *v1alpha1.Session) transl
 		}
 		var uid string
 		if a.ArtifactRef.Scope != v1alpha1.ArtifactScopeNamespace && session != nil && source.Spec.SessionRef != nil {
-			if uid, err = e.Engine.Reference(ctx, string(source.UID)); err != nil {
+			if uid, err = e.Engine.Reference(ctx, string(source.UID), reserve); err != nil {
 				return nil, err
 			}
 		}
 		if why := translate.OutOfScope(t, a.ArtifactRef, source, uidOf(session), uid); why != "" {
 			return nil, &turn.ArtifactError{Message: why}
 		}
-		content, err := turn.ReadArtifact(ctx, e.Engine.Journal, string(source.UID), a.ArtifactRef.Name, most,
-			func(ctx context.Context, bytes int64) (func(), error) {
-				return e.reserveResult(ctx, t.Namespace, bytes)
-			})
+		content, err := turn.ReadArtifact(ctx, e.Engine.Journal, string(source.UID), a.ArtifactRef.Name, most, reserve)
 		if err != nil || model.KindOf(a.MediaType) != model.AttachedText {
 			return content, err
 		}

@@ -216,7 +216,8 @@ func (p *parts) addKeepers() error {
 	journals := &journalgc.Collector{
 		Store: p.store, Reader: reader, Cache: mgr.GetCache(), Namespaces: p.options.WatchNamespaces,
 		Namespace: engine.Namespace,
-		Turns:     p.client, Reference: engine.Reference, Retention: p.options.JournalRetention, Now: p.now,
+		Turns:     p.client, Reference: func(ctx context.Context, uid string) (string, error) { return engine.Reference(ctx, uid, nil) },
+		Retention: p.options.JournalRetention, Now: p.now,
 		Log: p.log.WithName("journalgc"), Charge: charger.Charge,
 	}
 	if err := mgr.Add(journals); err != nil {

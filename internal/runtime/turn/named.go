@@ -141,14 +141,8 @@ func findArtifact(ctx context.Context, j journal.Journal, uid, name string, rese
 
 // loadArtifacts fills the payload of an entry and returns the artifacts that it names.
 func loadArtifacts(ctx context.Context, j journal.Journal, uid string, e journal.Entry, reserve Reserve) ([]NamedArtifact, error) {
-	release := func() {}
-	defer func() { release() }()
-	err := journal.LoadAdmittedPayload(ctx, j, uid, &e, func(bytes int64) (err error) {
-		if e.Artifact != "" {
-			release, err = reserve(ctx, bytes)
-		}
-		return err
-	})
+	release, err := loadPayload(ctx, j, uid, &e, reserve)
+	defer release()
 	if err != nil {
 		return nil, asArtifactError(err)
 	}
@@ -157,6 +151,23 @@ func loadArtifacts(ctx context.Context, j journal.Journal, uid string, e journal
 		return nil, &ArtifactError{fmt.Sprintf("entry %d of its journal cannot be read: %s", e.Seq, err)}
 	}
 	return all, nil
+}
+
+// loadPayload fills the payload of an entry. If an artifact has the payload, loadPayload first reserves the memory for it,
+// unless reserve is nil. The caller must call release when it no longer needs the payload, also after an error.
+func loadPayload(ctx context.Context, j journal.Journal, uid string, e *journal.Entry, reserve Reserve) (release func(), err error) {
+	release = func() {}
+	err = journal.LoadAdmittedPayload(ctx, j, uid, e, func(bytes int64) error {
+		if e.Artifact == "" || reserve == nil {
+			return nil
+		}
+		reserved, err := reserve(ctx, bytes)
+		if err == nil {
+			release = reserved
+		}
+		return err
+	})
+	return release, err
 }
 
 // asArtifactError converts the error of an entry that will never be readable into an *ArtifactError.

@@ -40,8 +40,9 @@ func (e *Engine) Namespace(ctx context.Context, uid string) (string, error) {
 }
 
 // Reference returns the UID of the Session whose history the prompt of a Turn refers to. It is empty if there is
-// none, or if the journal cannot be read.
-func (e *Engine) Reference(ctx context.Context, uid string) (string, error) {
+// none, or if the journal cannot be read. The entry that has it may be large, so Reference reserves memory for it while it
+// reads it, unless reserve is nil.
+func (e *Engine) Reference(ctx context.Context, uid string, reserve Reserve) (string, error) {
 	for found, err := range e.Journal.Read(ctx, uid, 0) {
 		if err != nil {
 			return "", fmt.Errorf("failed to read the journal of %q: %w", uid, err)
@@ -49,22 +50,28 @@ func (e *Engine) Reference(ctx context.Context, uid string) (string, error) {
 		if found.Kind != journal.PreparationInput && found.Kind != journal.Prepared {
 			continue
 		}
-		err = journal.LoadPayload(ctx, e.Journal, uid, &found)
-		if isUnreadable(err) {
-			return "", nil
-		}
-		if err != nil {
-			return "", err
-		}
-		var p struct {
-			History *history `json:"history"`
-		}
-		if json.Unmarshal(found.Payload, &p) != nil || p.History == nil {
-			return "", nil
-		}
-		return p.History.SessionUID, nil
+		return e.referenceIn(ctx, uid, found, reserve)
 	}
 	return "", nil
+}
+
+// referenceIn is Reference for the entry that has the inputs of the prompt.
+func (e *Engine) referenceIn(ctx context.Context, uid string, found journal.Entry, reserve Reserve) (string, error) {
+	release, err := loadPayload(ctx, e.Journal, uid, &found, reserve)
+	defer release()
+	if isUnreadable(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	var p struct {
+		History *history `json:"history"`
+	}
+	if json.Unmarshal(found.Payload, &p) != nil || p.History == nil {
+		return "", nil
+	}
+	return p.History.SessionUID, nil
 }
 
 // isUnreadable reports whether an error means that this build can never read a journal.

@@ -1,10 +1,15 @@
 package turn_test
 
 import (
+	"context"
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
 // TestNamespaceAndReference checks the namespace of the object, and the history that its prompt refers to.
@@ -15,6 +20,11 @@ func TestNamespaceAndReference(t *testing.T) {
 	alone, _ := deletedInput(func() {})
 	alone.UID, alone.Session = "alone", nil
 	mustRun(t, j, alone)
+	large, _ := deletedInput(func() {})
+	large.UID, large.Preparation = "large", preparationOf(func(m *prepare.Input) {
+		m.Turn.Session, m.Turn.Message = &turncontext.Session{ID: "talk"}, strings.Repeat("Tell me more. ", 1<<14)
+	})
+	mustRun(t, j, large)
 	note := func(uid string, kind journal.Kind, payload string) {
 		t.Helper()
 		if err := j.Append(t.Context(), uid,
@@ -24,8 +34,14 @@ func TestNamespaceAndReference(t *testing.T) {
 	}
 	note("old", journal.SessionTurn, `{"turnUID":"a"}`)
 	note("damaged", journal.RunStarted, `"nonsense"`)
+	full := errors.New("no memory")
+	refuse := func(context.Context, int64) (func(), error) { return nil, full }
+	if _, err := engine(j).Reference(t.Context(), "large", refuse); !errors.Is(err, full) {
+		t.Errorf("Reference without memory: %v, want %v", err, full)
+	}
 	for uid, want := range map[string]struct{ namespace, reference string }{
 		"a":        {"helpdesk", "talk-uid"},
+		"large":    {"helpdesk", "talk-uid"},
 		"alone":    {"helpdesk", ""},
 		"talk-uid": {"helpdesk", ""},
 		"old":      {"", ""},
@@ -36,9 +52,18 @@ func TestNamespaceAndReference(t *testing.T) {
 		if err != nil || namespace != want.namespace {
 			t.Errorf("the namespace of %q is %q, %v; want %q", uid, namespace, err, want.namespace)
 		}
-		reference, err := engine(j).Reference(t.Context(), uid)
+		reserved, held := int64(0), 0
+		reserve := func(_ context.Context, bytes int64) (func(), error) {
+			reserved += bytes
+			held++
+			return func() { held-- }, nil
+		}
+		reference, err := engine(j).Reference(t.Context(), uid, reserve)
 		if err != nil || reference != want.reference {
 			t.Errorf("the prompt of %q refers to %q, %v; want %q", uid, reference, err, want.reference)
+		}
+		if held != 0 || (reserved > 0) != (uid == "large") {
+			t.Errorf("%q: %d bytes reserved, %d reservations kept; want memory for a large entry, and none kept", uid, reserved, held)
 		}
 	}
 }

@@ -101,14 +101,8 @@ func (r *run) readEntry(ctx context.Context, uid string, e *journal.Entry, reade
 		reader.skip(e)
 		return nil
 	}
-	release := func() {}
-	defer func() { release() }()
-	err := journal.LoadAdmittedPayload(ctx, r.engine.Journal, uid, e, func(bytes int64) (err error) {
-		if e.Artifact != "" && r.in.ReserveRead != nil {
-			release, err = r.in.ReserveRead(ctx, bytes)
-		}
-		return err
-	})
+	release, err := loadPayload(ctx, r.engine.Journal, uid, e, r.in.ReserveRead)
+	defer release()
 	if err == nil {
 		err = reader.Apply(*e)
 	}
