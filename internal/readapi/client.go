@@ -142,6 +142,11 @@ func (c *Client) refusal(response *http.Response) error {
 	var e Error
 	data, err := io.ReadAll(io.LimitReader(response.Body, maxRefusal))
 	if err != nil || json.Unmarshal(data, &e) != nil || e.Message == "" {
+		switch response.StatusCode {
+		case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout: // proxies send these for a while
+			return fmt.Errorf("%w: %s answered %q instead of a journal: a proxy in front of it may not reach it", ErrBroken, c.base.Host,
+				response.Status)
+		}
 		return fmt.Errorf("%s answered %q instead of a journal: it is not a read API of Capstan, or a proxy in between has answered",
 			c.base.Host, response.Status)
 	}

@@ -69,10 +69,14 @@ func TestClientReadsResponses(t *testing.T) {
 			w.WriteHeader(http.StatusForbidden)
 			_, _ = io.WriteString(w, `{"status":403,"error":"you may not"}`)
 		}, 0, false, 403, "you may not"},
-		"a proxy": {"something else listens there", func(w http.ResponseWriter, _ *http.Request) {
+		"a proxy": {"its server may come back", func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusBadGateway)
 			_, _ = io.WriteString(w, "<html>")
-		}, 0, false, 0, `answered "502 Bad Gateway" instead of a journal`},
+		}, 0, true, 0, `answered "502 Bad Gateway" instead of a journal`},
+		"another server": {"something else listens there", func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = io.WriteString(w, "<html>")
+		}, 0, false, 0, `answered "404 Not Found" instead of a journal`},
 		"a page": {"a page is not a journal", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/html")
 			_, _ = io.WriteString(w, "<html>")

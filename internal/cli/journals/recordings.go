@@ -12,6 +12,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
+	"golang.org/x/sync/semaphore"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -43,11 +45,13 @@ type Recordings struct {
 	Namespace string
 	// dirStore has the journals of --data-dir. It is nil for a cluster.
 	dirStore *sqlite.Reader
+	// reading limits the Turns that are read from a cluster at the same time.
+	reading *semaphore.Weighted
 }
 
 // Recordings opens the journals. The caller must close them.
 func (j *Source) Recordings(ctx context.Context) (*Recordings, error) {
-	r := &Recordings{source: j, Namespace: j.Namespace}
+	r := &Recordings{source: j, Namespace: j.Namespace, reading: semaphore.NewWeighted(parallelReads)}
 	var err error
 	switch {
 	case j.DataDir != "":
@@ -257,11 +261,24 @@ func (c *ClusterFlags) newest(
 	return found, nil
 }
 
+const (
+	// parallelReads is the maximum number of recorded Turns that are read from a cluster at the same time. The read API
+	// serves 16 requests of a user at the same time, and reading a Turn takes one for its entries and one for an artifact.
+	parallelReads = 4
+	// readAttempts is the maximum number of attempts to read a recorded Turn from a cluster. With the waits between them,
+	// they last some seconds: long enough for the requests of others to end, or for an executor to be replaced.
+	readAttempts = 5
+)
+
 // Read reads a recorded Turn. Its error is a *turn.NotReplayableError if the Turn cannot be replayed, for example
-// because it was deleted.
+// because it was deleted. If a cluster cannot answer at the moment, Read tries again.
 func (r *Recordings) Read(ctx context.Context, t TurnName) (*turn.Recording, error) {
 	var from reader = &local{store: r.dirStore, uid: t.UID}
 	if r.dirStore == nil {
+		if err := r.reading.Acquire(ctx, 1); err != nil {
+			return nil, exit.WithCode(exit.Failed, err)
+		}
+		defer r.reading.Release(1)
 		remote, err := r.source.Cluster.Open(ctx, r.source.Env, t.Namespace, t.Name)
 		if err != nil {
 			return nil, err
@@ -271,7 +288,13 @@ func (r *Recordings) Read(ctx context.Context, t TurnName) (*turn.Recording, err
 	artifact := func(ctx context.Context, sha256 string, maxBytes int64) ([]byte, error) {
 		return readAll(ctx, from, sha256, maxBytes)
 	}
-	recording, err := turn.ReadRecording(ctx, from.Entries(ctx, readapi.Query{}), artifact)
+	recording, err := backoff.Retry(ctx, func() (*turn.Recording, error) {
+		recording, err := turn.ReadRecording(ctx, from.Entries(ctx, readapi.Query{}), artifact)
+		if err != nil && !isTemporary(err) {
+			err = backoff.Permanent(err)
+		}
+		return recording, err
+	}, backoff.WithMaxTries(readAttempts))
 	if refused, ok := errors.AsType[*turn.NotReplayableError](err); ok {
 		return nil, refused
 	}

@@ -2,11 +2,13 @@ package journals
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
 	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,6 +31,11 @@ func follow(t *testing.T, parts ...part) (seqs []int64, failure error) {
 		i := int(n.Add(1)) - 1
 		if i >= len(parts) {
 			w.WriteHeader(http.StatusTeapot)
+			return
+		}
+		if parts[i].status != 0 {
+			w.WriteHeader(parts[i].status)
+			_, _ = io.WriteString(w, parts[i].body)
 			return
 		}
 		w.Header().Set("Content-Type", "application/jsonl")
@@ -57,8 +65,11 @@ func follow(t *testing.T, parts ...part) (seqs []int64, failure error) {
 	return seqs, nil
 }
 
-// part is what a server sends before the connection breaks.
-type part struct{ uid, body string }
+// part is what a server sends before the connection breaks, or with a status the whole response.
+type part struct {
+	uid, body string
+	status    int
+}
 
 // entry returns the JSON of an entry.
 func entry(seq int) string {
@@ -67,15 +78,68 @@ func entry(seq int) string {
 
 func TestFollowContinuesWithoutNewEntries(t *testing.T) {
 	t.Parallel()
-	got, err := follow(t, part{"a", "\n"}, part{"a", entry(1)}, part{"a", "\n"}, part{"a", entry(2)})
+	got, err := follow(t, part{uid: "a", body: "\n"}, part{uid: "a", body: entry(1)}, part{uid: "a", body: "\n"}, part{uid: "a", body: entry(2)})
 	if err != nil || fmt.Sprint(got) != "[1 2]" {
 		t.Errorf("want both entries, although two of the four connections had none; have %v, %v", got, err)
 	}
 }
 
+// TestFollowContinuesAfterAProxyAnswered checks that a followed journal survives the answers of a proxy whose server is
+// away, for example of an Ingress while the manager is replaced.
+func TestFollowContinuesAfterAProxyAnswered(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout} {
+		got, err := follow(t, part{uid: "a", body: entry(1)}, part{status: status, body: "<html>The server is away.</html>"}, part{uid: "a", body: entry(2)})
+		if err != nil || fmt.Sprint(got) != "[1 2]" {
+			t.Errorf("status %d: want both entries, have %v, %v", status, got, err)
+		}
+	}
+}
+
+// TestReadingARecordingIsTriedAgain checks that a recorded Turn is read in spite of a server that is busy, and that only
+// a few are read at the same time.
+func TestReadingARecordingIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	const turns = 3 * parallelReads
+	var busy, reading, peak atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if busy.Add(1) <= turns/2 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = io.WriteString(w, `{"status":503,"error":"too many journals are read at the same time"}`)
+			return
+		}
+		now := reading.Add(1)
+		defer reading.Add(-1)
+		for before := peak.Load(); now > before && !peak.CompareAndSwap(before, now); before = peak.Load() {
+			continue
+		}
+		w.Header().Set("Content-Type", "application/jsonl")
+	}))
+	defer server.Close()
+	s := &Source{Env: terminal.Environment{Now: time.Now, Err: io.Discard}}
+	s.Cluster.Server, s.Cluster.Token = server.URL, "token"
+	r, err := s.Recordings(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	for i := range turns {
+		group.Go(func() {
+			_, err := r.Read(t.Context(), TurnName{Namespace: "default", Name: fmt.Sprintf("turn-%d", i)})
+			if refused, ok := errors.AsType[*turn.NotReplayableError](err); !ok || !strings.Contains(refused.Message, "journal is empty") {
+				t.Errorf("Turn %d: %v, want the journal read, which is empty", i, err)
+			}
+		})
+	}
+	group.Wait()
+	if peak.Load() > parallelReads {
+		t.Errorf("%d Turns were read at the same time, want at most %d", peak.Load(), parallelReads)
+	}
+}
+
 func TestFollowEndsWhenTheTurnIsReplaced(t *testing.T) {
 	t.Parallel()
-	got, err := follow(t, part{"a", entry(1)}, part{"b", entry(1) + entry(2)})
+	got, err := follow(t, part{uid: "a", body: entry(1)}, part{uid: "b", body: entry(1) + entry(2)})
 	if err == nil || !strings.Contains(err.Error(), "the Turn was deleted and created again") || fmt.Sprint(got) != "[1]" {
 		t.Errorf("want no entry of another Turn with the same name, have %v, %v", got, err)
 	}
@@ -83,7 +147,7 @@ func TestFollowEndsWhenTheTurnIsReplaced(t *testing.T) {
 
 func TestFollowWithoutUIDFromServer(t *testing.T) {
 	t.Parallel()
-	got, err := follow(t, part{"", entry(1)}, part{"a", entry(2)}, part{"", entry(3)})
+	got, err := follow(t, part{uid: "", body: entry(1)}, part{uid: "a", body: entry(2)}, part{uid: "", body: entry(3)})
 	if err != nil || fmt.Sprint(got) != "[1 2 3]" {
 		t.Errorf("want all entries, have %v, %v", got, err)
 	}
