@@ -5,9 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -67,7 +64,7 @@ func newCancel(env terminal.Environment) *cobra.Command {
 }
 
 func (c *canceller) run(ctx context.Context, turn string) error {
-	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	watched, release := exit.Watch(ctx)
 	defer release()
 	return exit.InterruptedOr(watched, c.cancel(watched, turn))
 }

@@ -6,10 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/cluster"
@@ -64,7 +61,7 @@ func (d *Options) Run(ctx context.Context, turn string) error {
 	if err := cluster.CheckWaitSeconds(d.WaitSeconds); err != nil {
 		return err
 	}
-	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	watched, release := exit.Watch(ctx)
 	defer release()
 	defer context.AfterFunc(watched, release)()
 	c, err := d.open(watched, turn)

@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -147,7 +144,7 @@ func (o *BacktestOptions) Run(ctx context.Context) (err error) {
 		return exit.WithCode(exit.Usage, errors.New("--agent: must be NAME, for an Agent in the namespace of the Turns (--namespace), or "+
 			"NAMESPACE/NAME, for a shared Agent of another namespace"))
 	}
-	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	watched, release := exit.Watch(ctx)
 	defer release()
 	defer context.AfterFunc(watched, release)() // a second signal kills the program
 	b := &backtest{BacktestOptions: o}

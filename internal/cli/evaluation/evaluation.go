@@ -6,12 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -78,7 +75,7 @@ func (o *Options) Run(ctx context.Context) error {
 	if err != nil {
 		return inputError(err)
 	}
-	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	watched, release := exit.Watch(ctx)
 	defer release()
 	defer context.AfterFunc(watched, release)() // a second signal kills the program
 	report, err := e.run(watched, threshold)

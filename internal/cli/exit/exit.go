@@ -19,7 +19,7 @@ const (
 	// Differs: render --diff found a difference. With --diff, usage errors exit with Failed instead of Usage, so
 	// that 2 always means a difference.
 	Differs = 2
-	// Interrupted: the program received Ctrl-C or SIGTERM.
+	// Interrupted: the program received a signal, see Watch.
 	Interrupted = 130
 )
 

@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"regexp"
 	"strings"
-	"syscall"
 
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/cli/output"
@@ -21,7 +18,7 @@ import (
 
 // printContent prints the content of an artifact to standard output.
 func (j *Source) printContent(ctx context.Context, turn, artifact string) (err error) {
-	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	watched, release := exit.Watch(ctx)
 	defer release()
 	defer context.AfterFunc(watched, release)()
 	r, err := j.open(watched, turn)

@@ -7,9 +7,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/cluster"
@@ -75,7 +72,7 @@ func (j *Source) TurnNames(ctx context.Context) ([]string, error) {
 
 // read calls take for each entry that a query selects, and returns the number of entries. A signal stops it.
 func (j *Source) read(ctx context.Context, turn string, q readapi.Query, take func(journal.Entry) error) (n int, err error) {
-	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	watched, release := exit.Watch(ctx)
 	defer release()
 	defer context.AfterFunc(watched, release)()
 	r, err := j.open(watched, turn)

@@ -5,9 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -86,7 +83,7 @@ func endOrSuspend(t *v1alpha1.Turn, now time.Time) bool {
 // that, so that the answer is not delayed.
 func (r *Options) execute(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn) (err error) {
 	// A second signal kills the program, which is its default effect.
-	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	watched, release := exit.Watch(ctx)
 	defer release()
 	defer context.AfterFunc(watched, release)()
 	steady := context.WithoutCancel(ctx)

@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -38,7 +35,7 @@ type Options struct {
 // Run replays a Turn, given as NAME or NAMESPACE/NAME, and prints the difference. It returns an error if the Turn
 // cannot be replayed, or if the replay does not end with an answer.
 func (o *Options) Run(ctx context.Context, name string) (err error) {
-	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	watched, release := exit.Watch(ctx)
 	defer release()
 	defer context.AfterFunc(watched, release)() // a second signal kills the program
 	recordings, err := o.Source.Recordings(watched)

@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,7 +25,7 @@ const pollInterval = 500 * time.Millisecond
 
 // inCluster creates the Turn in the cluster and waits for its end.
 func (o *Options) inCluster(ctx context.Context, t *v1alpha1.Turn) error {
-	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	watched, release := exit.Watch(ctx)
 	defer release()
 	return exit.InterruptedOr(watched, o.createAndWait(watched, t))
 }

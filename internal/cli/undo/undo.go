@@ -5,10 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
@@ -96,7 +93,7 @@ func (o *Options) Run(ctx context.Context, name string) error {
 
 // plan reads the journal and selects the calls.
 func (o *Options) plan(ctx context.Context, name string) (*turn.UndoPlan, error) {
-	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	watched, release := exit.Watch(ctx)
 	defer release()
 	plan, err := o.UndoPlan(watched, name)
 	if err != nil {
@@ -119,7 +116,7 @@ func (o *Options) interrupted(ctx context.Context, p *turn.UndoPlan) (string, er
 	if o.DataDir == "" || len(p.Begun) == 0 {
 		return "", nil
 	}
-	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	watched, release := exit.Watch(ctx)
 	defer release()
 	mark, err := o.Unfinished(watched, p.Begun)
 	if err != nil {
@@ -189,7 +186,7 @@ func (o *Options) confirm(ctx context.Context, question string) error {
 	if !o.Env.CanAsk() {
 		return exit.WithCode(exit.Usage, errors.New("there is no terminal at which to ask: set --yes to undo, or --dry-run"))
 	}
-	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	watched, release := exit.Watch(ctx)
 	defer release()
 	yes, err := terminal.NewAsker(o.Env).Yes(watched, question)
 	switch {

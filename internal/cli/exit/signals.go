@@ -1,0 +1,19 @@
+package exit
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// Watch returns a context that ends when the program receives Ctrl-C or SIGTERM, or when its terminal is closed (SIGHUP).
+// The caller must call release: from then on, a signal has its default effect again. nohup makes programs ignore SIGHUP,
+// which Watch does not change.
+func Watch(ctx context.Context) (watched context.Context, release func()) {
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	return signal.NotifyContext(ctx, signals...)
+}

@@ -1,0 +1,43 @@
+//go:build unix
+
+package exit_test
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+)
+
+func TestWatch(t *testing.T) {
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		watched, release := exit.Watch(t.Context())
+		if err := syscall.Kill(os.Getpid(), s); err != nil {
+			t.Fatal(err)
+		}
+		<-watched.Done()
+		release()
+	}
+}
+
+// TestWatchUnderNohup checks that a program that was started to ignore the end of its terminal still ignores it.
+func TestWatchUnderNohup(t *testing.T) {
+	signal.Ignore(syscall.SIGHUP)
+	defer signal.Reset(syscall.SIGHUP)
+	watched, release := exit.Watch(t.Context())
+	defer release()
+	for _, s := range []syscall.Signal{syscall.SIGHUP, syscall.SIGTERM} { // signals arrive in this order
+		if watched.Err() != nil {
+			t.Fatalf("the context has ended before %s", s)
+		}
+		if err := syscall.Kill(os.Getpid(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-watched.Done()
+	if !signal.Ignored(syscall.SIGHUP) {
+		t.Error("SIGHUP is no longer ignored")
+	}
+}
