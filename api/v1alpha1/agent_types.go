@@ -491,10 +491,10 @@ type AgentStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// promptRenderHash is the SHA-256 of the stable part of this agent's prompt, in hexadecimal. The prompt is rendered
-	// for the first model of the chain, with the default values of the variables and without tools. A Turn on that
-	// model reports the same hash if it has no parameters, no promptMode and no depth, the agent has no tools, and no
-	// text uses .Turn or .Session.
+	// promptRenderHash is the SHA-256 of the canonical JSON {"text": ...}, whose text is the stable part of this
+	// agent's prompt, in hexadecimal. The prompt is rendered for the first model of the chain, with the default values
+	// of the variables and without tools. A Turn on that model reports the same hash if it has no parameters, no
+	// promptMode and no depth, the agent has no tools, and no text uses .Turn or .Session.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	PromptRenderHash string `json:"promptRenderHash,omitempty"`

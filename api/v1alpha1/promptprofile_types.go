@@ -588,8 +588,9 @@ type PromptProfileStatus struct {
 	// +kubebuilder:validation:MaxLength=64
 	ObservedVersion string `json:"observedVersion,omitempty"`
 
-	// renderHash is the SHA-256 of the stable part of a sample prompt, in hexadecimal. The sample uses the defaults
-	// of the variables, the names of required variables as their values, and an Agent with the name "sample".
+	// renderHash is the SHA-256 of the canonical JSON {"text": ...}, whose text is the stable part of a sample prompt,
+	// in hexadecimal. The sample uses the defaults of the variables, the names of required variables as their values,
+	// and an Agent with the name "sample".
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	RenderHash string `json:"renderHash,omitempty"`

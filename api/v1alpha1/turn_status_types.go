@@ -380,8 +380,8 @@ type Preparation struct {
 	// +kubebuilder:validation:MaxLength=256
 	Model string `json:"model"`
 
-	// promptRenderHash is the SHA-256 of the stable part of the system prompt, in hexadecimal. Turns with the same
-	// stable part have the same value.
+	// promptRenderHash is the SHA-256 of the canonical JSON {"text": ...}, whose text is the stable part of the system
+	// prompt, in hexadecimal. Turns with the same stable part have the same value.
 	// +required
 	// +kubebuilder:validation:MaxLength=64
 	PromptRenderHash string `json:"promptRenderHash"`

@@ -17,8 +17,8 @@ func (c *checker) checkUnknownOutcomesShown(t *v1alpha1.Turn, h *history) {
 	for _, r := range h.requests {
 		for _, a := range c.byID[r.ID] {
 			for _, id := range a.Unknown {
-				// If an identical call was refused, its result also mentions the unknown outcome, which is not the
-				// outcome of the refused call.
+				// Skip a call that was refused because an identical call has an unknown outcome: its result mentions
+				// that outcome, but its own outcome is Refused.
 				if !h.refusedForTwin(id) && (h.anyReplyHas(id) || !c.unknownInSession(t, id)) {
 					shown[id] = true
 				}
@@ -155,7 +155,7 @@ func (c *checker) checkSubAgents(t *v1alpha1.Turn, h *history) {
 	slices.Sort(answered)
 	slices.Sort(existing)
 	if len(calls) != len(existing) || !slices.Equal(answered, existing) {
-		c.wrong(oneChild, t.Name, "%d calls of sub-agents received the answers of %q, but the child Turns are %q",
+		c.wrong(oneChild, t.Name, "%d calls to sub-agents; answers came from the Turns %q; the child Turns are %q",
 			len(calls), answered, existing)
 	}
 	var reported tokens

@@ -28,7 +28,8 @@ func known() *redact.Set {
 	return s
 }
 
-// objectsWithKey returns objects whose texts contain the key, and whose names and reasons equal other credentials.
+// objectsWithKey returns objects whose texts contain the key. Their names and condition reasons happen to equal further
+// credentials ("support", "Failed"), which must stay.
 func objectsWithKey(namespace string) []client.Object {
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: "support"}
 	conditions := []metav1.Condition{{

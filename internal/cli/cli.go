@@ -65,9 +65,10 @@ makes the same prompts, answers and journals.
 
 In a cluster, capstan approves and denies tool calls, and cancels Turns.
 
-With and without a cluster, capstan prints the journals of Turns (logs for people, export for programs),
-and undoes tool calls. It also prints the records that remain after Turns were deleted: decisions lists
-the Turns that have ended, and usage adds up their tokens and costs.
+With and without a cluster, 'capstan logs' prints the journals of Turns for people, 'capstan export' prints
+them for programs, and 'capstan undo' undoes tool calls. Records of Turns remain after the Turns were
+deleted: 'capstan decisions' lists the Turns that have ended, and 'capstan usage' adds up their tokens and
+costs.
 
 Commands have their own exit codes: see the help of each command.`,
 		Example: `  # show the messages that the model would receive

@@ -30,7 +30,7 @@ Exit codes:
   2    the flags are invalid, or manifests cannot be read or are invalid
   130  interrupted`
 
-const replayExamples = `  # keep a Turn to replay, with the fake model and its tools in other terminals
+const replayExamples = `  # record a Turn to replay (run the first two commands in terminals of their own)
   go run ./test/fakemodel --listen 127.0.0.1:8089 --rules test/fakemodel/rules.yaml
   go run ./test/toolserver --listen 127.0.0.1:8090
   capstan run -f examples/backtest/manifests --turn triage-printer --data-dir data
@@ -86,9 +86,10 @@ func addReplayFlags(cmd *cobra.Command, s *replay.Flags) {
 	f := cmd.Flags()
 	f.StringArrayVarP(&s.Files, "filename", "f", nil, "`PATH` of a file or directory of the changed manifests, or -; may be repeated")
 	f.StringArrayVarP(&s.Manifests, "manifests", "m", nil,
-		"`PATH` of a file or directory of the other manifests, which those of -f replace; may be repeated")
+		"`PATH` of a file or directory of all other manifests; an object that -f also has is taken from -f; may be repeated")
 	f.StringVar(&s.Profile, "profile", "",
-		"PromptProfile to use; default: the only PromptProfile of -f if -f does not contain the Agent, or else the Agent's")
+		"PromptProfile to use; default: the profile that the Agent names; but if -f has exactly one PromptProfile and not the "+
+			"Agent, that PromptProfile")
 	f.StringVar(&s.Model, "model", "", "model to ask, as MODEL or PROVIDER:MODEL; default: the models of the Agent")
 	f.StringArrayVar(&s.EnvSecrets, "env-secret", nil,
 		"set a Secret's key from an environment variable, as [NAMESPACE/]NAME/KEY=ENVVAR; may be repeated")

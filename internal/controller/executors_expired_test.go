@@ -145,8 +145,9 @@ func TestLeaseThatSeemsToHaveExpired(t *testing.T) {
 	}
 }
 
-// TestOutageRestartsAllLeaseDurations checks that no executor is declared lost in an outage, because no executor could
-// renew its Lease. An executor that was lost before the outage stays lost.
+// TestOutageRestartsAllLeaseDurations checks that no executor is declared lost in an outage. In an outage no executor
+// can renew its Lease. So after each failed read, every Lease gets its whole duration again, except the Leases of
+// executors that had been declared lost before.
 func TestOutageRestartsAllLeaseDurations(t *testing.T) {
 	lost, one, two := leaseOf("lost", 1, now), leaseOf("one", 1, now), leaseOf("two", 1, now)
 	w := newCutOffEnv(t, lost, one, two)
@@ -190,7 +191,8 @@ func TestDeadExecutorIsLostAfterOutage(t *testing.T) {
 			break
 		}
 	}
-	// 30 s is the remaining duration after the outage, plus a full duration after the last renewal, which is seen late.
+	// At most 15 s pass until the Lease is read again. This read shows the last renewal, late, so the Lease gets
+	// another 15 s. No further renewal comes.
 	if took := w.clock.Sub(dead); w.isAlive(t, "other") || took > 30*time.Second {
 		t.Errorf("after %s the executor is alive: %t, want it lost within 30 s", took, w.isAlive(t, "other"))
 	}

@@ -35,17 +35,20 @@ const (
 	FieldExecutor = "status.executor.name"
 )
 
-// Journals receives Turns whose journals may no longer be needed. Its methods must not block.
+// Journals receives events of the watch of finished Turns. Its methods must not block.
 type Journals interface {
-	// Finished receives a Turn that, in most cases, has just finished.
+	// Finished receives a Turn that has appeared in the watch. It exists, so its journal is still needed. Usually it
+	// has just finished; after a gap in the watch, it may have finished long ago.
 	Finished(uid types.UID)
-	// Deleted receives a finished Turn that, in most cases, was deleted.
+	// Deleted receives a Turn that has left the watch. Usually it was deleted, so its journal may no longer be needed.
+	// But a Turn also leaves the watch if a client removes its status.completionTime.
 	Deleted(o client.Object)
 }
 
 // Records receives Turns that may have no record yet. Its method must not block.
 type Records interface {
-	// Finished receives a Turn that, in most cases, has just finished.
+	// Finished receives a Turn that has appeared in the watch of finished Turns. Usually it has just finished; after a
+	// gap in the watch, it may have finished long ago, and may have a record.
 	Finished(key types.NamespacedName, uid types.UID)
 }
 
@@ -59,9 +62,9 @@ type FinishedTurns struct {
 	Watcher client.WithWatch
 	// Namespaces are the namespaces to watch. If there are none, all namespaces are watched.
 	Namespaces []string
-	// Journals receives the Turns that the watch shows. It may be nil.
+	// Journals receives the Turns that appear in the watch or leave it. It may be nil.
 	Journals Journals
-	// Records receives the finished Turns that the watch shows. It may be nil.
+	// Records receives the Turns that appear in the watch. It may be nil.
 	Records Records
 	// Memories keeps the memories of Turns that are deleted because their time to live is over. It may be nil.
 	Memories MemoryKeeper
@@ -72,7 +75,8 @@ type FinishedTurns struct {
 	queue workqueue.TypedRateLimitingInterface[ctrl.Request]
 }
 
-// finishedWorkers is the number of finished Turns that are handled in parallel, finishedOfNamespace of one namespace.
+// finishedWorkers limits the finished Turns that are handled at the same time. finishedOfNamespace limits those of one
+// namespace.
 const finishedWorkers, finishedOfNamespace = 4, 2
 
 func newFinishedQueue() workqueue.TypedRateLimitingInterface[ctrl.Request] {
@@ -195,7 +199,7 @@ func (f *FinishedTurns) enqueueIfDue(o any) {
 // finishedStore receives the Turns of the reflector. It keeps none of them.
 type finishedStore struct{ *FinishedTurns }
 
-// Add receives a Turn that has finished.
+// Add receives a Turn that has appeared in the watch.
 func (f finishedStore) Add(o any) error {
 	if t, ok := o.(*v1alpha1.Turn); ok {
 		if f.Journals != nil {
@@ -215,7 +219,7 @@ func (f finishedStore) Update(o any) error {
 	return nil
 }
 
-// Delete receives a finished Turn that was deleted.
+// Delete receives a Turn that has left the watch: see Journals.
 func (f finishedStore) Delete(o any) error {
 	if t, ok := o.(*v1alpha1.Turn); ok && f.Journals != nil {
 		f.Journals.Deleted(t)
@@ -260,17 +264,18 @@ func (f finishedStore) Transformer() cache.TransformFunc {
 // MemoryKeeper keeps the memories that were learned from Turns.
 type MemoryKeeper interface {
 	// SetExpired notes that a Turn or a Session is deleted because its time to live is over. If its journal is retired
-	// at or before the time until, the memories of such a Turn, and the memories of scope User of such a Session,
-	// outlive the object. The zero time removes the note.
+	// (marked as no longer needed) no later than until, memories outlive the object: all memories of a Turn, but of a
+	// Session only those of scope User. The zero time removes the note.
 	SetExpired(ctx context.Context, uid string, until time.Time) error
 }
 
 const (
 	// noteTimeout limits the time of one note of a MemoryKeeper.
 	noteTimeout = 10 * time.Second
-	// noteValidity is how long a note counts if the deletion may have failed. The journal of a deleted object is
-	// retired within seconds, and after a crash by the next leader within minutes. With a longer validity, more
-	// memories would outlive an object that people delete after a failed deletion.
+	// noteValidity is how long a note counts if the deletion may have failed. It need not be longer: the journal of a
+	// deleted object is retired within seconds, and after a crash by the next leader within minutes. It must not be
+	// much longer: if our deletion fails and a person then deletes the object, its memories should be deleted, too, but
+	// the note would keep them.
 	noteValidity = 10 * time.Minute
 )
 
@@ -327,10 +332,13 @@ var (
 //  3. If the object is not deleted, people may delete it later, so the note is removed. If the result of the deletion
 //     is not known, the note stays, because the deletion is repeated, unless the time to live was extended in between.
 //
-// Two windows are left. If the process is killed or the store fails between the deletion and the second note, and the
-// journal is retired more than noteValidity after the first note, the memories are deleted. If the object is not
-// deleted, but the process is killed before the note is removed, the store does not remove the note, or the result of
-// the deletion is not known, and people delete the object within noteValidity, its memories are kept until they expire.
+// In two cases, memories are deleted or kept wrongly:
+//
+//   - The object was deleted, but the second note is missing, because the process was killed or the store failed. If
+//     the journal is then retired more than noteValidity after the first note, the memories are deleted.
+//   - The object was not deleted, but the first note stays, because the process was killed, the store failed, or the
+//     result of the deletion is unknown. If a person then deletes the object within noteValidity, its memories are kept
+//     until they expire.
 func expire(ctx context.Context, m MemoryKeeper, o client.Object, now time.Time, remove func() error) error {
 	if m == nil {
 		return remove()
@@ -360,7 +368,10 @@ func expire(ctx context.Context, m MemoryKeeper, o client.Object, now time.Time,
 	return err
 }
 
-// isRefused reports whether the API server has certainly not done what it was asked to do, and the object exists.
+// isRefused reports whether err says that the API server has refused a deletion, so that the deletion changed nothing.
+// This does not prove that the object exists: Forbidden, for example, is also the answer for an object that is gone.
+// isRefused returns false for three codes: NotFound, because the object is gone; RequestTimeout, because the deletion
+// may have succeeded; and TooManyRequests, because the deletion is repeated soon, and then needs the note again.
 func isRefused(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

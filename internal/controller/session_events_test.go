@@ -25,7 +25,7 @@ func TestTurnEntersSessionAfterWatchShowsIt(t *testing.T) {
 	b := newTestEnv(t, interceptor.Funcs{}, sessionTurn("a", 0), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 9, now))
 	b.turns.sessions.Forget("uid-a")
 	if result, err := b.reconcile(t, "a"); err != nil || result.RequeueAfter != staleInterval || b.turn(t, "a").BoundTo() != "" {
-		t.Fatalf("got %v, %v, want a requeue for when the watch is up to date", result, err)
+		t.Fatalf("got %v, %v, want a requeue, because the watch has not shown the Turn yet", result, err)
 	}
 	b.turns.sessions.Observe(b.turn(t, "a"))
 	if _, err := b.reconcile(t, "a"); err != nil || b.turn(t, "a").BoundTo() != "self" {
@@ -55,8 +55,9 @@ func TestBindingWithUnknownOutcomeBlocksOthers(t *testing.T) {
 	}
 }
 
-// TestSessionEventsWakeOnlyNextTurn checks that the end of a Turn wakes one other Turn, however many wait.
-func TestSessionEventsWakeOnlyNextTurn(t *testing.T) {
+// TestSessionEventsWakeAtMostTwoTurns checks that the end of a Turn wakes at most two other Turns, however many wait:
+// the first Turn of the queue, and the Turn directly behind the one that ended.
+func TestSessionEventsWakeAtMostTwoTurns(t *testing.T) {
 	r := &TurnReconciler{}
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	defer queue.ShutDown()
@@ -93,12 +94,12 @@ func TestSessionEventsWakeOnlyNextTurn(t *testing.T) {
 	}
 	handle.Delete(t.Context(), event.DeleteEvent{Object: all[50]}, queue)
 	if got := woken(); !slices.Equal(got, []string{"t1", "t51"}) {
-		t.Errorf("woken by the end of a Turn in the middle: %v, want the first Turn, and the one that waited for it", got)
+		t.Errorf("woken by the end of a Turn in the middle: %v, want the first Turn, and the Turn directly behind the one that ended", got)
 	}
 }
 
 // TestTurnOfBurstIsWrittenOnceWhileWaiting checks that each Turn is written once while it waits and once to be
-// bound, and that neither emits an Event.
+// bound, and that neither of these writes emits an Event.
 func TestTurnOfBurstIsWrittenOnceWhileWaiting(t *testing.T) {
 	writes := map[string]int{}
 	b := newTestEnv(t, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string,

@@ -156,7 +156,7 @@ func TestBoundTurnThatWaitsLongEmitsAnEvent(t *testing.T) {
 	const begins = `Warning WaitingLong the turn has waited for 1m0s and makes no progress: bound to executor "self", and waiting for `
 	want := []string{
 		begins + `ModelProvider "openai": its rate limits or its circuit breaker hold the next request back`,
-		begins + "memory: the conversations of the namespace use their whole share",
+		begins + "RAM of the manager: the conversations of the namespace use their whole share of it",
 	}
 	if diff := cmp.Diff(want, recorded()); diff != "" {
 		t.Errorf("Events (-want +got):\n%s", diff)

@@ -54,7 +54,7 @@ const chargeTries = 5
 func (c *Charger) Charge(ctx context.Context, uid string) error {
 	err := retryConflicts(ctx, func() error { return c.charge(ctx, uid) })
 	if errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
-		c.Log.Error(err, "Failed to charge a deleted turn to its session, because its journal cannot be read", "uid", uid)
+		c.Log.Error(err, "Failed to add the usage of a deleted turn to its session, because its journal cannot be read", "uid", uid)
 		return nil
 	}
 	return err
@@ -286,7 +286,7 @@ func (r *run) charge(ctx context.Context) {
 		err = charger.Charge(ctx, string(r.turn.UID))
 	}
 	if err != nil {
-		r.log().Error(err, "Failed to charge a deleted turn to its session; the leader tries again")
+		r.log().Error(err, "Failed to add the usage of a deleted turn to its session; the leader tries again")
 	}
 }
 

@@ -98,12 +98,12 @@ func TestContinuityVerdict(t *testing.T) {
 			loss:   v1alpha1.TurnReasonEntriesUncertain, want: startOver,
 		},
 		"a store that may have lost entries, but has all of them": {
-			reason: "the previous run handed the Turn back with the number of entries",
+			reason: "the run that handed the Turn back recorded the exact number of entries, and all are there",
 			c:      continuity{exact: true, recorded: a, own: failedOver, found: finding{entries: 4}, known: 4, effects: true},
 			want:   continueRun,
 		},
 		"a store that has lost entries of a Turn that was handed back": {
-			reason: "the previous run recorded the number of entries",
+			reason: "the run that handed the Turn back recorded the exact number of entries, and one is missing",
 			c:      continuity{exact: true, recorded: a, own: failedOver, found: finding{entries: 3}, known: 4, effects: true},
 			loss:   v1alpha1.TurnReasonEntriesMissing, want: endTurn,
 		},
@@ -116,8 +116,8 @@ func TestContinuityVerdict(t *testing.T) {
 			reason: "there are no entries to lose",
 			c:      continuity{first: true, exact: true, recorded: a, own: b, effects: true}, want: continueRun,
 		},
-		"a failover that lost a part that is known": {
-			reason: "the status knows of more entries",
+		"a failover that lost entries which the status had counted": {
+			reason: "the status says that there were more entries",
 			c:      continuity{recorded: a, own: failedOver, found: finding{entries: 3}, known: 4, effects: true},
 			loss:   v1alpha1.TurnReasonEntriesMissing, want: endTurn,
 		},

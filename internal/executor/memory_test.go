@@ -99,9 +99,9 @@ func TestTurnWaitsForMemory(t *testing.T) {
 		t.Errorf("while the Turn waits, the use is %+v, want none by the Turn", use)
 	}
 	for until := time.Now().Add(time.Minute); !strings.Contains(stored(t, e).Status.Conditions[0].Message,
-		"waiting for memory"); runtime.Gosched() {
+		"waiting for RAM of the manager"); runtime.Gosched() {
 		if time.Now().After(until) {
-			t.Fatalf("the status does not say that the Turn waits for memory: %s", stored(t, e).Status.Conditions[0].Message)
+			t.Fatalf("the status does not say that the Turn waits for RAM: %s", stored(t, e).Status.Conditions[0].Message)
 		}
 	}
 	others.Release()
@@ -369,9 +369,9 @@ func TestTurnWaitsForPlaceInQueue(t *testing.T) {
 	}
 	e.observe(t.Context(), stored(t, e))
 	for until := time.Now().Add(time.Minute); !strings.Contains(stored(t, e).Status.Conditions[0].Message,
-		"waiting for memory"); runtime.Gosched() {
+		"waiting for RAM of the manager"); runtime.Gosched() {
 		if time.Now().After(until) {
-			t.Fatalf("the status does not say that the Turn waits for memory: %s", stored(t, e).Status.Conditions[0].Message)
+			t.Fatalf("the status does not say that the Turn waits for RAM: %s", stored(t, e).Status.Conditions[0].Message)
 		}
 	}
 	leave()

@@ -1,6 +1,6 @@
-// Package journalgc deletes the journals of deleted Turns and Sessions after a retention time. Before that, it charges
-// deleted Turns to their Sessions if no executor has done so: Turns that were deleted before their end, and Turns that
-// ended without an executor.
+// Package journalgc deletes the journals of deleted Turns and Sessions after a retention time. Before that, it adds the
+// usage of deleted Turns to their Sessions, if no executor has done so: for Turns that were deleted before their end,
+// and for Turns that ended without an executor.
 //
 // It finds deletions in two ways:
 //
@@ -36,9 +36,9 @@ type Collector struct {
 	Reader client.Reader
 	// Cache provides the watches of Turns and Sessions. It does not contain finished Turns.
 	Cache cache.Cache
-	// Namespaces are the namespaces of this installation; empty means all. If it is empty, a journal whose object
-	// is in no namespace counts as orphaned, so no other installation may share the store. Otherwise installations
-	// for other namespaces of the same cluster may share the store.
+	// Namespaces are the namespaces of this installation; empty means all. If it is empty, a journal counts as orphaned
+	// if its object is found in no namespace of this cluster, so no other installation may share the store. Otherwise
+	// installations for other namespaces of the same cluster may share the store.
 	Namespaces []string
 	// Namespace returns the namespace of the object to which a journal belongs, or an empty string if the journal does
 	// not name it. It must not be nil if Namespaces is set.
@@ -48,9 +48,10 @@ type Collector struct {
 	// it. If Turns is nil, references are not checked.
 	Turns     client.Reader
 	Reference func(ctx context.Context, uid string) (string, error)
-	// Charge ends a deleted Turn in its journal, with its record, and adds the usage in the journal to its Session. It
-	// does nothing for the UID of a Session. It is called before the journal is retired, possibly more than once, and
-	// the journal is not retired while Charge fails. If Charge is nil, Turns are not charged.
+	// Charge writes the end of a deleted Turn into the journal, stores the record of the Turn, and adds the usage in
+	// the journal to the Session. It does nothing for the UID of a Session. It is called before the journal is retired,
+	// possibly more than once, and the journal is not retired while Charge fails. If Charge is nil, the usage of
+	// deleted Turns is not added.
 	Charge func(ctx context.Context, uid string) error
 	// Retention is how long a journal is kept after its object was deleted. It may be 0.
 	Retention time.Duration
@@ -210,7 +211,7 @@ func (c *Collector) followUp(ctx context.Context) (retired, left bool) {
 			continue
 		}
 		if err := c.charge(ctx, uid, d); err != nil {
-			c.report("charge a deleted turn to its session", err)
+			c.report("add the usage of a deleted turn to its session", err)
 			c.suspects.hint(uid, d.object, c.Now())
 			continue
 		}
@@ -222,7 +223,7 @@ func (c *Collector) followUp(ctx context.Context) (retired, left bool) {
 	return retired, c.suspects.any()
 }
 
-// charge charges a deleted Turn to its Session.
+// charge adds the usage of a deleted Turn to its Session: see Charge.
 func (c *Collector) charge(ctx context.Context, uid types.UID, d suspect) error {
 	if d.object.charged || d.object.kind.Kind != "Turn" {
 		return nil

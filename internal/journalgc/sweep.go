@@ -61,7 +61,7 @@ func (c *Collector) sweep(ctx context.Context) error {
 func (c *Collector) chargeAll(ctx context.Context, uids []string) (done []string, err error) {
 	for _, uid := range uids {
 		if failure := c.chargeUID(ctx, uid); failure != nil {
-			err = fmt.Errorf("failed to charge a deleted turn to its session: %w", failure) // only the last error is returned
+			err = fmt.Errorf("failed to add the usage of a deleted turn to its session: %w", failure) // only the last error is returned
 			continue
 		}
 		done = append(done, uid)

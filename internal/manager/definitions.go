@@ -25,8 +25,9 @@ var errNoDefinitions = errors.New("install them with the chart (crds.install) or
 // definitionsHealth checks that the CustomResourceDefinitions exist.
 func definitionsHealth(d discovery.DiscoveryInterface, log logr.Logger) *health {
 	return &health{
-		part: "the installation of the custom resource definitions", impact: "nothing can be read or written",
-		log: log, check: func(ctx context.Context) error {
+		part: "the set of custom resource definitions", fails: "is incomplete", recovers: "is complete again",
+		impact: "nothing can be read or written",
+		log:    log, check: func(ctx context.Context) error {
 			if err := CheckDefinitions(ctx, d); errors.Is(err, errNoDefinitions) {
 				return err
 			}

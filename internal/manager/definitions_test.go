@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery"
@@ -50,7 +49,8 @@ func serving(t *testing.T) (d discovery.DiscoveryInterface, served *atomic.Point
 
 func TestManagerWithoutDefinitionsIsNotReady(t *testing.T) {
 	d, served := serving(t)
-	h := definitionsHealth(d, logr.Discard())
+	var lines []string
+	h := definitionsHealth(d, funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{}))
 	expect := func(says string) {
 		t.Helper()
 		h.checkOnce(t.Context())
@@ -62,12 +62,18 @@ func TestManagerWithoutDefinitionsIsNotReady(t *testing.T) {
 	served.Store(&resources)
 	expect("")
 	served.Store(nil)
+	expect("the set of custom resource definitions is incomplete: the cluster does not have the custom resource definitions ")
 	expect("turns.capstan.dev: install them with the chart (crds.install) or with make install")
 	some := slices.DeleteFunc(slices.Clone(resources), func(k string) bool { return k == "sessions" })
 	served.Store(&some)
 	expect("definitions sessions.capstan.dev: install")
 	served.Store(&resources)
 	expect("")
+	if len(lines) != 2 ||
+		!strings.Contains(lines[0], "the set of custom resource definitions is incomplete; nothing can be read or written, and this") ||
+		!strings.Contains(lines[1], "the set of custom resource definitions is complete again") {
+		t.Errorf("logged %q, want one line when definitions are missing and one when they exist again", lines)
+	}
 }
 
 func TestStartWaitsForDefinitions(t *testing.T) {

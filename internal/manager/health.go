@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,9 @@ const (
 type health struct {
 	// part names the checked part, such as "the store of the journal". impact says what happens while it does not work.
 	part, impact string
+	// fails and recovers are the verbs of messages about the part. By default, they are "does not work" and "works
+	// again".
+	fails, recovers string
 	// check returns an error if the part does not work.
 	check func(context.Context) error
 	log   logr.Logger
@@ -68,9 +72,9 @@ func (h *health) checkOnce(ctx context.Context) {
 	was := before != nil && before.err != nil
 	switch {
 	case err != nil && !was:
-		h.log.Error(err, fmt.Sprintf("%s does not work; %s, and this manager is not ready", h.part, h.impact))
+		h.log.Error(err, fmt.Sprintf("%s; %s, and this manager is not ready", h.failed(), h.impact))
 	case err == nil && was:
-		h.log.Info(h.part + " works again")
+		h.log.Info(h.part + " " + cmp.Or(h.recovers, "works again"))
 	}
 }
 
@@ -81,10 +85,13 @@ func (h *health) ready(*http.Request) error {
 		return errors.New(h.part + " has not been checked yet")
 	}
 	if last.err != nil {
-		return fmt.Errorf("%s does not work: %w", h.part, last.err)
+		return fmt.Errorf("%s: %w", h.failed(), last.err)
 	}
 	return nil
 }
+
+// failed returns the sentence that the part does not work.
+func (h *health) failed() string { return h.part + " " + cmp.Or(h.fails, "does not work") }
 
 // storeHealth checks the store of the journal and marks its position, which the executor's Lease then publishes.
 func storeHealth(s store.Store, identity *store.Tracker, log logr.Logger) *health {

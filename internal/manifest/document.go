@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -116,8 +118,15 @@ func onlyComments(text []byte) bool {
 	return true
 }
 
-// decode returns the document as a JSON object. It returns an error if a key occurs twice.
-func (d document) decode() (map[string]any, error) {
+// fault is the reason why a document cannot be decoded. line is its line in the file, or 0 if it is not known.
+type fault struct {
+	line    int
+	message string
+}
+
+// decode returns the document as a JSON object, or the faults because of which it cannot be decoded. It is a fault if a
+// key occurs twice.
+func (d document) decode() (map[string]any, []fault) {
 	text := d.text
 	if !d.json {
 		converted, err := yaml.YAMLToJSONStrict(text)
@@ -125,23 +134,46 @@ func (d document) decode() (map[string]any, error) {
 			// Parse again after as many empty lines as precede the document, so that errors have the line numbers of
 			// the file.
 			_, err = yaml.YAMLToJSONStrict(append(bytes.Repeat([]byte("\n"), d.line-1), text...))
-			return nil, fmt.Errorf("must be YAML: %w", cause(err))
+			return nil, faultsOf(cause(err))
 		}
 		text = converted
 	}
 	var value any
 	duplicates, err := kjson.UnmarshalStrict(text, &value)
 	if err != nil {
-		return nil, fmt.Errorf("must be JSON: %w", err)
+		return nil, []fault{{message: "must be JSON: " + err.Error()}}
 	}
 	if len(duplicates) > 0 {
-		return nil, errors.Join(duplicates...)
+		return nil, []fault{{message: errors.Join(duplicates...).Error()}}
 	}
 	object, ok := value.(map[string]any)
 	if !ok {
-		return nil, errors.New("must be an object with apiVersion, kind and metadata")
+		return nil, []fault{{message: "must be an object with apiVersion, kind and metadata"}}
 	}
 	return object, nil
+}
+
+// lineOfFault matches the line number at the beginning of a message of the YAML parser.
+var lineOfFault = regexp.MustCompile(`^line (\d+): `)
+
+// faultsOf returns the faults in an error of the YAML parser, which has one of two forms: "yaml: " and one fault, or
+// "yaml: unmarshal errors:" and a line for each fault. Most faults begin with their line number.
+func faultsOf(err error) []fault {
+	messages := []string{strings.TrimPrefix(err.Error(), "yaml: ")}
+	if list, ok := strings.CutPrefix(messages[0], "unmarshal errors:\n"); ok {
+		messages = strings.Split(list, "\n")
+	}
+	all := make([]fault, 0, len(messages))
+	for _, message := range messages {
+		f := fault{message: strings.TrimSpace(message)}
+		if at := lineOfFault.FindStringSubmatch(f.message); at != nil {
+			f.line, _ = strconv.Atoi(at[1]) // the pattern matches only digits
+			f.message = f.message[len(at[0]):]
+		}
+		f.message = "must be YAML: " + f.message
+		all = append(all, f)
+	}
+	return all
 }
 
 // cause returns the innermost error: the error of the parser, without the text that its callers added.

@@ -9,7 +9,8 @@ import (
 type Error struct {
 	// File is the path from which the manifest was read; "-" is standard input.
 	File string
-	// Line is the first line of the object's document, counted from 1. It is 0 if the file has no other document.
+	// Line is the line of the mistake in the file, counted from 1, if the YAML parser gives it. Otherwise it is the
+	// first line of the object's document, or 0 if the file has no other document.
 	Line int
 	// Kind, Namespace and Name identify the object, as far as they are known.
 	Kind, Namespace, Name string
@@ -64,7 +65,7 @@ func (e Errors) Unwrap() []error {
 	return all
 }
 
-// origin is the position of an object in the manifests. The line is 0 if the file has no other document.
+// origin is the position of an object or a mistake in the manifests. The line is 0 if the file has no other document.
 type origin struct {
 	file string
 	line int

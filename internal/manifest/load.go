@@ -95,12 +95,13 @@ func (l *loader) loadFile(ctx context.Context, file string) {
 		if len(documents) > 1 {
 			at.line = d.line
 		}
-		object, err := d.decode()
-		if err != nil {
-			l.addProblem(&Error{File: at.file, Line: at.line, Message: err.Error()})
-			continue
+		object, faults := d.decode()
+		for _, f := range faults {
+			l.addProblem(&Error{File: at.file, Line: cmp.Or(f.line, at.line), Message: f.message})
 		}
-		l.add(ctx, at, object)
+		if len(faults) == 0 {
+			l.add(ctx, at, object)
+		}
 	}
 }
 

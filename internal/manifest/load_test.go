@@ -202,12 +202,33 @@ func TestLoadRejects(t *testing.T) {
 		"a key twice": {
 			"one of the values would be lost",
 			map[string]string{"a.yaml": turn + "kind: Agent\n"},
-			[]string{`a.yaml: must be YAML: yaml: unmarshal errors: line 5: key "kind" already set in map`},
+			[]string{`a.yaml:5: must be YAML: key "kind" already set in map`},
+		},
+		"two keys twice": {
+			"people want to see all mistakes together, each with its line",
+			map[string]string{"a.yaml": turn + "---\n" + turn + "kind: Agent\nspec: {}\n"},
+			[]string{
+				`a.yaml:10: must be YAML: key "kind" already set in map`,
+				`a.yaml:11: must be YAML: key "spec" already set in map`,
+			},
+		},
+		"broken YAML": {
+			"the line number is that of the fault",
+			map[string]string{"a.yaml": "a: 1\n b: 2\n"},
+			[]string{"a.yaml:2: must be YAML: mapping values are not allowed in this context"},
 		},
 		"broken YAML in a later document": {
-			"the line number is that of the file",
+			"the line number is that of the fault in the file",
 			map[string]string{"a.yaml": turn + "---\na: 1\nb: [\n"},
-			[]string{"a.yaml:6: must be YAML: yaml: line 7: did not find expected node content"},
+			[]string{"a.yaml:7: must be YAML: did not find expected node content"},
+		},
+		"a fault for which the parser gives no line": {
+			"the line number is that of the document",
+			map[string]string{"a.yaml": turn + "---\na: *b\n", "b.yaml": "a: *b\n"},
+			[]string{
+				"a.yaml:6: must be YAML: unknown anchor 'b' referenced",
+				"b.yaml: must be YAML: unknown anchor 'b' referenced",
+			},
 		},
 		"no object": {
 			"a text is not a manifest",
@@ -258,7 +279,7 @@ func TestLoadRejects(t *testing.T) {
 			[]string{noManifest},
 		},
 		"a directory with only a kustomization file": {
-			"the message must not ask for a file that exists",
+			"the message must not suggest adding a kustomization file, because there is one and it is no manifest",
 			map[string]string{"kustomization.yaml": "kind: Kustomization\n"},
 			[]string{noManifest},
 		},

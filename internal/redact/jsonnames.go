@@ -9,8 +9,8 @@ import (
 )
 
 // memberNames finds members of objects in invalid JSON by their names alone: in JSON with comments, with NaN or a
-// missing comma, and in objects of other languages. The path to such a member is not known, so each member with the
-// last name of a path counts. nil finds nothing.
+// missing comma, and in objects of other languages. The path to such a member is not known, so each member whose name
+// is the last segment of a path counts. nil finds nothing.
 type memberNames struct {
 	begin *regexp.Regexp
 	// paths maps each name to the first path that ends with it.
@@ -20,7 +20,7 @@ type memberNames struct {
 // escapedSpace is white space, or an escaped line break or tab.
 const escapedSpace = `(?:\s|\\+[nrt])*`
 
-// newMemberNames returns the last names of paths, or nil if no path ends with a name.
+// newMemberNames returns the names that are the last segments of paths, or nil if no path ends with a name.
 func newMemberNames(paths []jsonPath) *memberNames {
 	n := &memberNames{paths: map[string]string{}}
 	var names []string

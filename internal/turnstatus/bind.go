@@ -25,8 +25,8 @@ type Binding struct {
 	Store    store.Identity
 	// SideEffects is true if the Turn may call a tool that is not ReadOnly, or if that is unknown.
 	SideEffects bool
-	// Overdue is true if the executor must end the Turn, because the Turn has run before and then waited too long for
-	// its start, after a suspension or for a Budget.
+	// Overdue is true if the executor must end the Turn, because the Turn has run before, and then waited longer than
+	// startingDeadlineSeconds to run again: after it was resumed, or for a Budget.
 	Overdue bool
 	// Epoch and Start are set by capstan run only, which reads them from the journal. If they are zero, the epoch is
 	// one more than before, and a Turn that has not started starts now.
@@ -34,15 +34,17 @@ type Binding struct {
 	Start time.Time
 }
 
-// Bind binds a Turn to an executor. The first binding sets the ID of its trace. Four facts of earlier runs are kept in
-// the status:
+// Bind binds a Turn to an executor. The first binding sets the ID of its trace. Later bindings keep facts of earlier
+// runs in the status:
 //  1. The pending calls: the run accepts a decision only about a call that the status lists.
 //  2. The awaited Turns of sub-agents: from this list the run knows that they were created, even if one has been
 //     deleted since.
-//  3. The store and the number of entries of the journal, with which the run compares its journal. If no run has begun
-//     anything, the Turn may begin in any store.
+//  3. The store and the number of entries of the journal, with which the run compares its journal, and whether earlier
+//     runs may have had side effects, which decides what happens if entries are missing. If no run has begun anything,
+//     the Turn may begin in any store, and these facts are those of the new binding.
 //  4. The start time. If it is in the future because a clock was wrong, the Turn starts now, because it would otherwise
 //     have more time than its limit.
+//  5. That the Turn is overdue: see Binding.Overdue.
 func Bind(t *v1alpha1.Turn, b Binding, now time.Time) {
 	s := &t.Status
 	resumeClock(s, now)
@@ -50,7 +52,7 @@ func Bind(t *v1alpha1.Turn, b Binding, now time.Time) {
 	if s.TraceID == "" && t.UID != "" {
 		s.TraceID = span.TraceOf(t.Annotations[span.Annotation], string(t.UID)).String()
 	}
-	wait(t, v1alpha1.TurnReasonRunning, boundTo(b.Executor), now)
+	setUnfinished(t, v1alpha1.TurnReasonRunning, boundTo(b.Executor), now)
 	if !b.Start.IsZero() {
 		s.StartTime = new(metav1.NewMicroTime(b.Start))
 	} else if s.StartTime == nil || s.StartTime.After(now) {
@@ -77,7 +79,7 @@ func boundTo(executor string) string { return fmt.Sprintf("bound to executor %q"
 // Adopt binds a bound Turn to its executor again, so that writes of the earlier run are refused. The Turn no longer
 // waits for what that run waited for.
 func Adopt(t *v1alpha1.Turn, now time.Time) {
-	wait(t, v1alpha1.TurnReasonRunning, boundTo(t.BoundTo()), now)
+	setUnfinished(t, v1alpha1.TurnReasonRunning, boundTo(t.BoundTo()), now)
 	t.Status.Executor.Epoch++
 	t.Status.Executor.JournalComplete = false // the earlier run may have written more entries
 }
@@ -123,9 +125,10 @@ func (r Run) unbind(t *v1alpha1.Turn) {
 
 // RunWait says what a run waits for. The zero value means that the run does not wait.
 type RunWait struct {
-	// Memory is true if the run waits for memory.
+	// Memory is true if the run waits for RAM of the manager.
 	Memory bool
-	// Provider is the name of the ModelProvider whose gate holds back the next request, or empty.
+	// Provider is the name of the ModelProvider whose rate limit or circuit breaker holds back the next request, or
+	// empty.
 	Provider string
 }
 
@@ -134,7 +137,7 @@ func WaitForProvider(name string) string {
 	return fmt.Sprintf("waiting for ModelProvider %q: its rate limits or its circuit breaker hold the next request back", name)
 }
 
-// RunWaits reports whether the status says that the run of a bound Turn waits for memory or for a ModelProvider.
+// RunWaits reports whether the status says that the run of a bound Turn waits for RAM or for a ModelProvider.
 func RunWaits(t *v1alpha1.Turn) bool {
 	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded)
 	return t.BoundTo() != "" && c != nil && strings.HasPrefix(c.Message, boundTo(t.BoundTo())+", and ")
@@ -150,12 +153,12 @@ func ReportProgress(t *v1alpha1.Turn, r Run, runWait *RunWait, now time.Time) {
 	reason, message := v1alpha1.TurnReasonRunning, boundTo(t.BoundTo())
 	switch {
 	case runWait.Memory:
-		message += ", and waiting for memory: the conversations of the namespace use their whole share"
+		message += ", and waiting for RAM of the manager: the conversations of the namespace use their whole share of it"
 	case runWait.Provider != "":
 		reason = v1alpha1.TurnReasonQueued
 		message += ", and " + WaitForProvider(runWait.Provider)
 	}
-	wait(t, reason, message, now)
+	setUnfinished(t, reason, message, now)
 }
 
 // MarkSideEffects writes that a run is about to call a tool that may have a side effect.

@@ -83,19 +83,18 @@ func TestProgressOfPendingCalls(t *testing.T) {
 	}
 }
 
-// TestProgressOfWaits checks the state of a run that waits for memory or for a ModelProvider.
+// TestProgressOfWaits checks the state of a run that waits for RAM or for a ModelProvider.
 func TestProgressOfWaits(t *testing.T) {
 	got := bound()
+	const short = `Running: bound to executor "e", and waiting for RAM of the manager: the conversations of the namespace use ` +
+		`their whole share of it`
 	for _, step := range []struct {
 		waits *turnstatus.RunWait
 		want  string
 	}{
 		{nil, "Running: running"},
-		{
-			&turnstatus.RunWait{Memory: true},
-			`Running: bound to executor "e", and waiting for memory: the conversations of the namespace use their whole share`,
-		},
-		{nil, `Running: bound to executor "e", and waiting for memory: the conversations of the namespace use their whole share`},
+		{&turnstatus.RunWait{Memory: true}, short},
+		{nil, short},
 		{&turnstatus.RunWait{}, `Running: bound to executor "e"`},
 		{
 			&turnstatus.RunWait{Provider: "openai"},

@@ -38,13 +38,13 @@ func Wait(t *v1alpha1.Turn, reason, message string, order int64, now time.Time) 
 		s.AwaitedBudget, changed = nil, true
 	}
 	changed = pauseClock(s, false, now) || changed
-	return wait(t, reason, message, now) || changed
+	return setUnfinished(t, reason, message, now) || changed
 }
 
 // Release hands back a Turn that its executor cannot continue.
 func Release(t *v1alpha1.Turn, r Run, reason, message string, now time.Time) {
 	r.unbind(t)
-	wait(t, reason, message, now)
+	setUnfinished(t, reason, message, now)
 }
 
 // ReleaseUnprepared hands back a Turn whose prompt cannot be made yet. It records that there is no prompt: otherwise
@@ -77,14 +77,14 @@ func Park(t *v1alpha1.Turn, r Run, waits *loop.Parked, now time.Time) {
 		restartClock(s)
 	}
 	reason, message := WaitReason(t)
-	wait(t, reason, message, now)
+	setUnfinished(t, reason, message, now)
 }
 
 // StayParked writes why a Turn stays parked, and reports whether the status changed. If paused is true, the time of the
 // Turn does not run.
 func StayParked(t *v1alpha1.Turn, reason, message string, paused bool, now time.Time) bool {
 	changed := pauseClock(&t.Status, paused, now)
-	return wait(t, reason, message, now) || changed
+	return setUnfinished(t, reason, message, now) || changed
 }
 
 // Suspend hands back a Turn that was suspended while it ran. newWait is nil, or says what the Turn has just begun to
@@ -95,7 +95,7 @@ func Suspend(t *v1alpha1.Turn, r Run, newWait *loop.Parked, now time.Time) {
 	if newWait != nil && len(newWait.Turns) > 0 {
 		await(&t.Status, newWait.Turns)
 	}
-	wait(t, v1alpha1.TurnReasonSuspended, "the turn was suspended; set desiredState to Active to continue", now)
+	setUnfinished(t, v1alpha1.TurnReasonSuspended, "the turn was suspended; set desiredState to Active to continue", now)
 }
 
 // sizes matches numbers of bytes in a message.
@@ -106,10 +106,10 @@ func differInSizes(a, b string) bool {
 	return a != b && sizes.ReplaceAllLiteralString(a, "") == sizes.ReplaceAllLiteralString(b, "")
 }
 
-// wait writes that a Turn has not ended, and why, and reports whether the status changed. A message that differs only
-// in its numbers of bytes is not a change: hundreds of Turns may wait for the same reason, and each evaluation of such
-// a Turn would write its status again.
-func wait(t *v1alpha1.Turn, reason, message string, now time.Time) bool {
+// setUnfinished writes that a Turn has not ended, and why, and reports whether the status changed. A message that
+// differs only in its numbers of bytes is not a change: hundreds of Turns may wait for the same reason, and each
+// evaluation of such a Turn would write its status again.
+func setUnfinished(t *v1alpha1.Turn, reason, message string, now time.Time) bool {
 	message = shortened(message)
 	changed := Observe(t)
 	if c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded); !changed && c != nil &&

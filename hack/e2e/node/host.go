@@ -79,8 +79,8 @@ func (c *Cluster) restoreHost(ctx context.Context) error {
 	return errs
 }
 
-// removeTraces removes files and empty directories that the kubelet, the controller manager and the plugins leave
-// outside the state directory.
+// removeTraces removes files and empty directories that the kubelet, kube-controller-manager, containerd and the CNI
+// plugins leave outside the state directory.
 func (c *Cluster) removeTraces() {
 	for _, pattern := range []string{"/sys/fs/cgroup/kubepods", "/sys/fs/cgroup/*/kubepods"} {
 		groups, _ := filepath.Glob(pattern)

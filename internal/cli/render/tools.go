@@ -29,13 +29,14 @@ type noServers struct{}
 // Tools returns no tools.
 func (noServers) Tools(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, error) { return nil, nil }
 
-// Current returns no tools, because none is called.
+// Current returns no tools: it is used only before a call, and render makes no calls.
 func (noServers) Current(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, error) { return nil, nil }
 
 // Caller returns nil, because no tool is called.
 func (noServers) Caller(*v1alpha1.ToolServer, string) tool.Caller { return nil }
 
-// tools returns the tools that are offered to the model. They are selected as in a run, but never by their vectors.
+// tools returns the tools that are offered to the model. They are selected as in a run, but never by the similarity of
+// their meaning to that of the message (embeddings), because that would need a request to a model.
 func tools(ctx context.Context, p *bundle.Bundle, servers toolbox.Servers) ([]prompt.Tool, error) {
 	offers, err := p.Box(p.Turn, servers).Offers(ctx)
 	if err != nil {
@@ -49,7 +50,7 @@ func tools(ctx context.Context, p *bundle.Bundle, servers toolbox.Servers) ([]pr
 	if in.Selection.Query, err = p.Message(ctx, p.Turn); err != nil {
 		return nil, err
 	}
-	return tool.Prompted(tool.NewExposure(ctx, offers, tool.Reserved(), in.Selection).Tools), nil
+	return tool.DescribeForPrompt(tool.NewExposure(ctx, offers, tool.Reserved(), in.Selection).Tools), nil
 }
 
 // noteTools prints a note that names the ToolServers whose tools are not shown.

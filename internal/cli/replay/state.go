@@ -34,8 +34,8 @@ type Flags struct {
 	Files []string
 	// Manifests are the paths of the other manifests: the Agent, its ModelProviders and Secrets.
 	Manifests []string
-	// Profile is the name of the PromptProfile to use. If it is empty, it is the only PromptProfile of Files if
-	// Files do not contain the Agent, or else the PromptProfile of the Agent: see named.
+	// Profile is the name of the PromptProfile to use. If it is empty, the profile that the Agent names is used. But if
+	// Files have exactly one PromptProfile and not the Agent, that PromptProfile is used: see named.
 	Profile string
 	// Model is the model to ask, as MODEL or PROVIDER:MODEL. If it is empty, the Agent decides.
 	Model string
@@ -168,8 +168,9 @@ func listed(set *manifest.Set) string {
 	return strings.Join(all, ", ")
 }
 
-// named returns the name of the profile that the flags select: the profile of --profile, or the only profile of -f if
-// -f does not contain the Agent. Otherwise it returns false, and the Agent's profile is used.
+// named returns the name of the profile that the flags select: the profile of --profile. Without --profile, it is the
+// profile of -f, if -f has exactly one profile and not the Agent. Otherwise named returns false, and the profile that
+// the Agent names is used.
 func (s *State) named(agent types.NamespacedName) (types.NamespacedName, bool) {
 	if s.flags.Profile != "" {
 		return types.NamespacedName{Namespace: agent.Namespace, Name: s.flags.Profile}, true

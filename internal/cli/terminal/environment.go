@@ -50,7 +50,8 @@ func (e *Environment) IsDumb() bool {
 	return kind == "dumb"
 }
 
-// ForScreen removes control characters from a text if Out is a terminal, because the terminal would execute them.
+// ForScreen removes control characters other than line breaks and tabs from a text if Out is a terminal, because the
+// terminal would execute them.
 func (e Environment) ForScreen(text string) string {
 	if !e.OutIsTerminal {
 		return text

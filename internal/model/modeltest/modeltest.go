@@ -1,5 +1,6 @@
-// Package modeltest is the contract suite for adapters of models. A server replays answers of real services to an
-// adapter. The corpus has a directory for each service.
+// Package modeltest is the contract suite for adapters of models. A server sends the answers of a corpus to an adapter.
+// The corpus has a directory for each service. Its answers have the forms that real services send, as documentation,
+// source code or public issues show. Some answers were made up in such a form, for example to break in the middle.
 package modeltest
 
 import (
@@ -37,7 +38,7 @@ const Name = "demo"
 type Exchange struct {
 	// Name is the name of the file, without its extension.
 	Name string
-	// Source is the source of the form of the answer.
+	// Source names the documentation, source code or issue from which the form of the answer was taken.
 	Source string
 	// Attached are the media types of the attachments of the request, and Sent is the content that its last message
 	// must have, as JSON. Both are empty if the request has no attachments.
@@ -108,7 +109,7 @@ func Load(directory string) ([]Exchange, error) {
 
 // Parse reads a file of the corpus: fields, a blank line, and the answer as it is sent over HTTP/1.1. The line breaks
 // of the head may be LF alone; the body is used unchanged. The fields are:
-//   - source;
+//   - source, which names where the form of the answer was taken from;
 //   - reply or error, as JSON;
 //   - end with the value cut, if the connection breaks after the body;
 //   - attached and sent, if the request has attachments: their media types, separated by commas, and the content that
@@ -174,10 +175,10 @@ func decodeStrictly(text string, into any) error {
 	return d.Decode(into)
 }
 
-// ServeHTTP replays the answer.
+// ServeHTTP sends the answer.
 func (x *Exchange) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	maps.Copy(w.Header(), x.Header)
-	if x.Cut { // without a length, the end of the connection would be the end of the answer, and not an error
+	if x.Cut { // announce one byte more than is sent, so that the client reads an unexpected end
 		w.Header().Set("Content-Length", strconv.Itoa(len(x.Body)+1))
 	}
 	w.WriteHeader(x.Status)
@@ -188,7 +189,8 @@ func (x *Exchange) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// Run replays each exchange of a directory to an adapter. start returns an adapter with the name Name for a base URL.
+// Run sends the answer of each exchange of a directory to an adapter, and checks the adapter's reply or error. start
+// returns an adapter with the name Name for a base URL.
 func Run(t *testing.T, directory string, start func(t *testing.T, baseURL string) model.Provider) {
 	t.Helper()
 	all, err := Load(directory)

@@ -31,7 +31,7 @@ func TestContextHash(t *testing.T) {
 			in.Turn.Preferences = []string{"a"}
 		}), "c5db8c5e9dcde023"},
 		"data": {`the hash of {"data":"{\"a\":1}"}`, input(func(in *prepare.Input) { in.Turn.Data = `{"a":1}` }), "8e757fd4b65669cd"},
-		"session": {"the session's block is part of the hash", input(func(in *prepare.Input) {
+		"session": {"the lines about the session in the message are part of the hash", input(func(in *prepare.Input) {
 			in.Turn.Session = session
 		}), "5f0da585a42c8728"},
 		"id and subject": {"ID and subject are not part of the hash", input(func(in *prepare.Input) {
@@ -39,10 +39,10 @@ func TestContextHash(t *testing.T) {
 			s.ID, s.Subject = "s-1", "Order 1042"
 			in.Turn.Session = &s
 		}), "5f0da585a42c8728"},
-		"only an id": {"a session without a block does not count", input(func(in *prepare.Input) {
+		"only an id": {"a session with only ID and subject adds nothing to the message", input(func(in *prepare.Input) {
 			in.Turn.Session = &turncontext.Session{ID: "s-1", Subject: "Order 1042", UnresolvedQuestions: []string{}}
 		}), "44136fa355b3678a"},
-		"everything": {"all four kinds, without enrichments that were dropped", everything(), "6c1980741cb7aab8"},
+		"everything": {"all five kinds of data, without enrichments that were dropped", everything(), "cbc68f24554ab0e4"},
 		"not in the message context_pack": {"memories, contributions and history are in other messages", input(withFacts(one),
 			func(in *prepare.Input) {
 				in.Turn.Memories = []turncontext.Memory{{ID: "m", Text: "x"}}
@@ -128,7 +128,8 @@ func TestRenderHashCoversTheStablePart(t *testing.T) {
 			in := everything()
 			change(&in)
 			if got := mustPrepare(t, in).Report; got.RenderHash != base.RenderHash || got.StableChars != base.StableChars {
-				t.Errorf("renderHash changed: a Turn's %s must not be in the instructions that providers cache", name)
+				t.Errorf("the stable part changed with another %s: renderHash is %s with %d characters, want %s with %d", name,
+					got.RenderHash, got.StableChars, base.RenderHash, base.StableChars)
 			}
 		})
 	}

@@ -138,6 +138,7 @@ func fullTurn() prepare.Turn {
 			{ID: "f2", Text: "It weighs 2 kg."},
 		},
 		Preferences: []string{"short answers", "no emoji"},
+		Data:        `{"order":1042}`,
 		Memories: []turncontext.Memory{
 			{ID: "m1", Text: "Likes tea.", Scope: "User", Freshness: "Recent", Relevance: 0.2},
 			{ID: "m2", Text: "Ordered before.", Relevance: 0.9},

@@ -129,9 +129,9 @@ func SplitContextTools(tools []Tool) (offered, packs []Tool) {
 	return offered, packs
 }
 
-// Prompted returns the descriptions of the offered tools for the prompt. If there are any tools, read_artifact is
-// added as the last one, because an output may be too long for a message.
-func Prompted(tools []Tool) []prompt.Tool {
+// DescribeForPrompt returns the descriptions of the offered tools for the prompt. If there are any tools, read_artifact
+// is added as the last one, because an output may be too long for a message.
+func DescribeForPrompt(tools []Tool) []prompt.Tool {
 	if len(tools) == 0 {
 		return nil
 	}

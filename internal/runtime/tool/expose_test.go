@@ -328,12 +328,12 @@ func TestUnreachedServers(t *testing.T) {
 	}
 }
 
-func TestPrompted(t *testing.T) {
-	if got := tool.Prompted(nil); got != nil {
-		t.Errorf("Prompted(nil) = %v, want nothing: there are no outputs to read", got)
+func TestDescribeForPrompt(t *testing.T) {
+	if got := tool.DescribeForPrompt(nil); got != nil {
+		t.Errorf("DescribeForPrompt(nil) = %v, want nothing: there are no outputs to read", got)
 	}
-	got := tool.Prompted(bare("a", "b"))
+	got := tool.DescribeForPrompt(bare("a", "b"))
 	if diff := cmp.Diff([]prompt.Tool{{Name: "a"}, {Name: "b"}, prompt.ReadArtifact()}, got); diff != "" {
-		t.Errorf("Prompted: -want +got:\n%s", diff)
+		t.Errorf("DescribeForPrompt: -want +got:\n%s", diff)
 	}
 }

@@ -126,7 +126,7 @@ func raw(s string) json.RawMessage { return json.RawMessage(s) }
 func mustPrompt(t *testing.T, tools ...tool.Tool) {
 	t.Helper()
 	if _, err := prompt.Render(prompt.Input{
-		Mode: prompt.Full, AgentName: "a", Model: "m", Tools: tool.Prompted(tools),
+		Mode: prompt.Full, AgentName: "a", Model: "m", Tools: tool.DescribeForPrompt(tools),
 		Now: time.Unix(0, 0),
 	}); err != nil {
 		t.Errorf("the tools cannot be offered to a model: %v", err)

@@ -126,7 +126,7 @@ func (r *run) ensureInput(ctx context.Context) error {
 	if err := r.expose(ctx, in.Turn.Message); err != nil {
 		return errors.Join(context.Cause(ctx), err)
 	}
-	in.Tools = append(in.Tools, tool.Prompted(slices.Concat(r.in.Tools, r.exposed().Tools))...)
+	in.Tools = append(in.Tools, tool.DescribeForPrompt(slices.Concat(r.in.Tools, r.exposed().Tools))...)
 	if !r.in.PrepareOnly {
 		if in.Turn.Facts, err = r.facts(ctx, in.Turn); err != nil {
 			return err

@@ -16,7 +16,7 @@ func TestNamespacesShareTheCacheFairly(t *testing.T) {
 		t.Error("a namespace has a vector of another one")
 	}
 	if _, ok := small.Get("n", "text"); ok {
-		t.Error("a space has a vector of another one")
+		t.Error("embedding space n has a vector of space m")
 	}
 	const many = 3 * maxBytes / (4 * 4096)
 	for i := range many {
