@@ -33,24 +33,31 @@ var nonCharacters = strings.NewReplacer("\uFFFE", `\ufffe`, "\uFFFF", `\uffff`)
 // Encode returns an object as JSON or YAML that ends with a line feed. It does not escape <, > and &, which are
 // frequent in prompts. It escapes the characters that control a terminal.
 func Encode(object any, format Format) (string, error) {
-	var buf bytes.Buffer
-	e := json.NewEncoder(&buf)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	if err := e.Encode(object); err != nil {
-		return "", fmt.Errorf("failed to encode the output: %w", err)
-	}
-	// A text may have characters that JSON allows, but that YAML refuses or takes for the end of a line. Escapes keep
-	// them. All these characters are in strings, because the encoder writes only line feeds and spaces elsewhere.
-	escaped := nonCharacters.Replace(termsafe.Safe(buf.String()))
-	if format == JSON {
-		return escaped, nil
+	escaped, err := encode(object, "  ")
+	if err != nil || format == JSON {
+		return escaped, err
 	}
 	text, err := yaml.JSONToYAML([]byte(escaped))
 	if err != nil {
 		return "", fmt.Errorf("failed to encode the output: %w", err)
 	}
 	return string(text), nil
+}
+
+// Line returns an object as one line of JSON, with the escapes of Encode.
+func Line(object any) (string, error) { return encode(object, "") }
+
+func encode(object any, indent string) (string, error) {
+	var buf bytes.Buffer
+	e := json.NewEncoder(&buf)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", indent)
+	if err := e.Encode(object); err != nil {
+		return "", fmt.Errorf("failed to encode the output: %w", err)
+	}
+	// A text may have characters that JSON allows, but that YAML refuses or takes for the end of a line. Escapes keep
+	// them. All these characters are in strings, because the encoder writes only line feeds and spaces elsewhere.
+	return nonCharacters.Replace(termsafe.Safe(buf.String())), nil
 }
 
 // PrintObject prints an object in the given format. In the text format, it prints line instead.

@@ -35,8 +35,9 @@ func TestEncodeKeepsTexts(t *testing.T) {
 		"backslashes":                     `a\ufffe` + "\\\ufffe",
 		"each":                            all.String() + "\U0001fffe\U0010ffff",
 	} {
+		const line = "line"
 		for format, decode := range map[output.Format]func([]byte, any) error{
-			output.JSON: json.Unmarshal,
+			output.JSON: json.Unmarshal, line: json.Unmarshal,
 			output.YAML: func(data []byte, into any) error { return yaml.Unmarshal(data, into) },
 		} {
 			t.Run(name+" as "+string(format), func(t *testing.T) {
@@ -49,8 +50,14 @@ func TestEncodeKeepsTexts(t *testing.T) {
 					object["raw"], want["raw"] = json.RawMessage(`"`+escaped+`"`), text
 				}
 				encoded, err := output.Encode(object, format)
+				if format == line {
+					encoded, err = output.Line(object)
+				}
 				if err != nil {
 					t.Fatal(err)
+				}
+				if n := strings.Count(encoded, "\n"); format == line && n != 1 {
+					t.Errorf("%d line feeds, want one: %q", n, encoded)
 				}
 				var got map[string]any
 				if err := decode([]byte(encoded), &got); err != nil {

@@ -3,7 +3,6 @@ package records
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -165,15 +164,11 @@ func ownerOf(m *memories.Memory) string {
 
 // printMemory prints a memory as one line of JSON.
 func (m *Memories) printMemory(one *memories.Memory) error {
-	data, err := json.Marshal(one)
+	line, err := output.Line(one)
 	if err != nil {
 		return exit.WithCode(exit.Failed, err)
 	}
-	text := string(data)
-	if m.Env.OutIsTerminal { // the escaped text is JSON, too
-		text = termsafe.Safe(text)
-	}
-	return m.Env.Print(text + "\n")
+	return m.Env.Print(line)
 }
 
 // Show prints one memory with its source.

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/csv"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -17,6 +16,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/cluster"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/cli/journals"
+	"github.com/capstan-dev/capstan/internal/cli/output"
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
 	"github.com/capstan-dev/capstan/internal/readapi"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
@@ -191,15 +191,11 @@ func (d *Decisions) print(q store.RecordQuery, read func(store.RecordQuery) (rea
 
 // printJSON prints a record as one line of JSON.
 func (d *Decisions) printJSON(r *turnrecord.Record) error {
-	data, err := json.Marshal(r)
+	line, err := output.Line(r)
 	if err != nil {
 		return exit.WithCode(exit.Failed, err)
 	}
-	text := string(data)
-	if d.Env.OutIsTerminal { // the escaped text is JSON, too
-		text = termsafe.Safe(text)
-	}
-	return d.Env.Print(text + "\n")
+	return d.Env.Print(line)
 }
 
 // rowOf returns the columns of a record.
@@ -280,11 +276,11 @@ func (u *Usage) print(page readapi.UsagePage) error {
 	by, groups := page.By, page.Groups
 	switch u.Output {
 	case JSON:
-		data, err := json.MarshalIndent(page, "", "  ")
+		text, err := output.Encode(page, output.JSON)
 		if err != nil {
 			return exit.WithCode(exit.Failed, err)
 		}
-		return u.Env.Print(string(data) + "\n")
+		return u.Env.Print(text)
 	case CSV:
 		return u.printCSV(by, groups)
 	case Table, Text:
@@ -407,11 +403,11 @@ type deleted struct {
 // printDone prints a text, or object as a line of JSON.
 func (o *Options) printDone(text string, object any) error {
 	if o.Output == JSON {
-		line, err := json.Marshal(object)
+		line, err := output.Line(object)
 		if err != nil {
-			return exit.WithCode(exit.Failed, fmt.Errorf("failed to encode the output: %w", err))
+			return exit.WithCode(exit.Failed, err)
 		}
-		text = string(line) + "\n"
+		text = line
 	}
 	return o.Env.Print(text)
 }
