@@ -102,10 +102,11 @@ type AgentSpec struct {
 	// +kubebuilder:validation:MaxItems=16
 	Contributions []Contribution `json:"contributions,omitempty"`
 
-	// contributionTrust is the highest trust that texts of a Turn may have. Untrusted (the default): shaping,
-	// guardrails and skill of a Turn are wishes. The model receives them escaped and fenced, as data that does not
-	// instruct it. Trusted: these texts instruct the model, and contributions of the Turn may be marked as Trusted.
-	// Every creator of a Turn can then instruct the model.
+	// contributionTrust says whether texts of a Turn may instruct the model. Untrusted (the default): the overlays,
+	// shaping mode, tone, guardrails and skill of a Turn are wishes. The model receives them escaped and fenced, as
+	// data that does not instruct it. Trusted: these texts instruct the model, so every creator of a Turn can instruct
+	// it. Despite its name, the field makes no contribution an instruction: contributions never instruct the model. It
+	// only decides whether a Turn may mark its own contributions as Trusted: then the model may rely on them.
 	// +optional
 	// +kubebuilder:default=Untrusted
 	ContributionTrust Trust `json:"contributionTrust,omitempty"`

@@ -3,11 +3,11 @@ package v1alpha1
 import apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 // TurnContext is the data that a caller adds to a request. The model receives it as data that cannot instruct it,
-// except for a skill if the Agent's contributionTrust is Trusted.
+// except for a skill if the Agent's contributionTrust is Trusted. Despite its name, that field does not make
+// contributions instructions: they never instruct the model.
 // +kubebuilder:validation:MinProperties=1
 type TurnContext struct {
-	// facts are 1 to 128 short texts for this request, each with its source. The model receives them in this
-	// order.
+	// facts are 1 to 128 short texts for this request. Each may name its source. The model receives them in this order.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -74,7 +74,7 @@ type TurnContext struct {
 	Skill string `json:"skill,omitempty"`
 }
 
-// Fact is a short text with a source.
+// Fact is a short text, which may name its source.
 type Fact struct {
 	// id is the ID of the fact, unique in this Turn, at most 128 characters.
 	// +required
@@ -90,7 +90,8 @@ type Fact struct {
 	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="text must not contain the character U+0000"
 	Text string `json:"text"`
 
-	// source is the source of the fact, such as notes/project.md, at most 512 characters. The result cites it.
+	// source is the source of the fact, such as notes/project.md, at most 512 characters. If it is set, the result
+	// cites it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="source must not contain the character U+0000"
@@ -155,7 +156,7 @@ type Memory struct {
 	Freshness MemoryFreshness `json:"freshness,omitempty"`
 }
 
-// EnrichmentKind is the kind of an enrichment.
+// EnrichmentKind says what an enrichment is. It is only a label: see Enrichment.
 // +kubebuilder:validation:Enum=SpecialistMemo;Handoff;Review;WorkspaceState;ExternalSnapshot;CultureContext;ToolObservation;Other
 type EnrichmentKind string
 
@@ -193,8 +194,9 @@ type Enrichment struct {
 	// +kubebuilder:validation:MaxLength=64
 	ID string `json:"id"`
 
-	// kind is the kind of the enrichment: SpecialistMemo, Handoff, Review, WorkspaceState, ExternalSnapshot,
-	// CultureContext, ToolObservation or Other (the default).
+	// kind says what the enrichment is: SpecialistMemo, Handoff, Review, WorkspaceState, ExternalSnapshot,
+	// CultureContext, ToolObservation or Other (the default). It is only a label for the model: the prompt shows the
+	// word if the enrichment has no title, and it has no other effect. So use the word that describes the content best.
 	// +optional
 	// +kubebuilder:default=Other
 	Kind EnrichmentKind `json:"kind,omitempty"`

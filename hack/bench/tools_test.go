@@ -105,7 +105,7 @@ func TestToolsReportChecksItsLimits(t *testing.T) {
 		},
 		"more writes": {
 			"more steps must not cause more writes", func(r *ToolsReport) { r.Many.WritesPerTurn = 3.1 },
-			"a Turn of 20 steps causes 3.10 API writes and a Turn of 1 steps 3.00",
+			"API writes per Turn: 3.10 with 20 steps, 3.00 with 1",
 		},
 		"too few calls": {
 			"each step except the last one must call a tool", func(r *ToolsReport) { r.Many.ToolCalls = 18 },

@@ -100,8 +100,7 @@ func (r *ToolsReport) failure() error {
 		}
 	}
 	if r.Many.WritesPerTurn > r.One.WritesPerTurn {
-		errs = append(errs, fmt.Errorf("a Turn of %[2]d steps causes %[1]s API writes and a Turn of %[4]d steps %[3]s, want no "+
-			"more for the longer Turn",
+		errs = append(errs, fmt.Errorf("API writes per Turn: %s with %d steps, %s with %d; want no more with more steps",
 			number(r.Many.WritesPerTurn), r.Many.Steps, number(r.One.WritesPerTurn), r.One.Steps))
 	}
 	return errors.Join(errs...)

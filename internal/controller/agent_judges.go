@@ -16,7 +16,7 @@ import (
 )
 
 // resolveJudges checks whether the answers of an Agent can be evaluated by the judges of its profile. It returns nil if
-// the Agent's answers are not evaluated. Turns run even if the finding does not hold.
+// the Agent's answers are not evaluated. Turns run even if the condition is False.
 func (r *AgentReconciler) resolveJudges(ctx context.Context, a *v1alpha1.Agent) (*finding, error) {
 	if a.Spec.Evaluation == nil {
 		return nil, nil //nolint:nilnil // because there is nothing to find out
@@ -42,10 +42,10 @@ func (r *AgentReconciler) resolveJudges(ctx context.Context, a *v1alpha1.Agent) 
 	}
 	for i := range p.Spec.Judges {
 		if j := &p.Spec.Judges[i]; j.ModelRef != nil && translate.JudgeModel(a, j.ModelRef.ProviderRef.Name, j.ModelRef.Model) < 0 {
-			advice := "spec.evaluation.models: add it there, or the judge asks the models of the agent's evaluation"
+			advice := "spec.evaluation.models: add it there; otherwise the judge asks the models in this list"
 			if len(a.Spec.Evaluation.Models) == 0 { // a list with this model alone would replace spec.models for all judges
-				advice = "spec.models: list all models that judges may ask, including this one, in spec.evaluation.models, " +
-					"or the judge asks the models of the agent"
+				advice = "spec.models: list all models that judges may ask, including this one, in spec.evaluation.models; " +
+					"otherwise the judge asks the models in spec.models"
 			}
 			return &finding{
 				reason: v1alpha1.ReasonJudgeModelNotAllowed,
@@ -58,7 +58,7 @@ func (r *AgentReconciler) resolveJudges(ctx context.Context, a *v1alpha1.Agent) 
 }
 
 // resolveLearning checks whether the models that extract memories for an Agent can be used. It returns nil if the Agent
-// does not learn. Turns run even if the finding does not hold.
+// does not learn. Turns run even if the condition is False.
 func (r *AgentReconciler) resolveLearning(ctx context.Context, a *v1alpha1.Agent) (*finding, error) {
 	if !translate.Learns(a) {
 		return nil, nil //nolint:nilnil // because there is nothing to find out
@@ -70,7 +70,7 @@ func (r *AgentReconciler) resolveLearning(ctx context.Context, a *v1alpha1.Agent
 }
 
 // resolveEmbeddings checks whether the model that turns texts into vectors for an Agent can be used. It returns nil if
-// the Agent has no spec.embeddings. Turns run even if the finding does not hold.
+// the Agent has no spec.embeddings. Turns run even if the condition is False.
 func (r *AgentReconciler) resolveEmbeddings(ctx context.Context, a *v1alpha1.Agent) (*finding, error) {
 	e := a.Spec.Embeddings
 	if e == nil {
@@ -91,8 +91,8 @@ func (r *AgentReconciler) resolveEmbeddings(ctx context.Context, a *v1alpha1.Age
 }
 
 // checkModels checks models that an Agent has in addition to its chain. It returns a finding if a ModelProvider does
-// not exist, may not be used or is left out of the cache, or if a model cannot fulfill a parameter; otherwise it
-// returns nil. field is the Agent's field with the models.
+// not exist or may not be used, if the cache has dropped its content, or if a model cannot fulfill a parameter;
+// otherwise it returns nil. field is the Agent's field with the models.
 func (r *AgentReconciler) checkModels(
 	ctx context.Context, a *v1alpha1.Agent, field string, models []v1alpha1.ModelReference,
 ) (*finding, error) {

@@ -144,11 +144,11 @@ func TestModelOfAJudgeThatIsNotAllowed(t *testing.T) {
 		want   string
 	}{
 		"models for evaluation": {
-			small, begin + "spec.evaluation.models: add it there, or the judge asks the models of the agent's evaluation",
+			small, begin + "spec.evaluation.models: add it there; otherwise the judge asks the models in this list",
 		},
 		"models of the Agent": {
-			nil, begin + "spec.models: list all models that judges may ask, including this one, in spec.evaluation.models, " +
-				"or the judge asks the models of the agent",
+			nil, begin + "spec.models: list all models that judges may ask, including this one, in spec.evaluation.models; " +
+				"otherwise the judge asks the models in spec.models",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/objectbudget"
 )
 
-// leftOutInterval is the time after which an object that the cache has left out is reconciled again.
+// leftOutInterval is the time after which an object whose content the cache has dropped is reconciled again.
 const leftOutInterval = 15 * time.Second
 
 // LeftOut reports objects that the cache holds without their content, because their namespace has no memory left. A nil
@@ -23,7 +23,7 @@ type LeftOut struct {
 	Client client.Client
 	// Live reads from the API server.
 	Live client.Reader
-	// Objects counts the objects in the cache.
+	// Objects counts the bytes of the objects in the cache, and knows whether an object without its content would fit.
 	Objects *objectbudget.Budget
 	Now     func() time.Time
 }
@@ -31,10 +31,11 @@ type LeftOut struct {
 // isLeftOut reports whether the cache holds an object without its content.
 func (l *LeftOut) isLeftOut(o client.Object) bool { return l != nil && objectbudget.IsLeftOut(o) }
 
-// report sets the Ready condition of an object that the cache has left out, with a message that says so, and removes
-// the condition Stalled. Once the cache has memory for the object again, report writes another message, so that the API
-// server sends the object again and the cache keeps it. conditions and observed must point to status.conditions and
-// status.observedGeneration of o.
+// report sets the Ready condition of an object whose content the cache has dropped, with a message that says so, and
+// removes the condition Stalled. Once the cache has memory for the object again, each call of report changes the
+// message, alternating between two texts: only a change makes the API server send the object again, and only then can
+// the cache keep its content. conditions and observed must point to status.conditions and status.observedGeneration of
+// o.
 func (l *LeftOut) report(
 	ctx context.Context, o client.Object, conditions *[]metav1.Condition, observed *int64,
 ) (ctrl.Result, error) {

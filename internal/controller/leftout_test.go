@@ -14,8 +14,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/sharing"
 )
 
-// TestReportOfAnObjectLeftOut checks the status of an Agent that was Stalled, and whose newer spec is left out of the
-// cache.
+// TestReportOfAnObjectLeftOut checks the status of an Agent that was Stalled, and whose newer spec the cache has
+// dropped.
 func TestReportOfAnObjectLeftOut(t *testing.T) {
 	a := subAgent("desk")
 	finding{reason: v1alpha1.ReasonInvalidTimeZone}.setReady(&a.Status.Conditions, 1, now)

@@ -71,7 +71,7 @@ type Options struct {
 	// many as fit into its memory.
 	MaxConcurrentTurns int
 	// MaxConcurrentEvaluations is the number of Turns that this process evaluates or learns from at the same time, from
-	// 0 to 100. If it is 0, no process evaluates the Turns that this process ends, or learns from them.
+	// 0 to 100. If it is 0, the Turns that this process ends are never evaluated or learned from, by any process.
 	MaxConcurrentEvaluations int
 	// MemoryLimit is how much memory the process may use, as a quantity such as 512Mi. If it is empty, the limit of the
 	// process's cgroup applies, or else a quarter of the machine's memory.
@@ -176,10 +176,10 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 			"0: (GOMEMLIMIT - 56 MiB) x 2/3 / 64 KiB, at least 16 and at most 10000")
 	f.IntVar(&o.MaxConcurrentEvaluations, "max-concurrent-evaluations", 4,
 		"number of Turns that this process evaluates or learns from at the same time, in addition to the Turns that it runs, "+
-			"from 0 to 100; 0 means that no process evaluates the Turns that this process runs, or learns from them")
+			"from 0 to 100; with 0, the Turns that this process runs are never evaluated or learned from, by any process")
 	f.StringVar(&o.MemoryLimit, "memory-limit", "",
 		"memory that this process may use, as a quantity of at least 64Mi such as 512Mi; default: the limit of "+
-			"its cgroup, or else a quarter of the machine's memory. Unless the environment sets GOMEMLIMIT, it is "+
+			"its cgroup, or else a quarter of the machine's memory. GOMEMLIMIT, unless the environment sets it, is "+
 			"a tenth less than this value, and at least 24 MiB less")
 	f.StringVar(&o.MaxRunningTurnsPerNamespace, "max-running-turns-per-namespace", "90%",
 		"number of Turns of one namespace that may run at the same time; more Turns wait as Queued. A number (0 means no "+

@@ -29,9 +29,9 @@ const (
 	gcPercentInterval = time.Second
 )
 
-// LimitGarbage limits the garbage of this process until ctx ends: to an eighth of the soft limit of Go's runtime, from
-// 16 to 64 MiB, but to at least a fifth and at most three times of the live memory. It does nothing if the environment
-// sets GOGC.
+// LimitGarbage limits the garbage of this process until ctx ends. The limit is an eighth of the soft limit of Go's
+// runtime, kept between 16 and 64 MiB, and then between a fifth of the live memory and three times the live memory.
+// LimitGarbage does nothing if the environment sets GOGC.
 func (l Limit) LimitGarbage(ctx context.Context) {
 	if os.Getenv("GOGC") != "" {
 		return

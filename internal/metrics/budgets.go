@@ -54,8 +54,8 @@ var (
 
 	budgetLabels = []string{"namespace", "budget", "resource"}
 	budgetSpent  = prometheus.NewDesc("capstan_budget_spent",
-		"Tokens, cost or turns spent in the current period of a Budget. Exported for at most 100 limits: first the one of each "+
-			"namespace with the largest part spent, then the second of each, and so on.",
+		"Tokens, cost or turns spent in the current period of a Budget. Exported for at most 100 limits: first, for each "+
+			"namespace, the limit with the largest part spent, then the second one of each namespace, and so on.",
 		budgetLabels, nil)
 	budgetWarn = prometheus.NewDesc("capstan_budget_warning_level",
 		"The amount of capstan_budget_spent from which the Budget warns.", budgetLabels, nil)

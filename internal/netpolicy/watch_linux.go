@@ -10,8 +10,8 @@ import (
 // canWatch is true because Linux reports when a peer has acknowledged data.
 const canWatch = true
 
-// isSilent reports whether the peer of a connection has acknowledged nothing for the time limit, although data was sent
-// again, or the peer was asked whether its full window is open again.
+// isSilent reports whether the peer of a connection has acknowledged nothing for at least limit, while the kernel
+// retransmits data or probes a zero window.
 func isSilent(conn syscall.RawConn, limit time.Duration) bool {
 	var info *unix.TCPInfo
 	err := conn.Control(func(fd uintptr) {

@@ -92,8 +92,8 @@ func TestAnObjectWithoutSpaceLosesItsContent(t *testing.T) {
 	runtime.KeepAlive(kept)
 }
 
-// TestSpaceReturns checks that an object that was left out fits once other objects are garbage, and that a cached
-// object may change.
+// TestSpaceReturns checks that an object whose content was dropped fits once other objects are garbage, and that a
+// cached object may change.
 func TestSpaceReturns(t *testing.T) {
 	b, memory := budgets()
 	first := put(t, b, profile("mine", "first", 400))

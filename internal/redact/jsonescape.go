@@ -119,7 +119,7 @@ func (s *jsonScan) decodeString(literal string) string {
 }
 
 // unescapeString removes one level of escapes from the content of a quoted string of JSON, a shell or a log. Unknown
-// escapes stay. A large content takes turns with other namespaces.
+// escapes stay. Before each chunk of a large content, it waits until the namespace of ctx is next.
 func unescapeString(ctx context.Context, content string) string {
 	var out strings.Builder
 	out.Grow(len(content))

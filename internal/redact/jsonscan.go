@@ -16,7 +16,7 @@ const (
 	// maxNumber is the maximum length, in bytes, of a number that is also searched in its plain form. maxExponent is
 	// the maximum exponent of such a number.
 	maxNumber, maxExponent = 64, 40
-	// longString is the length of a string whose search takes turns with other namespaces, in bytes.
+	// longString is the length, in bytes, from which the search of a string waits again until the namespace is next.
 	longString = fairgate.Large
 	// maxEscape is the maximum length of an escape, in bytes: two halves of a surrogate pair, or four bytes of UTF-8.
 	maxEscape = 16
@@ -155,7 +155,7 @@ func (s *jsonScan) noteMistake(at int, escaped bool) {
 	}
 }
 
-// resume waits for the turn of the namespace at the processors. Small texts need not wait.
+// resume waits until the namespace is next and a processor is free for it. Small texts need not wait.
 func (s *jsonScan) resume() {
 	s.turnStart, s.done = s.at, fairgate.AcquireProcessor(s.ctx, min(len(s.text)-s.at, chunk))
 }

@@ -10,13 +10,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/fairgate"
 )
 
-// longText is the length from which a text is searched in turns, in bytes. A search in turns takes longer, because it
-// cannot skip to the first letters of a pattern. The search of a shorter text takes at most about half a second.
+// longText is the length from which a text is searched in chunks, in bytes. Before each chunk, other namespaces may go
+// first. Such a search takes longer, because it cannot skip to the first letters of a pattern. The search of a shorter
+// text takes at most about half a second.
 const longText = 1 << 20
 
-// matchesInTurns returns the matches that matchesIn returns, but waits for a new turn of the context's namespace after
-// each chunk of the text. A match may have any length, and may depend on the character before it, so the text cannot be
-// cut into pieces: instead, the pattern reads the text through a reader that waits.
+// matchesInTurns returns the matches that matchesIn returns, but after each chunk of the text, it waits until the
+// namespace of ctx is next again. A match may have any length, and may depend on the character before it, so the text
+// cannot be cut into pieces: instead, the pattern reads the text through a reader that waits.
 func (p *compiledPattern) matchesInTurns(ctx context.Context, text string, after *regexp.Regexp) (all []span) {
 	r := turnReader{ctx: ctx, text: text, done: func() {}}
 	defer func() { r.done() }()
@@ -54,7 +55,8 @@ func afterCharacter(pattern string) func() (*regexp.Regexp, error) {
 	return sync.OnceValues(func() (*regexp.Regexp, error) { return regexp.Compile(`\A(?s:.)(?s:.*?)(` + pattern + `)`) })
 }
 
-// turnReader reads a text, and waits for a new turn after each chunk. Its done must be called at the end.
+// turnReader reads a text. After each chunk, it waits until the namespace of ctx is next again. Its done must be called
+// at the end.
 type turnReader struct {
 	ctx  context.Context //nolint:containedctx // because the reader is a part of one call
 	text string

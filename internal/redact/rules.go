@@ -143,7 +143,7 @@ func (r *Rules) checkReplacements(field string) error {
 //   - If matches overlap, one replacement takes their place: that of the match that begins first. If several matches
 //     begin at the same position, the first rule counts.
 //
-// The work of a large text takes turns with other namespaces: see fairgate.
+// Before each piece of work on a large text, Redact waits until the namespace of ctx is next: see fairgate.
 func (r *Rules) Redact(ctx context.Context, text string, found Matches) string {
 	if r == nil || text == "" || len(r.patterns)+len(r.paths) == 0 {
 		return text

@@ -14,26 +14,27 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// queueModel does the same as Sessions by searching all Turns each time.
-type queueModel map[types.UID]*v1alpha1.Turn
+// slowQueues does the same as Sessions by searching all Turns each time.
+type slowQueues map[types.UID]*v1alpha1.Turn
 
-func (m queueModel) observe(t *v1alpha1.Turn) {
-	if old := m[t.UID]; old != nil && sessionVersion(t) < sessionVersion(old) {
+func (q slowQueues) observe(t *v1alpha1.Turn) {
+	if old := q[t.UID]; old != nil && versionOf(t) < versionOf(old) {
 		return
 	}
-	m[t.UID] = t
+	q[t.UID] = t
 	if t.IsFinished() {
-		delete(m, t.UID)
+		delete(q, t.UID)
 	}
 }
 
-func (m queueModel) observeWrite(t *v1alpha1.Turn) {
-	if m[t.UID] != nil {
-		m.observe(t)
+func (q slowQueues) observeWrite(t *v1alpha1.Turn) {
+	if q[t.UID] != nil {
+		q.observe(t)
 	}
 }
 
-func sessionVersion(t *v1alpha1.Turn) int {
+// versionOf returns the resource version of a Turn as a number.
+func versionOf(t *v1alpha1.Turn) int {
 	n, err := strconv.Atoi(t.ResourceVersion)
 	if err != nil {
 		panic(err)
@@ -42,9 +43,9 @@ func sessionVersion(t *v1alpha1.Turn) int {
 }
 
 // order returns the queue of a Session, but leaves out one Turn. If except is empty, no Turn is left out.
-func (m queueModel) order(session Key, except types.UID) []*v1alpha1.Turn {
+func (q slowQueues) order(session Key, except types.UID) []*v1alpha1.Turn {
 	var turns []*v1alpha1.Turn
-	for _, t := range m {
+	for _, t := range q {
 		if SessionKey(t) == session && BlocksSession(t) && t.UID != except {
 			turns = append(turns, t)
 		}
@@ -53,8 +54,8 @@ func (m queueModel) order(session Key, except types.UID) []*v1alpha1.Turn {
 	return turns
 }
 
-func (m queueModel) ahead(t *v1alpha1.Turn) (last *v1alpha1.Turn) {
-	for _, o := range m.order(SessionKey(t), t.UID) {
+func (q slowQueues) ahead(t *v1alpha1.Turn) (last *v1alpha1.Turn) {
+	for _, o := range q.order(SessionKey(t), t.UID) {
 		if compareInSession(o, t) < 0 {
 			last = o
 		}
@@ -62,11 +63,11 @@ func (m queueModel) ahead(t *v1alpha1.Turn) (last *v1alpha1.Turn) {
 	return last
 }
 
-func (m queueModel) first(session Key, t *v1alpha1.Turn) (first, next *v1alpha1.Turn) {
-	if all := m.order(session, ""); len(all) > 0 {
+func (q slowQueues) first(session Key, t *v1alpha1.Turn) (first, next *v1alpha1.Turn) {
+	if all := q.order(session, ""); len(all) > 0 {
 		first = all[0]
 	}
-	for _, o := range m.order(session, t.UID) {
+	for _, o := range q.order(session, t.UID) {
 		if next == nil && compareInSession(o, t) > 0 {
 			next = o
 		}
@@ -74,12 +75,12 @@ func (m queueModel) first(session Key, t *v1alpha1.Turn) (first, next *v1alpha1.
 	return first, next
 }
 
-// TestSessionsAgreeWithAModel checks that the queues give the same result as a search of all Turns, even if
+// TestSessionsAgreeWithAFullSearch checks that the queues give the same result as a search of all Turns, even if
 // events come late, twice or out of order.
-func TestSessionsAgreeWithAModel(t *testing.T) {
+func TestSessionsAgreeWithAFullSearch(t *testing.T) {
 	for seed := range uint64(30) {
 		random := rand.New(rand.NewPCG(seed, 1))
-		sessions, model, versions := &Sessions{}, queueModel{}, []*v1alpha1.Turn{}
+		sessions, slow, versions := &Sessions{}, slowQueues{}, []*v1alpha1.Turn{}
 		for step := range 600 {
 			turn := someTurn(random, step)
 			versions = append(versions, turn)
@@ -89,26 +90,26 @@ func TestSessionsAgreeWithAModel(t *testing.T) {
 			switch random.IntN(8) {
 			case 0:
 				sessions.Forget(turn.UID)
-				delete(model, turn.UID)
+				delete(slow, turn.UID)
 			case 1:
 				sessions.ObserveWrite(turn)
-				model.observeWrite(turn)
+				slow.observeWrite(turn)
 			default:
 				sessions.Observe(turn)
-				model.observe(turn)
+				slow.observe(turn)
 			}
 			asked := someTurn(random, step)
-			if got, want := sessions.Ahead(asked), model.ahead(asked); nameOf(got) != nameOf(want) {
+			if got, want := sessions.Ahead(asked), slow.ahead(asked); nameOf(got) != nameOf(want) {
 				t.Fatalf("seed %d, step %d: ahead of %s is %q, want %q", seed, step, asked.Name, nameOf(got), nameOf(want))
 			}
 			first, next := sessions.First(SessionKey(asked), asked)
-			wantFirst, wantNext := model.first(SessionKey(asked), asked)
+			wantFirst, wantNext := slow.first(SessionKey(asked), asked)
 			if nameOf(first) != nameOf(wantFirst) || nameOf(next) != nameOf(wantNext) {
 				t.Fatalf("seed %d, step %d: first and next after %s are %q and %q, want %q and %q",
 					seed, step, asked.Name, nameOf(first), nameOf(next), nameOf(wantFirst), nameOf(wantNext))
 			}
 		}
-		for uid := range model {
+		for uid := range slow {
 			sessions.Forget(uid)
 		}
 		if len(sessions.turns)+len(sessions.queues) != 0 {
@@ -160,7 +161,8 @@ func nameOf(t *v1alpha1.Turn) string {
 	return t.Name + "@" + t.ResourceVersion
 }
 
-// TestLastEntered checks that LastEntered returns the other Turn of a Session that was last about to be bound.
+// TestLastEntered checks that LastEntered returns the Turn of the Session for which Enter was last called, or nil if
+// that is the given Turn or was deleted.
 func TestLastEntered(t *testing.T) {
 	var s Sessions
 	a, b := turnOf(1), turnOf(2)

@@ -18,8 +18,8 @@ func EmbeddingsModel(a *v1alpha1.Agent) v1alpha1.ModelReference {
 	return v1alpha1.ModelReference{ProviderRef: a.Spec.Embeddings.ProviderRef, Model: a.Spec.Embeddings.Model}
 }
 
-// Embeddings returns the embeddings of an Agent in the form of the engine. The Agent must have a model that turns texts
-// into vectors, and l is that model.
+// Embeddings translates spec.embeddings of an Agent, which must be set, to the engine's type. l is the model that
+// spec.embeddings names.
 func Embeddings(a *v1alpha1.Agent, l Link) (*turn.Embeddings, error) {
 	c, err := Candidate(l, "")
 	if err != nil {

@@ -111,9 +111,13 @@ func TestPatience(t *testing.T) {
 		// fails is the time of the expected timeout, or 0 if the answer must arrive.
 		fails time.Duration
 	}{
-		"silent start": {"an empty event is not a part of an answer", 0, []part{{second, start, 1}, {5 * minute, text, 1}, {0, end, 1}}, 0},
+		"silent start": {
+			"an event without content does not end the wait for the first part", 0,
+			[]part{{second, start, 1}, {5 * minute, text, 1}, {0, end, 1}}, 0,
+		},
 		"silent thinking": {
-			"a thought has begun, without a text", 0, []part{{0, start, 1}, {0, thinking, 1}, {5 * minute, text, 1}, {0, end, 1}}, 0,
+			"a thought without text does not end the wait for the first part", 0,
+			[]part{{0, start, 1}, {0, thinking, 1}, {5 * minute, text, 1}, {0, end, 1}}, 0,
 		},
 		"pings first": {"the model thinks", 0, []part{{0, start, 1}, {20 * second, ping, 16}, {0, text, 1}, {0, end, 1}}, 0},
 		"pings, first limit": {

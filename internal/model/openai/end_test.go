@@ -31,7 +31,7 @@ func TestUnmarkedEnd(t *testing.T) {
 		// want is nil if the answer is not whole.
 		want *model.Reply
 	}{
-		"text":         {"the response has its own end", generic, events(text), nil, wholeText(model.Usage{})},
+		"text":         {"HTTP marks the end of the response", generic, events(text), nil, wholeText(model.Usage{})},
 		"call":         {"the arguments are whole", generic, events(call), nil, wholeCall(model.Usage{})},
 		"call, usage":  {"the usage is the end", generic, events(call, usage), nil, wholeCall(counted)},
 		"text, usage":  {"the usage is the end", strict, events(text, usage), nil, wholeText(counted)},
@@ -48,7 +48,7 @@ func TestUnmarkedEnd(t *testing.T) {
 			nil, nil,
 		},
 		"half a second call":   {"one of the calls is cut off", generic, events(call, callPart(1, "b", "list", `{`)), nil, nil},
-		"arguments, no object": {"a number may be the beginning of another", generic, events(callPart(0, "a", "count", `1`)), nil, nil},
+		"arguments, no object": {"1 may be the beginning of 12", generic, events(callPart(0, "a", "count", `1`)), nil, nil},
 		"text, strict":         {"the service marks each end", strict, events(text), nil, nil},
 		"growing usage": {
 			"the usage comes with each part, not only at the end", strict,
@@ -63,7 +63,9 @@ func TestUnmarkedEnd(t *testing.T) {
 		"half a thought, usage": {
 			"the thought is cut off all the same", generic, events(delta(`"content":"<think>Hm"`), usage), nil, nil,
 		},
-		"thought": {"an answer is due", generic, events(delta(`"content":"<think>Hm.</think> "`)), nil, nil},
+		"thought": {
+			"the thought is whole, but the answer is missing", generic, events(delta(`"content":"<think>Hm.</think> "`)), nil, nil,
+		},
 		"thought, text": {
 			"the text is the answer", generic, events(delta(`"content":"<think>Hm.</think>"`), text), nil,
 			&model.Reply{Text: "yes", Reasoning: "Hm.", FinishReason: model.FinishStop},
@@ -115,7 +117,7 @@ func TestBrokenConnectionAfterPartsMayBeBilled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := failure(t, provider(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
 				respond(200, tc.body, stream)(w, r)
-				_ = http.NewResponseController(w).Flush() // the client notices
+				_ = http.NewResponseController(w).Flush() // so that the client receives the body before the connection breaks
 				panic(http.ErrAbortHandler)
 			})))
 			if e.Kind != model.Network || e.MayBeBilled != tc.want {

@@ -110,7 +110,7 @@ func compile(source string) (*expression.Program, error) {
 }
 
 // Check returns an *invalid.Error for the first expression that cannot be used. field is the field of the compensation.
-// Each expression waits for the turn of the context's namespace: see fairgate.AcquireProcessor.
+// Before each expression, it waits until the namespace of ctx is next: see fairgate.AcquireProcessor.
 func Check(ctx context.Context, field string, c *tool.Compensation) error {
 	for i := range c.Arguments {
 		done := fairgate.AcquireProcessor(ctx, fairgate.Large)
@@ -179,8 +179,8 @@ func fill(ctx context.Context, c *tool.Compensation, arguments json.RawMessage, 
 	return data, "", ""
 }
 
-// evaluate evaluates an expression. It waits for the turn of the context's namespace, because the cost of an expression
-// is not known before: up to 2 seconds, and about a millisecond to compile it.
+// evaluate evaluates an expression. It first waits until the namespace of ctx is next, because the cost of an
+// expression is not known before: up to 2 seconds, and about a millisecond to compile it.
 func evaluate(ctx context.Context, source string, variables map[string]any) (any, Problem) {
 	defer fairgate.AcquireProcessor(ctx, fairgate.Large)()
 	compiled, err := compile(source)

@@ -187,7 +187,7 @@ func (s *State) TerminalResult() *CallResult {
 }
 
 // Terminal is like TerminalResult, but leaves out results whose text does not fit the schema output. If output is nil,
-// every text fits. Long checks wait for the turn of the context's namespace.
+// every text fits. A long check first waits until the namespace of ctx is next.
 func (s *State) Terminal(ctx context.Context, output *schema.Schema) *CallResult {
 	return s.terminal(func(text string) bool { return output == nil || len(violations(ctx, output, text)) == 0 })
 }

@@ -31,7 +31,7 @@ func sendable(ctx context.Context, m model.Message) model.Message {
 }
 
 // sendableArguments returns arguments that every endpoint can read. A JSON object that all parsers read alike stays
-// unchanged; anything else becomes noArguments. Long arguments wait for the turn of the context's namespace.
+// unchanged; anything else becomes noArguments. With long arguments, it first waits until the namespace of ctx is next.
 func sendableArguments(ctx context.Context, text string) string {
 	defer fairgate.AcquireProcessor(ctx, len(text))()
 	if !strings.HasPrefix(strings.TrimSpace(text), "{") || len(schema.Ambiguities(json.RawMessage(text))) > 0 {

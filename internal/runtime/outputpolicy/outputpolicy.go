@@ -111,7 +111,7 @@ func compile(source string) (*expression.Program, error) {
 // Holds reports whether an answer follows the policy, which must have an expression. If it does not, why is the reason:
 // the expression is false, or it cannot be evaluated for this answer. why contains no part of the answer.
 //
-// Holds waits for the turn of the context's namespace, because the cost of an expression is not known before: up to 2
+// Holds first waits until the namespace of ctx is next, because the cost of an expression is not known before: up to 2
 // seconds, and about a millisecond to compile it. See fairgate.AcquireProcessor.
 func (p *Policy) Holds(ctx context.Context, o *Output) (holds bool, why string) {
 	defer fairgate.AcquireProcessor(ctx, fairgate.Large)()

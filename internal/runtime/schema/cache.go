@@ -19,7 +19,7 @@ const (
 )
 
 // Cached returns the result of Compile, but compiles each schema only once for all Turns. The cache has at most 512
-// schemas, in about 64 MiB of memory. The compilation waits for the turn of the context's namespace, even for a short
+// schemas, in about 64 MiB of memory. The compilation first waits until the namespace of ctx is next, even for a short
 // schema, because 500 bytes with large patterns take a millisecond: see fairgate.AcquireProcessor.
 func Cached(ctx context.Context, source json.RawMessage) (*Schema, error) {
 	if len(source) > MaxSource {

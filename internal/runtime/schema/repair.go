@@ -18,21 +18,22 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/canonical"
 )
 
-// Repair repairs the arguments of a call that changes nothing. It makes the repairs of RepairKeeping, and also
-// removes unknown properties where the schema allows none.
+// Repair repairs the arguments of a call that changes nothing. It does the same as RepairKeeping, except that it also
+// removes unknown properties where the schema allows none, and adds defaults to objects with unknown properties, too.
 //
-// Work that takes long waits for the turn of the context's namespace: see fairgate.AcquireProcessor.
+// Long work first waits until the namespace of ctx is next: see fairgate.AcquireProcessor.
 func (s *Schema) Repair(ctx context.Context, value json.RawMessage) (json.RawMessage, []string) {
 	return s.repair(ctx, value, false)
 }
 
 // RepairKeeping makes unambiguous repairs to a value that does not fit, in one pass, and removes nothing. It converts a
 // text to a number or boolean where the schema requires that type, and adds the schema's default for a missing
-// property. It keeps unknown properties and adds no default to an object that has one, because the unknown property may
-// be a misspelt property that makes the call harmless, such as a dry run.
+// property. It keeps unknown properties. It adds no default to an object with an unknown property, because that
+// property may be a misspelling of one that makes the call harmless, such as a dry run.
 //
-// RepairKeeping returns the value as canonical JSON, and the changes, sorted by path and at most MaxViolations. It
-// returns nil if there is nothing to repair. The repaired value may still not fit. Like Repair, it takes turns.
+// RepairKeeping returns the value as canonical JSON, and the changes, sorted by path. Beyond MaxViolations changes, one
+// more line says how many are not listed. RepairKeeping returns nil if there is nothing to repair. The repaired value
+// may still not fit. Like Repair, it may first wait for other namespaces.
 func (s *Schema) RepairKeeping(ctx context.Context, value json.RawMessage) (json.RawMessage, []string) {
 	return s.repair(ctx, value, true)
 }

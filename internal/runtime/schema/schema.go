@@ -114,7 +114,7 @@ func compileSource(source json.RawMessage) (*jsonschema.Schema, int, error) {
 //     several ways.
 //   - a value with so many violations that they would take more than 8 MiB of memory.
 //
-// Work that takes long waits for the turn of the context's namespace: see fairgate.AcquireProcessor.
+// Long work first waits until the namespace of ctx is next: see fairgate.AcquireProcessor.
 func (s *Schema) Validate(ctx context.Context, value json.RawMessage) []Violation {
 	defer fairgate.AcquireProcessor(ctx, s.work(value))()
 	if found := Ambiguities(value); len(found) > 0 {

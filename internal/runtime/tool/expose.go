@@ -88,7 +88,7 @@ func Reserved() []string { return []string{prompt.LoadSkill().Name, prompt.ReadA
 //     one of the offers says so, and it has the lowest of their MaxCalls.
 //   - Tools that cannot be offered to a model are left out.
 //
-// The work on the schemas of the tools takes turns with other namespaces: see fairgate.
+// Work on a large schema first waits until the namespace of ctx is next: see fairgate.AcquireProcessor.
 func Expose(ctx context.Context, offers []Offer, reserved []string) []Tool {
 	tools, _ := expose(ctx, offers, reserved)
 	return tools

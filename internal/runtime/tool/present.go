@@ -41,7 +41,7 @@ func Unusable(ctx context.Context, t Tool) error {
 // presentable returns a tool in the form for a model, or the reason why this is impossible. No provider accepts a tool
 // whose arguments are not an object, and one rejected tool would end the Turn. Texts of a server are from outside, so
 // they are cleaned and shortened. A tool with neither a server nor a schema is Capstan's own and stays unchanged. Work
-// on a large schema waits for the turn of the context's namespace: see fairgate.AcquireProcessor.
+// on a large schema first waits until the namespace of ctx is next: see fairgate.AcquireProcessor.
 func presentable(ctx context.Context, t Tool) (Tool, error) {
 	if t.Source.Server == "" && len(t.Schema) == 0 {
 		return t, nil

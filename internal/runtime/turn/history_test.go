@@ -295,7 +295,7 @@ func (c *chatty) said() []string {
 func TestSummaryIsPaidForOnce(t *testing.T) {
 	for store, open := range journals {
 		for _, fails := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, the Turn that pays fails: %t", store, fails), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, failure after the summary: %t", store, fails), func(t *testing.T) {
 				j, c, n := open(t), &chatty{}, 0
 				for c.summaries == 0 {
 					if n++; n > 20 {
@@ -311,8 +311,9 @@ func TestSummaryIsPaidForOnce(t *testing.T) {
 				if diff := cmp.Diff(want, c.said()); diff != "" {
 					t.Errorf("the Turn that is compacted must receive a summary and the last two exchanges: -want +got:\n%s", diff)
 				}
+				// A Turn fails, then one succeeds, until a failing Turn has paid for the second summary.
 				for c.fails = fails; c.fails && c.summaries < 2; n++ {
-					c.ask(t, j, n+1) // this Turn pays for the second summary, and then fails
+					c.ask(t, j, n+1)
 					if c.fails = false; c.summaries < 2 {
 						c.ask(t, j, n+100)
 						c.fails = true
@@ -409,7 +410,8 @@ func TestASessionThatLostItsHistory(t *testing.T) {
 					}
 					missing := int64(3 * i)
 					if after.Missing != missing || result.MissingTurns != missing || (reported > 0) != (i == 1 && n == 0) {
-						t.Errorf("Turn %d of store %d misses %d Turns and the Session %d, and %d were reported; want %d, reported once",
+						t.Errorf("Turn %d of store %d: missing %d in the result, %d in the totals, %d reported; want %d, and a report "+
+							"only in the first Turn of the second store",
 							n+1, i+1, result.MissingTurns, after.Missing, reported, missing)
 					}
 					prepared := ""

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"path/filepath"
-	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -47,23 +47,28 @@ func BenchmarkAppend(b *testing.B) {
 	}
 }
 
-// benchmark returns the mean time of an append in nanoseconds.
+// benchmark returns the mean time of an append in nanoseconds. It appends to as many journals at the same time as there
+// are writers. RunParallel would start a multiple of GOMAXPROCS.
 func benchmark(b *testing.B, j journal.Journal, writers int) float64 {
 	payload := append(append([]byte{'"'}, bytes.Repeat([]byte("reply "), 4096/6)...), '"')
-	b.SetParallelism((writers + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0)) // SetParallelism multiplies by GOMAXPROCS
-	var turns atomic.Int64
+	var left atomic.Int64
+	left.Store(int64(b.N))
+	var all sync.WaitGroup
 	b.ResetTimer()
-	b.RunParallel(func(pb *testing.PB) {
-		uid := fmt.Sprint("turn-", turns.Add(1))
-		for seq := int64(1); pb.Next(); seq++ {
-			e := entry(seq, 1)
-			e.Payload = payload
-			if err := j.Append(b.Context(), uid, e); err != nil {
-				b.Errorf("Append: %v", err)
-				return
+	for n := range writers {
+		all.Go(func() {
+			uid := fmt.Sprint("turn-", n+1)
+			for seq := int64(1); left.Add(-1) >= 0; seq++ {
+				e := entry(seq, 1)
+				e.Payload = payload
+				if err := j.Append(b.Context(), uid, e); err != nil {
+					b.Errorf("Append: %v", err)
+					return
+				}
 			}
-		}
-	})
+		})
+	}
+	all.Wait()
 	b.StopTimer()
 	return float64(b.Elapsed().Nanoseconds()) / float64(b.N)
 }
