@@ -170,9 +170,9 @@ func TestNetworkPolicySelectsThePodsOfTheRelease(t *testing.T) {
 	}
 }
 
-// TestNetworkPolicyOfHooks checks that the Pods of helm test and helm uninstall reach what they need, also in a namespace
-// whose default is to deny all connections, and nothing that the manager does not reach. The API server may have a port
-// that the values do not name: the manager then reaches it by the rules for other endpoints.
+// TestNetworkPolicyOfHooks checks that the Pods of helm test and helm uninstall reach what they need, also in a
+// namespace whose default is to deny all connections, and nothing that the manager does not reach. The API server may
+// have a port that the values do not name: the manager then reaches it by the rules for other endpoints.
 func TestNetworkPolicyOfHooks(t *testing.T) {
 	for name, tc := range map[string]struct {
 		values  []string

@@ -91,8 +91,8 @@ func RulesOf(
 // Unchecked returns why the requester of a Turn may be forged. The message is empty if the API server has checked the
 // requester of the Turn and of each Turn above it, which Unchecked gets from reader. If check is nil, each requester
 // may be forged. The owner reference to the calling Turn can be changed or removed, but the depth is immutable, so
-// Unchecked follows the owner references only as far as they agree with the depths. A Turn without a depth is no Turn of
-// a sub-agent, whichever owner references it has.
+// Unchecked follows the owner references only as far as they agree with the depths. A Turn without a depth is no Turn
+// of a sub-agent, whichever owner references it has.
 func Unchecked(ctx context.Context, check RequesterCheck, reader client.Reader, t *v1alpha1.Turn) (why string, err error) {
 	if check == nil {
 		return "Capstan does not check requesters", nil

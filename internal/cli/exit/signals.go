@@ -7,9 +7,9 @@ import (
 	"syscall"
 )
 
-// Watch returns a context that ends when the program receives Ctrl-C or SIGTERM, or when its terminal is closed (SIGHUP).
-// The caller must call release: from then on, a signal has its default effect again. nohup makes programs ignore SIGHUP,
-// which Watch does not change.
+// Watch returns a context that ends when the program receives Ctrl-C or SIGTERM, or when its terminal is closed
+// (SIGHUP). The caller must call release: from then on, a signal has its default effect again. nohup makes programs
+// ignore SIGHUP, which Watch does not change.
 func Watch(ctx context.Context) (watched context.Context, release func()) {
 	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) {

@@ -96,8 +96,8 @@ func TestFollowContinuesAfterAProxyAnswered(t *testing.T) {
 	}
 }
 
-// TestReadingARecordingIsTriedAgain checks that a recorded Turn is read in spite of a server that is busy, and that only
-// a few are read at the same time.
+// TestReadingARecordingIsTriedAgain checks that a recorded Turn is read in spite of a server that is busy, and that
+// only a few are read at the same time.
 func TestReadingARecordingIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	const turns = 3 * parallelReads

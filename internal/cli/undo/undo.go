@@ -110,8 +110,9 @@ func (o *Options) plan(ctx context.Context, name string) (*turn.UndoPlan, error)
 }
 
 // interrupted returns the name of the Turn of an earlier capstan undo that was interrupted while it undid one of the
-// calls, or "". A run with this name, the same flags and the same manifests continues that Turn. Without it, older calls
-// would be undone although it is not known whether the newer one was. In a cluster, such a Turn continues by itself.
+// calls, or "". A run with this name, the same flags and the same manifests continues that Turn. Without it, older
+// calls would be undone although it is not known whether the newer one was. In a cluster, such a Turn continues by
+// itself.
 func (o *Options) interrupted(ctx context.Context, p *turn.UndoPlan) (string, error) {
 	if o.DataDir == "" || len(p.Begun) == 0 {
 		return "", nil

@@ -153,8 +153,8 @@ func loadArtifacts(ctx context.Context, j journal.Journal, uid string, e journal
 	return all, nil
 }
 
-// loadPayload fills the payload of an entry. If an artifact has the payload, loadPayload first reserves the memory for it,
-// unless reserve is nil. The caller must call release when it no longer needs the payload, also after an error.
+// loadPayload fills the payload of an entry. If an artifact has the payload, loadPayload first reserves the memory for
+// it, unless reserve is nil. The caller must call release when it no longer needs the payload, also after an error.
 func loadPayload(ctx context.Context, j journal.Journal, uid string, e *journal.Entry, reserve Reserve) (release func(), err error) {
 	release = func() {}
 	err = journal.LoadAdmittedPayload(ctx, j, uid, e, func(bytes int64) error {

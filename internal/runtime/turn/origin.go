@@ -39,8 +39,8 @@ func (e *Engine) Namespace(ctx context.Context, uid string) (string, error) {
 	return payload.Namespace, nil
 }
 
-// Reference returns the UID of the Session whose history the prompt of a Turn refers to. It is empty if there is
-// none, or if the journal cannot be read. The entry that has it may be large, so Reference reserves memory for it while it
+// Reference returns the UID of the Session whose history the prompt of a Turn refers to. It is empty if there is none,
+// or if the journal cannot be read. The entry that has it may be large, so Reference reserves memory for it while it
 // reads it, unless reserve is nil.
 func (e *Engine) Reference(ctx context.Context, uid string, reserve Reserve) (string, error) {
 	for found, err := range e.Journal.Read(ctx, uid, 0) {
