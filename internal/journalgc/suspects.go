@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -141,6 +142,15 @@ func (d *suspects) due(now time.Time) map[types.UID]suspect {
 	}
 	d.prune(now)
 	return due
+}
+
+// exclude removes the suspects from a set of UIDs.
+func (d *suspects) exclude(uids sets.Set[string]) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for uid := range d.open {
+		uids.Delete(string(uid))
+	}
 }
 
 // any reports whether there are suspects.

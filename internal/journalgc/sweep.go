@@ -25,11 +25,14 @@ const (
 //  1. Executors create journals at any time, so sweep lists the journals before the objects. Each object is older than
 //     its journal, so the later list of objects contains the object of each listed journal, unless it was deleted.
 //  2. Caches may be stale, so only the API server decides that a journal is orphaned.
+//  3. sweep leaves suspects to followUp, which knows the kinds and names of the objects. So only followUp finds that a
+//     Turn is about to use the history of a Session that was deleted a moment ago.
 func (c *Collector) sweep(ctx context.Context) error {
 	left, err := c.journals(ctx)
 	if err != nil {
 		return fmt.Errorf("failed to list the journals: %w", err)
 	}
+	c.suspects.exclude(left)
 	for _, kind := range []string{"TurnList", "SessionList"} {
 		for _, namespace := range c.namespaces() {
 			if err := c.removeExisting(ctx, kind, namespace, left); err != nil {
