@@ -263,10 +263,11 @@ func (c *ClusterFlags) newest(
 
 const (
 	// parallelReads is the maximum number of recorded Turns that are read from a cluster at the same time. The read API
-	// serves 16 requests of a user at the same time, and reading a Turn takes one for its entries and one for an artifact.
+	// serves 16 requests of a user at the same time, and reading a Turn takes one for its entries and one for an
+	// artifact.
 	parallelReads = 4
-	// readAttempts is the maximum number of attempts to read a recorded Turn from a cluster. With the waits between them,
-	// they last some seconds: long enough for the requests of others to end, or for an executor to be replaced.
+	// readAttempts is the maximum number of attempts to read a recorded Turn from a cluster. With the waits between
+	// them, they last some seconds: long enough for the requests of others to end, or for an executor to be replaced.
 	readAttempts = 5
 )
 

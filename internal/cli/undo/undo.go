@@ -220,8 +220,8 @@ func (o *Options) newTurn(p *turn.UndoPlan) *v1alpha1.Turn {
 			Undo: &v1alpha1.TurnUndo{TurnUID: p.TurnUID, Calls: o.Calls},
 		},
 	}
-	// The default limit is below the number of calls that a Turn can undo. A lower limit of the Agent still applies. The
-	// number of calls does not depend on how many are undone, so that an interrupted Turn gets the same spec again.
+	// The default limit is below the number of calls that a Turn can undo. A lower limit of the Agent still applies.
+	// The number of calls does not depend on how many are undone, so that an interrupted Turn gets the same spec again.
 	if n := min(len(p.Calls), turn.MaxUndoCalls); n > int(v1alpha1.DefaultMaxToolCalls) {
 		t.Spec.Limits = &v1alpha1.Limits{MaxToolCalls: new(int32(n))} //nolint:gosec // because n is at most turn.MaxUndoCalls
 	}

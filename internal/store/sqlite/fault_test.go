@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
@@ -212,6 +213,41 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("Append of a large entry with enough space: %v", err)
 	}
 	checkWorks(t, s, "b", 1)
+}
+
+// TestFailedAppendIsNotCounted checks the numbers of entries and artifacts after an append during which SQLite rolled
+// back on its own. It would execute and keep a later statement of the same transaction.
+func TestFailedAppendIsNotCounted(t *testing.T) {
+	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
+	if err := s.Append(t.Context(), "a", entry(1)); err != nil {
+		t.Fatal(err)
+	}
+	counts := func() store.Size {
+		size, err := s.Size(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		size.Bytes = 0
+		return size
+	}
+	before := counts()
+	pools := s.SingleConns()
+	var pages int
+	if err := pools[0].QueryRowContext(t.Context(), "PRAGMA page_count").Scan(&pages); err != nil {
+		t.Fatal(err)
+	}
+	pragma(t, pools, "cache_size = 10") // so that SQLite needs space before the commit
+	pragma(t, pools, "max_page_count = %d", pages+10)
+	small := entry(2)
+	small.Artifacts = []journal.Artifact{{SHA256: "4567", Bytes: 1, Data: []byte("a")}}
+	for range 2 {
+		wantErrorText(t, "Append", s.Append(t.Context(), "a", small, large(3)), "full")
+	}
+	if after := counts(); after != before {
+		t.Errorf("%+v after appends that failed, want %+v as before", after, before)
+	}
+	pragma(t, pools, "max_page_count = %d", pages+10_000)
+	checkWorks(t, s, "a", 1)
 }
 
 // large returns an entry with an artifact of 2 MiB.

@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 )
@@ -29,7 +28,17 @@ func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error 
 				}
 				t.added.Retired += n
 			}
-			return errors.Join(t.closeHolds(chunk), t.endTasks(chunk, at), t.forget(chunk), t.dropComments(chunk))
+			err := t.closeHolds(chunk)
+			if err == nil {
+				err = t.endTasks(chunk, at)
+			}
+			if err == nil {
+				err = t.forget(chunk)
+			}
+			if err == nil {
+				err = t.dropComments(chunk)
+			}
+			return err
 		})
 		if err != nil {
 			return err

@@ -155,7 +155,7 @@ func (s *Store) write() {
 }
 
 // commit writes a batch in one transaction. It leaves out refused appends. If the database fails, all appends of
-// the batch fail.
+// the batch fail, also those that would be refused: the cause may be an append that was not written.
 func (s *Store) commit(batch []*appendCall) {
 	var bytes int64
 	err := s.transaction(func(t *tx) error {
@@ -170,7 +170,7 @@ func (s *Store) commit(batch []*appendCall) {
 	s.recordMissing(bytes, err)
 	s.unmarked.Store(true)
 	for _, call := range batch {
-		if call.refused != nil {
+		if err == nil {
 			call.done <- call.refused
 		} else {
 			call.done <- err
@@ -201,9 +201,13 @@ func (s *Store) transaction(do func(*tx) error) error {
 		return s.failed(err)
 	}
 	t := &tx{Tx: begun, frequent: &s.frequent}
-	if err := errors.Join(do(t), t.updateTotals()); err != nil {
-		// After some errors SQLite has already rolled back, so an error of Rollback means nothing.
-		_ = t.Rollback()
+	// After some errors SQLite has already rolled back. It would execute and keep a further statement, which therefore
+	// must not follow an error.
+	if err = do(t); err == nil {
+		err = t.updateTotals()
+	}
+	if err != nil {
+		_ = t.Rollback() // its error means nothing
 		return s.failed(err)
 	}
 	return s.failed(t.Commit())
