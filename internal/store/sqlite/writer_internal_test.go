@@ -11,7 +11,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// TestRefusalInAFailedBatch checks that a call is not refused because of another call of its batch that was not written.
+// TestRefusalInAFailedBatch checks that a call is not refused because of another call of its batch that was not
+// written.
 func TestRefusalInAFailedBatch(t *testing.T) {
 	s, err := Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))
 	if err != nil {
