@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"errors"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -42,20 +43,24 @@ metadata: {ownerReferences: [{apiVersion: capstan.dev/v1alpha1, kind: Turn, name
 // withRequester replaces NAME in a patch by a user.
 func withRequester(patch, user string) string { return strings.Replace(patch, "NAME", user, 1) }
 
-// enforcePolicies installs policies and waits until they are in force. After the test, it waits until they are no
-// longer in force, because they must not affect other tests.
-func enforcePolicies(ctx SpecContext, enforced func(SpecContext) bool, files ...[2]string) {
+// enforcePolicies installs policies and waits until they are in force: attempt must succeed without them, and fail with
+// an error that contains effect when they are in force. After the test, enforcePolicies waits until they are no longer
+// in force, because they must not affect other tests.
+func enforcePolicies(ctx SpecContext, attempt func(SpecContext) error, effect string, files ...[2]string) {
 	GinkgoHelper()
+	// The API server applies the roles of the user a moment after they were created.
+	Eventually(attempt).WithContext(ctx).WithTimeout(patience).Should(Succeed(), "without the policies, the attempt must succeed")
 	DeferCleanup(func(ctx SpecContext) {
-		Eventually(enforced).WithContext(ctx).WithTimeout(patience).Should(BeFalse())
+		Eventually(attempt).WithContext(ctx).WithTimeout(patience).Should(Succeed())
 	})
 	for _, file := range files {
 		createShipped(ctx, file[0], file[1])
 	}
-	Eventually(enforced).WithContext(ctx).WithTimeout(patience).Should(BeTrue())
+	Eventually(attempt).WithContext(ctx).WithTimeout(patience).Should(MatchError(ContainSubstring(effect)))
 }
 
-// grantManagerPermissions gives a user the permissions of the manager that the policies for requesters check.
+// grantManagerPermissions gives a user the permissions of the manager that the policies for requesters check. It waits
+// until the API server applies them.
 func grantManagerPermissions(ctx SpecContext, user string) {
 	GinkgoHelper()
 	for kind, object := range map[string]map[string]any{
@@ -76,6 +81,10 @@ func grantManagerPermissions(ctx SpecContext, user string) {
 		Expect(apiClient.Create(ctx, o)).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) { Expect(apiClient.Delete(ctx, o)).To(Succeed()) })
 	}
+	Eventually(func(ctx SpecContext) error {
+		_, err := createAs(ctx, user, `{}`)
+		return err
+	}).WithContext(ctx).WithTimeout(patience).Should(Succeed())
 }
 
 var _ = Describe("The requester of a Turn", func() {
@@ -83,10 +92,11 @@ var _ = Describe("The requester of a Turn", func() {
 		createShipped(ctx, "rbac", "people_roles.yaml")
 		bindRole(ctx, "capstan-turn-author", "ada", "bob", "o'ada \"x\"", "ünï:cöde", strings.Repeat("u", 512), strings.Repeat("u", 513))
 		grantManagerPermissions(ctx, "the-manager")
-		enforcePolicies(ctx, func(ctx SpecContext) bool {
+		enforcePolicies(ctx, func(ctx SpecContext) error {
 			_, err := createAs(ctx, "bob", withRequester(named, "ada"))
-			return err != nil
-		}, [2]string{"policy", "requester_policy.yaml"}, [2]string{"policy", "requester_binding.yaml"})
+			return err
+		}, `spec.requestedBy.username must be "bob"`,
+			[2]string{"policy", "requester_policy.yaml"}, [2]string{"policy", "requester_binding.yaml"})
 	})
 
 	It("is the user who creates the Turn, or is absent", func(ctx SpecContext) {
@@ -148,10 +158,15 @@ metadata: {ownerReferences: [{apiVersion: capstan.dev/v1alpha1, kind: Turn, name
 	}, SpecTimeout(2*patience))
 
 	It("is set by an API server that supports MutatingAdmissionPolicies", func(ctx SpecContext) {
-		enforcePolicies(ctx, func(ctx SpecContext) bool {
+		const mutated = "the API server has set the requester"
+		enforcePolicies(ctx, func(ctx SpecContext) error {
 			requester, err := createAs(ctx, "ada", `{}`)
-			return err == nil && requester == "ada"
-		}, [2]string{"requester", "requester_mutation.yaml"}, [2]string{"requester", "requester_mutation_binding.yaml"})
+			if err == nil && requester == "ada" {
+				err = errors.New(mutated)
+			}
+			return err
+		}, mutated,
+			[2]string{"requester", "requester_mutation.yaml"}, [2]string{"requester", "requester_mutation_binding.yaml"})
 
 		Expect(createAs(ctx, "ada", withRequester(named, "ada"))).To(Equal("ada"))
 		_, err := createAs(ctx, "ada", withRequester(named, "bob"))
@@ -195,10 +210,11 @@ var _ = Describe("A user of an Agent", func() {
 		Expect(apiClient.Create(ctx, creator)).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) { Expect(apiClient.Delete(ctx, creator)).To(Succeed()) })
 		bindRole(ctx, "creator", "bob")
-		enforcePolicies(ctx, func(ctx SpecContext) bool {
+		enforcePolicies(ctx, func(ctx SpecContext) error {
 			_, err := createAs(ctx, "bob", `{}`)
-			return err != nil
-		}, [2]string{"usepolicy", "agent_use_policy.yaml"}, [2]string{"usepolicy", "agent_use_binding.yaml"})
+			return err
+		}, `user "bob" may not use Agent "support"`,
+			[2]string{"usepolicy", "agent_use_policy.yaml"}, [2]string{"usepolicy", "agent_use_binding.yaml"})
 
 		_, err := createAs(ctx, "bob", `{}`)
 		Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
@@ -231,7 +247,8 @@ var _ = Describe("The groups of an approver", func() {
 			return clientOf("ada").Create(ctx, merged(approvalBase, `spec: {decidedBy: ada, decidedByGroups: [`+groups+`]}`),
 				client.DryRunAll)
 		}
-		enforcePolicies(ctx, func(ctx SpecContext) bool { return decide(ctx, "leads") != nil },
+		enforcePolicies(ctx, func(ctx SpecContext) error { return decide(ctx, "leads") },
+			"spec.decidedByGroups must be groups of yours",
 			[2]string{"policy", "toolapproval_policy.yaml"}, [2]string{"policy", "toolapproval_binding.yaml"})
 
 		Expect(decide(ctx, `"system:authenticated"`)).To(Succeed())

@@ -15,9 +15,11 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
 // theRole is the name of the role of a test environment's own user.
@@ -56,15 +58,24 @@ func (s *testEnv) userWithoutConfigMaps(ctx context.Context) *rest.Config {
 			ObjectMeta: metav1.ObjectMeta{Name: theRole}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: theRole},
 			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: s.namespace}},
 		})
+	s.awaitAllowed(ctx, shippedRules()...)
 	return user
+}
+
+// awaitAllowed waits until the API server applies these rules to the test environment's own user.
+func (s *testEnv) awaitAllowed(ctx context.Context, rules ...rbacv1.PolicyRule) {
+	GinkgoHelper()
+	clientset, err := kubernetes.NewForConfig(apiConfig)
+	Expect(err).NotTo(HaveOccurred())
+	harnesstest.AwaitAccess(ctx, GinkgoTB(), clientset, s.namespace, s.namespace, rules...)
 }
 
 // allow adds verbs on ConfigMaps to the role of the test environment's own user.
 func (s *testEnv) allow(ctx context.Context, verbs ...string) {
 	GinkgoHelper()
-	change(ctx, s, theRole, &rbacv1.Role{}, func(r *rbacv1.Role) {
-		r.Rules = append(r.Rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: verbs})
-	})
+	rule := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: verbs}
+	change(ctx, s, theRole, &rbacv1.Role{}, func(r *rbacv1.Role) { r.Rules = append(r.Rules, rule) })
+	s.awaitAllowed(ctx, rule)
 }
 
 var _ = Describe("A manager whose role lacks ConfigMaps", func() {

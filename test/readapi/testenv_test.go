@@ -22,6 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
+	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
 // testEnv is a namespace with a read API server.
@@ -141,6 +142,8 @@ func (s *testEnv) user(ctx context.Context, name string, rules ...rbacv1.PolicyR
 	return request.Status.Token
 }
 
+// allow gives a ServiceAccount permissions in the namespace of the test environment, and waits until the API server
+// applies them, because the read API keeps a refusal for a while.
 func (s *testEnv) allow(ctx context.Context, name string, rules ...rbacv1.PolicyRule) {
 	GinkgoHelper()
 	meta := metav1.ObjectMeta{Namespace: s.namespace, Name: name}
@@ -149,6 +152,7 @@ func (s *testEnv) allow(ctx context.Context, name string, rules ...rbacv1.Policy
 		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: s.namespace, Name: name}},
 	})).To(Succeed())
+	harnesstest.AwaitAccess(ctx, GinkgoTB(), clientset, s.namespace, "system:serviceaccount:"+s.namespace+":"+name, rules...)
 }
 
 // logRule is the permission to read journals.

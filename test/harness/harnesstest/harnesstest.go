@@ -21,8 +21,9 @@ import (
 	"github.com/capstan-dev/capstan/test/toolserver/tickets"
 )
 
-// stopTimeout bounds the time until a manager has stopped, on a busy machine.
-const stopTimeout = 2 * time.Minute
+// On a busy machine, stopTimeout bounds the time until a manager has stopped, and accessTimeout the time until the API
+// server applies a permission.
+const stopTimeout, accessTimeout = 2 * time.Minute, 2 * time.Minute
 
 // ControlPlane starts etcd and kube-apiserver.
 func ControlPlane(tb testing.TB, install harness.Install) *harness.ControlPlane {
