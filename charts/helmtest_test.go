@@ -8,10 +8,8 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"math/big"
-	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -242,15 +240,4 @@ func certificate(t *testing.T) (certificateFile, keyFile string) {
 		}
 	}
 	return certificateFile, keyFile
-}
-
-// freeAddress returns an address of this machine on which nothing listens.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = listener.Close() }()
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(listener.Addr().(*net.TCPAddr).Port))
 }

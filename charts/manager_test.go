@@ -3,8 +3,10 @@ package charts_test
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr/funcr"
 	"k8s.io/client-go/rest"
@@ -81,24 +83,36 @@ func (c cluster) as(user string) *rest.Config {
 	return cfg
 }
 
+// startTimeout bounds the time until a manager serves its read API, on a busy machine.
+const startTimeout = 2 * time.Minute
+
 // runManager runs a manager until the test ends. refusals returns the new log lines about requests that the API server
 // has forbidden. readAddress is the address of the manager's read API.
 func runManager(t *testing.T, cfg *rest.Config, watched []string) (refusals func() []string, readAddress string) {
 	t.Helper()
 	lines := make(chan string, 10_000)
+	addresses := make(chan string, 1)
+	serving := regexp.MustCompile(`"Serving journals".* "tls"="https://([^"]+)"`)
 	log := funcr.New(func(_, args string) {
+		if found := serving.FindStringSubmatch(args); found != nil {
+			addresses <- found[1]
+		}
 		select {
 		case lines <- args:
 		default: // a test that logs more than this has failed in another way
 		}
 	}, funcr.Options{})
-	readAddress = freeAddress(t)
 	certificateFile, keyFile := certificate(t)
 	o := harnesstest.Options(t, "capstan-system")
 	o.ExecutorName = "capstan-0" // checkHelmTest expects this name
 	o.WatchNamespaces, o.LeaderElect = watched, true
-	o.ReadTLSBindAddress, o.ReadTLSCertFile, o.ReadTLSKeyFile = readAddress, certificateFile, keyFile
+	o.ReadTLSBindAddress, o.ReadTLSCertFile, o.ReadTLSKeyFile = "127.0.0.1:0", certificateFile, keyFile
 	harnesstest.RunManager(t, cfg, o, log)
+	select {
+	case readAddress = <-addresses:
+	case <-time.After(startTimeout):
+		t.Fatalf("the manager does not serve the read API after %s", startTimeout)
+	}
 	return func() []string {
 		var found []string
 		for {

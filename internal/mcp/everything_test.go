@@ -120,17 +120,24 @@ func TestEverything(t *testing.T) {
 func TestEverythingIsKilledAndRestarted(t *testing.T) {
 	server := everythingtest.Start(t)
 	fakeClock := &clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
-	c := client(t, server.URL, func(cfg *mcp.Config) { cfg.Now = fakeClock.read })
-	if _, err := c.Discover(patient(t)); err != nil {
-		t.Fatal(err)
+	withClock := func(cfg *mcp.Config) { cfg.Now = fakeClock.read }
+	// The first client knows when its server is dead, because its connections are refused. The second client uses a
+	// proxy, which knows when its call has reached the server.
+	proxy := server.Proxy(t)
+	c, caller := client(t, server.URL, withClock), client(t, proxy.URL, withClock)
+	for _, each := range []*mcp.Client{c, caller} {
+		if _, err := each.Discover(patient(t)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	broken := make(chan error, 1)
 	go func() {
-		_, err := call(patient(t), c, "trigger-long-running-operation", `{"duration":60}`)
+		_, err := call(patient(t), caller, "trigger-long-running-operation", `{"duration":600}`)
 		broken <- err
 	}()
-	if got, err := call(patient(t), c, "trigger-long-running-operation", `{"duration":1}`); err != nil {
-		t.Fatalf("Call = %q, %v", got, err)
+	proxy.AwaitCall(patient(t), "trigger-long-running-operation")
+	if got, err := call(patient(t), c, "echo", `{"message":"before"}`); err != nil || got != "Echo: before" {
+		t.Fatalf("Call = %q, %v; want success", got, err)
 	}
 	server.Kill()
 	if e := tool.AsError(<-broken); e.Class != tool.OutcomeUnknown {
@@ -141,7 +148,9 @@ func TestEverythingIsKilledAndRestarted(t *testing.T) {
 	}
 	server.Resume()
 	fakeClock.advance(time.Minute)
-	if got, err := call(patient(t), c, "echo", `{"message":"again"}`); err != nil || got != "Echo: again" {
-		t.Errorf("Call = %q, %v; want success in a new session", got, err)
+	for name, each := range map[string]*mcp.Client{"without a call": c, "with a broken call": caller} {
+		if got, err := call(patient(t), each, "echo", `{"message":"again"}`); err != nil || got != "Echo: again" {
+			t.Errorf("Call of the client %s = %q, %v; want success in a new session", name, got, err)
+		}
 	}
 }

@@ -55,12 +55,9 @@ var _ = Describe("The metrics of a manager that other machines can reach", func(
 	serve := func(ctx context.Context, audiences ...string) (s *testEnv, address string) {
 		GinkgoHelper()
 		s = newTestEnv(ctx, ``)
-		listener, err := net.Listen("tcp", "0.0.0.0:0")
+		m := s.run(func(o *manager.Options) { o.MetricsBindAddress, o.TokenAudiences = "0.0.0.0:0", audiences })
+		_, port, err := net.SplitHostPort(m.servedAt(ctx, "metrics"))
 		Expect(err).NotTo(HaveOccurred())
-		_, port, err := net.SplitHostPort(listener.Addr().String())
-		Expect(err).NotTo(HaveOccurred())
-		Expect(listener.Close()).To(Succeed()) // the manager listens there next
-		s.run(func(o *manager.Options) { o.MetricsBindAddress, o.TokenAudiences = "0.0.0.0:"+port, audiences })
 		for _, name := range []string{"reader", "other"} {
 			s.create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		}

@@ -3,6 +3,7 @@ package controller_test
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 
@@ -62,6 +63,8 @@ func config(rules string) server.Config {
 type runningManager struct {
 	options manager.Options
 	logs    *logs
+	// earlierLogs is the length of libraryLogs before the manager was started.
+	earlierLogs int
 	// stop stops the manager and returns when it has stopped.
 	stop func()
 }
@@ -91,9 +94,24 @@ func start(o manager.Options) *runningManager {
 // startAs starts a manager with the permissions of this user. The end of the spec stops it.
 func startAs(user *rest.Config, o manager.Options) *runningManager {
 	GinkgoHelper()
-	m := &runningManager{options: o, logs: &logs{}}
+	m := &runningManager{options: o, logs: &logs{}, earlierLogs: len(libraryLogs.String())}
 	m.stop = harnesstest.RunManager(GinkgoTB(), user, o, m.logs.logger())
 	return m
+}
+
+// servedAt returns the address of a server of the manager, "metrics" or "health probe". The manager must be the newest
+// one of this process.
+func (m *runningManager) servedAt(ctx context.Context, server string) (address string) {
+	GinkgoHelper()
+	line := regexp.MustCompile(`"starting server" "name"="` + server + `" "addr"="([^"]+)"`)
+	Eventually(func() bool {
+		found := line.FindStringSubmatch(libraryLogs.String()[m.earlierLogs:])
+		if found != nil {
+			address = found[1]
+		}
+		return found != nil
+	}).WithContext(ctx).Should(BeTrue(), "the manager must serve %s", server)
+	return address
 }
 
 // logs keeps all logged lines. It is safe for concurrent use.

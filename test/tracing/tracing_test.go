@@ -150,6 +150,19 @@ func (w *world) startCollector(t *testing.T) {
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("failed to build the collector: %v: %s", err, output)
 	}
+	const attempts = 5
+	for range attempts {
+		if w.runCollector(t, program) {
+			return
+		}
+	}
+	t.Fatalf("the collector has ended before it was ready, %d times", attempts)
+}
+
+// runCollector runs the program of the collector at free addresses until the test ends. It returns false if the
+// collector ends before it is ready, because another process may take an address before the collector listens there.
+func (w *world) runCollector(t *testing.T, program string) bool {
+	t.Helper()
 	var addresses [2]string
 	for i := range addresses {
 		var err error
@@ -171,7 +184,12 @@ func (w *world) startCollector(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := bufio.NewReader(stdout)
-	if line, err := lines.ReadString('\n'); err != nil || line != "ready\n" {
+	line, err := lines.ReadString('\n')
+	if errors.Is(err, io.EOF) {
+		t.Logf("the collector has ended before it was ready: %v", cmd.Wait())
+		return false
+	}
+	if err != nil || line != "ready\n" {
 		t.Fatalf("the collector prints %q, error %v; want ready", line, err)
 	}
 	received := make(chan error, 1)
@@ -187,6 +205,7 @@ func (w *world) startCollector(t *testing.T) {
 		"OTEL_EXPORTER_OTLP_COMPRESSION=gzip",
 	}
 	w.overGRPC = []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + addresses[1], "OTEL_EXPORTER_OTLP_PROTOCOL=grpc"}
+	return true
 }
 
 // receive reads the spans that the collector prints until its output ends.

@@ -20,8 +20,16 @@ import (
 // hack/everything/get.sh downloads the program.
 const programVariable = "CAPSTAN_MCP_EVERYTHING"
 
-// startTimeout is how long a server may take to start. Node starts slowly on a busy machine.
-const startTimeout = 60 * time.Second
+const (
+	// startTimeout is how long a server may take to start. Node starts slowly on a busy machine.
+	startTimeout = 60 * time.Second
+	// startAttempts is the number of attempts to start a server at a free port. Another process can take the port
+	// before the server listens there.
+	startAttempts = 5
+)
+
+// The output of a server contains started when it accepts requests, and portTaken if another process uses its port.
+const started, portTaken = "listening on port", "is already in use"
 
 // Server is a process of the reference server.
 type Server struct {
@@ -38,11 +46,17 @@ type Server struct {
 // Start starts a server. It is stopped when the test ends.
 func Start(tb testing.TB) *Server {
 	tb.Helper()
-	s := &Server{tb: tb, path: entry(tb), port: freePort(tb)}
-	s.URL = "http://127.0.0.1:" + strconv.Itoa(s.port) + "/mcp"
+	s := &Server{tb: tb, path: entry(tb)}
 	tb.Cleanup(s.Kill)
-	s.Resume()
-	return s
+	for range startAttempts {
+		s.port = freePort(tb)
+		s.URL = "http://127.0.0.1:" + strconv.Itoa(s.port) + "/mcp"
+		if s.start() {
+			return s
+		}
+	}
+	tb.Fatalf("another process took the port of the reference MCP server, %d times", startAttempts)
+	return nil
 }
 
 // Kill kills the process, which ends all its sessions.
@@ -55,10 +69,18 @@ func (s *Server) Kill() {
 	s.cmd = nil
 }
 
-// Resume starts the process. After Kill, it starts the process again at the same address.
+// Resume starts the process again at the same address, after Kill.
 func (s *Server) Resume() {
 	s.tb.Helper()
-	s.out = &output{ready: make(chan struct{}), want: "listening on port"}
+	if !s.start() {
+		s.tb.Fatalf("another process took the port of the reference MCP server:\n%s", s.out)
+	}
+}
+
+// start starts the process and waits until it accepts requests. It returns false if another process uses its port.
+func (s *Server) start() bool {
+	s.tb.Helper()
+	s.out = &output{found: make(chan string, 1)}
 	//nolint:noctx,gosec // because it lives as long as the test, and the path is the test's own
 	s.cmd = exec.Command("node", s.path, "streamableHttp")
 	s.cmd.Env = append(os.Environ(), "PORT="+strconv.Itoa(s.port))
@@ -67,11 +89,16 @@ func (s *Server) Resume() {
 		s.tb.Fatalf("failed to start the reference MCP server: %v", err)
 	}
 	select {
-	case <-s.out.ready:
+	case found := <-s.out.found:
+		if found == portTaken {
+			s.Kill()
+		}
+		return found == started
 	case <-time.After(startTimeout):
 		s.Kill()
 		s.tb.Fatalf("the reference MCP server did not start within %s:\n%s", startTimeout, s.out)
 	}
+	return false
 }
 
 // entry returns the path of the server's program.
@@ -101,13 +128,12 @@ func freePort(tb testing.TB) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// output stores the output of a process. It closes ready when the output contains the text want.
+// output stores the output of a process.
 type output struct {
-	mu    sync.Mutex
-	text  bytes.Buffer
-	want  string
-	ready chan struct{}
-	found bool
+	mu   sync.Mutex
+	text bytes.Buffer
+	// found receives started or portTaken, once the output contains it.
+	found chan string
 }
 
 // Write stores a part of the output.
@@ -115,9 +141,13 @@ func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.text.Write(p)
-	if !o.found && strings.Contains(o.text.String(), o.want) {
-		o.found = true
-		close(o.ready)
+	for _, text := range []string{started, portTaken} {
+		if strings.Contains(o.text.String(), text) {
+			select {
+			case o.found <- text:
+			default: // only the first one is read
+			}
+		}
 	}
 	return len(p), nil
 }
