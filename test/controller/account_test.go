@@ -37,6 +37,7 @@ var _ = Describe("A Turn of a Session that is deleted before its end", func() {
 		s, desk := paying(ctx)
 		if suspended {
 			s.desire(ctx, "one", v1alpha1.DesiredStateSuspended)
+			s.awaitSeen(ctx)
 			desk.setReleased(true)
 			s.awaitState(ctx, "one", v1alpha1.TurnReasonSuspended)
 		}
@@ -71,7 +72,7 @@ var _ = Describe("A Turn that ends without an executor", func() {
 		}))
 		s.run(sharedStore(databaseURL, "controller", 1, manager.RoleController))
 		lost := s.share(ctx, program, "lost", databaseURL, apiConfig, manager.EnvPrefix+"ROLES="+manager.RoleExecutor)
-		s.create(ctx, newTurn("one", timeout(10)))
+		s.create(ctx, newTurn("one", timeout(30)))
 		s.awaitInFlight(ctx, 1)
 		Eventually(lost.Kill()).Should(gexec.Exit(137))
 		one := s.awaitState(ctx, "one", v1alpha1.TurnReasonDeadlineExceeded)

@@ -23,14 +23,17 @@ var _ = Describe("A Turn that is suspended", func() {
 		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)
-		s.create(ctx, newTurn("later", desired(v1alpha1.DesiredStateSuspended), startWithin(1)))
+		// The Turn must start in time when it is set to Active, so it must not wait for the first check of its Agent.
+		awaitText(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
+		const startingDeadline = 5
+		s.create(ctx, newTurn("later", desired(v1alpha1.DesiredStateSuspended), startWithin(startingDeadline)))
 		t := s.awaitState(ctx, "later", v1alpha1.TurnReasonSuspended)
 		Expect(conditionsOf(t.Status.Conditions)).To(ConsistOf("Succeeded=Unknown Suspended"), "it is not reconciling")
 		Expect(message(t)).To(Equal("the turn is suspended; set desiredState to Active to continue"))
 		Expect(t.Status.StartTime).To(BeNil())
 
 		// The starting deadline must not run while the Turn is suspended, so let it pass.
-		Eventually(time.Now).Should(BeTemporally(">", t.CreationTimestamp.Add(2*time.Second)))
+		Eventually(time.Now).Should(BeTemporally(">", t.CreationTimestamp.Add((startingDeadline+1)*time.Second)))
 		s.desire(ctx, "later", v1alpha1.DesiredStateActive)
 		t = s.awaitState(ctx, "later", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.ObservedGeneration).To(Equal(t.Generation))

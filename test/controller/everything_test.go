@@ -111,7 +111,7 @@ var _ = Describe("A Turn and the reference MCP server", func() {
 		By("stopping it in the middle of a call, and starting it again")
 		change(ctx, s, "desk", &v1alpha1.ToolServer{}, func(o *v1alpha1.ToolServer) { o.Spec.Tools = o.Spec.Tools[:1] })
 		awaitText(ctx, s, &v1alpha1.ToolServer{}, "desk", toolsOf, HaveSuffix(slow+" Destructive"))
-		s.create(ctx, newTurn("break"))
+		s.create(ctx, newTurn("break", timeout(600)))
 		proxy.AwaitCall(ctx, slow) // by the previous Turn
 		proxy.AwaitCall(ctx, slow)
 		release := s.hold()

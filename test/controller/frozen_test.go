@@ -51,7 +51,7 @@ var _ = Describe("A prepared Turn", func() {
 		objects[theProvider] = s.newProvider(provider, func(p *v1alpha1.ModelProvider) { p.Spec.Retry.MaxAttempts = 1 })
 		s.create(ctx, objects...)
 		release := s.hold()
-		s.create(ctx, newConfigMap("terms", "Three days."), newTurn("falls-back", contributing("terms")))
+		s.create(ctx, newConfigMap("terms", "Three days."), newTurn("falls-back", contributing("terms"), timeout(600)))
 		s.awaitHeld(ctx, 1)
 		s.edit(ctx, "2.0.0", "Answer at length.")
 		s.rewrite(ctx, "terms", "Ten days.")

@@ -15,7 +15,7 @@ var _ = Describe("Two managers with leader election", func() {
 		s := newTestEnv(ctx, `rules: [{fault: {latencyMilliseconds: 500}}]`)
 		elected := func(name string, slots int) func(*manager.Options) {
 			return func(o *manager.Options) {
-				o.LeaderElect, o.ExecutorName, o.MaxConcurrentTurns, o.ShutdownGraceSeconds = true, name, slots, 5
+				o.LeaderElect, o.ExecutorName, o.MaxConcurrentTurns, o.ShutdownGraceSeconds = true, name, slots, 25
 			}
 		}
 		leads := func(name string) {

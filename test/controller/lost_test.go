@@ -185,6 +185,7 @@ var _ = Describe("A manager that restarts with an empty store", func() {
 		s.create(ctx, newTurn("suspended"))
 		Eventually(desk.payments.Load).WithContext(ctx).Should(BeEquivalentTo(1))
 		s.desire(ctx, "suspended", v1alpha1.DesiredStateSuspended)
+		s.awaitSeen(ctx)
 		desk.setReleased(true)
 		s.awaitState(ctx, "suspended", v1alpha1.TurnReasonSuspended)
 		m.stop()

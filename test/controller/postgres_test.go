@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -29,13 +28,17 @@ import (
 	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
-// partlySlow answers messages that contain the word "slow" after ten seconds, and all others immediately.
-const partlySlow = `rules: [{when: {contains: slow}, fault: {latencyMilliseconds: 10000}}]`
+// slowTurns is the number of Turns whose first request hangs.
+const slowTurns = 10
+
+// partlyStuck never answers the first requests whose message contains the word "slow", one for each slow Turn. It
+// answers all other requests immediately.
+var partlyStuck = fmt.Sprintf(`rules: [{when: {contains: slow}, times: %d, fault: {hang: BeforeHeaders}}, {}]`, slowTurns)
 
 var _ = Describe("Two managers that share a PostgreSQL", func() {
 	It("continue the Turns of a killed manager, and pay for no reply twice", func(ctx SpecContext) {
 		program := buildManager(ctx)
-		s := newTestEnv(ctx, partlySlow)
+		s := newTestEnv(ctx, partlyStuck)
 		databaseURL := postgrestest.Database(GinkgoTB())
 		s.create(ctx, s.basics()...)
 		ready := func(name string) {
@@ -48,11 +51,11 @@ var _ = Describe("Two managers that share a PostgreSQL", func() {
 		first := s.share(ctx, program, "first", databaseURL, refusing(http.MethodPut, "/status", `"completionTime"`))
 		ready("first")
 
-		const each = 10
+		const each = slowTurns
 		s.create(ctx, newTurns(each)...)
 		s.awaitRecorded(ctx, databaseURL, each)
 		for i := range each {
-			s.create(ctx, newTurn(fmt.Sprintf("slow-%03d", i)))
+			s.create(ctx, newTurn(fmt.Sprintf("slow-%03d", i), timeout(600)))
 		}
 		s.awaitInFlight(ctx, each)
 		s.share(ctx, program, "second", databaseURL, apiConfig)
@@ -173,10 +176,7 @@ var _ = Describe("A manager whose store does not work", func() {
 	DescribeTable("is not ready, reports the reason, and is ready again when the store works",
 		func(ctx SpecContext, prepare func() (storeURL string, harm, heal func()), reason string) {
 			s := newTestEnv(ctx, ``)
-			listener, err := net.Listen("tcp", "127.0.0.1:0")
-			Expect(err).NotTo(HaveOccurred())
-			address := listener.Addr().String()
-			Expect(listener.Close()).To(Succeed()) // the manager listens there next
+			var address string
 			probe := func(path string) (string, error) {
 				request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, http.NoBody)
 				if err != nil {
@@ -190,7 +190,8 @@ var _ = Describe("A manager whose store does not work", func() {
 				return response.Status + ": " + string(body), errors.Join(err, response.Body.Close())
 			}
 			storeURL, harm, heal := prepare()
-			s.run(func(o *manager.Options) { o.Store, o.HealthProbeBindAddress = storeURL, address })
+			m := s.run(func(o *manager.Options) { o.Store, o.HealthProbeBindAddress = storeURL, "127.0.0.1:0" })
+			address = m.servedAt(ctx, "health probe")
 			Eventually(probe).WithArguments("/readyz").WithContext(ctx).Should(HavePrefix("200 OK"))
 			harm()
 			Eventually(probe).WithArguments("/readyz").WithContext(ctx).Should(ContainSubstring("[-]store failed"))

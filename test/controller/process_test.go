@@ -22,12 +22,13 @@ import (
 var _ = Describe("A manager process that is killed", func() {
 	It("continues its Turns when it is restarted under the same name", func(ctx SpecContext) {
 		program := buildManager(ctx)
-		s := newTestEnv(ctx, `rules: [{fault: {latencyMilliseconds: 4000}}]`)
+		const turns = 20
+		// The first request of each Turn hangs, so that the process is killed during all of them.
+		s := newTestEnv(ctx, fmt.Sprintf(`rules: [{times: %d, fault: {hang: BeforeHeaders}}, {}]`, turns))
 		o := s.options()
 		s.create(ctx, s.basics()...)
-		const turns = 20
 		first := startProcess(ctx, program, o)
-		s.create(ctx, newTurns(turns)...)
+		s.create(ctx, newTurns(turns, timeout(600))...)
 		s.awaitInFlight(ctx, turns)
 		Eventually(first.Kill()).Should(gexec.Exit(137))
 		s.awaitInFlight(ctx, 0)

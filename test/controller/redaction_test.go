@@ -86,7 +86,7 @@ var _ = Describe("An Agent with redaction rules", func() {
 		Expect(t.Status.Result.Text).To(Equal("It is [redacted:email]."))
 
 		release := s.hold()
-		s.create(ctx, newTurn("changes", asking("Who is ann@shop.example?")))
+		s.create(ctx, newTurn("changes", asking("Who is ann@shop.example?", timeout(600))))
 		s.awaitHeld(ctx, 1) // the prompt is recorded
 		change(ctx, s, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Redaction.Patterns[0].Replacement = "[x]" })
 		m.stop() // the next run has the new rules

@@ -146,7 +146,7 @@ var _ = Describe("A sub-agent of another namespace", func() {
 		l := lend(ctx, `rules: [{when: {contains: fine}, reply: {text: "Fine."}}, {fault: {status: 503}}]`, everyNamespace)
 		change(ctx, l.owner, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) { p.Spec.Retry.MaxAttempts = 5 })
 		release := l.owner.hold()
-		l.team.create(ctx, newTurn("parent", asking("delegate subtask")))
+		l.team.create(ctx, newTurn("parent", asking("delegate subtask", timeout(600))))
 		l.owner.awaitHeld(ctx, 1)
 		l.consent(ctx, nil)
 		Eventually(l.team.tools(ctx, agent)).WithContext(ctx).Should(
@@ -171,7 +171,7 @@ var _ = Describe("A sub-agent of another namespace", func() {
 		l := lend(ctx, `rules: [{reply: {text: "never"}}]`, everyNamespace)
 		Eventually(l.team.tools(ctx, agent)).WithContext(ctx).Should(HavePrefix("True "))
 		release := l.team.hold()
-		l.team.create(ctx, newTurn("parent", asking("delegate subtask")))
+		l.team.create(ctx, newTurn("parent", asking("delegate subtask", timeout(600))))
 		l.team.awaitHeld(ctx, 1)
 		l.consent(ctx, nil)
 		Eventually(l.team.tools(ctx, agent)).WithContext(ctx).Should(HavePrefix("False ReferenceNotAllowed"))
@@ -349,6 +349,7 @@ rules:
 		By("restarting, and asking for the approval of users whom the owner does not name")
 		l.restart()
 		change(ctx, l.owner, helper, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Approval.Approvers.Users = []string{"grace"} })
+		awaitChecked(ctx, l.owner, &v1alpha1.Agent{}, helper, conditionsOfAgent)
 		l.team.decide(ctx, c, 0, v1alpha1.ApprovalApproved)
 		Eventually(func() string { return message(l.team.turn(ctx, c.Name)) }).WithContext(ctx).Should(
 			ContainSubstring(`"jane" is not an approver of Agent "` + l.shared() + `"`))

@@ -104,7 +104,7 @@ var _ = Describe("A ModelProvider of another namespace", func() {
 		owner, team := platform(ctx, `rules: [{fault: {status: 503}}]`, allowFrom(v1alpha1.NamespacesFromAll, nil))
 		change(ctx, owner, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) { p.Spec.Retry.MaxAttempts = 5 })
 		release := owner.hold()
-		team.create(ctx, newTurn("asks"))
+		team.create(ctx, newTurn("asks", timeout(600)))
 		Eventually(owner.gate.waiting.Load).WithContext(ctx).Should(BeEquivalentTo(1), "the first request is in flight")
 		change(ctx, owner, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) { p.Spec.AllowedNamespaces = nil })
 		Eventually(func() string { return team.finding(ctx) }).WithContext(ctx).Should(ContainSubstring("False ReferenceNotAllowed"),
@@ -207,7 +207,7 @@ var _ = Describe("A ToolServer of another namespace", func() {
 
 		By("withdrawing the consent while the model thinks")
 		release := team.hold()
-		team.create(ctx, newTurn("call-2"))
+		team.create(ctx, newTurn("call-2", timeout(600)))
 		Eventually(team.gate.waiting.Load).WithContext(ctx).Should(BeEquivalentTo(1))
 		change(ctx, owner, "tickets", &v1alpha1.ToolServer{}, func(s *v1alpha1.ToolServer) { s.Spec.AllowedNamespaces = nil })
 		Eventually(func(g Gomega) {
