@@ -3,6 +3,7 @@ package controller_test
 import (
 	"bytes"
 	"context"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -16,8 +17,24 @@ import (
 )
 
 // requests returns the number of requests with a verb for a resource of Capstan that the API server has answered.
-// Status writes have the subresource "status".
+// Status writes have the subresource "status". The API server counts a request after it has sent the response, so
+// requests waits until two successive counts are equal.
 func requests(ctx context.Context, verb, resource, subresource string) float64 {
+	GinkgoHelper()
+	count := countRequests(ctx, verb, resource, subresource)
+	Eventually(func() bool {
+		previous := count
+		count = countRequests(ctx, verb, resource, subresource)
+		return count == previous
+	}).WithContext(ctx).WithPolling(settleInterval).Should(BeTrue(), "the requests must end")
+	return count
+}
+
+// settleInterval is the time between two counts of requests.
+const settleInterval = 200 * time.Millisecond
+
+// countRequests returns the number of requests that the API server has counted so far.
+func countRequests(ctx context.Context, verb, resource, subresource string) float64 {
 	GinkgoHelper()
 	clientset, err := kubernetes.NewForConfig(apiConfig)
 	Expect(err).NotTo(HaveOccurred())

@@ -143,7 +143,7 @@ var _ = Describe("What a Turn leaves in the store", func() {
 			}
 		})
 		Expect(m.tablesWith(ctx, deletionMarker)(Default)).To(BeEmpty())
-		db, err := sql.Open("sqlite", "file:"+m.options.DataDir+"/journal.db?mode=ro")
+		db, err := sql.Open("sqlite", "file:"+m.options.DataDir+"/journal.db?mode=ro&_pragma=busy_timeout(10000)")
 		Expect(err).NotTo(HaveOccurred())
 		defer func() { Expect(db.Close()).To(Succeed()) }()
 		Expect(rows(ctx, Default, db, "SELECT * FROM observation")).To(BeEmpty(), "the observations of these Turns")

@@ -180,7 +180,10 @@ var _ = Describe("An Agent that learns", func() {
 		}
 		Eventually(asked(aboutUser)).WithContext(ctx).Should(Equal(turns))
 		Eventually(asked(aboutSession)).WithContext(ctx).Should(Equal(turns))
-		m.stop() // the manager first stores what it has learned
+		s.awaitInFlight(ctx, 0)
+		Eventually(func() int { return strings.Count(m.logs.String(), "Did the work that follows a turn") }).WithContext(ctx).
+			Should(Equal(turns), "the memories of each Turn are stored")
+		m.stop()
 		Expect(m.learned(ctx)(Default)).To(Equal([]string{"Session ada: The printer is broken.", "User ada: Has an HP 4000."}))
 	}, SpecTimeout(4*patience))
 

@@ -219,6 +219,7 @@ var _ = Describe("The commands approve and deny", func() {
 		for range 2 { // each command makes a new decision, because the Turn does not use the previous one
 			approve := atTerminal(ctx, "y\n", append([]string{"approve", "first"}, as...)...)
 			Eventually(ctx, func() []v1alpha1.ToolApproval { return s.approvals(ctx) }).Should(HaveLen(len(names) + 1))
+			Eventually(ctx, approve.out.String).Should(ContainSubstring("was approved by "), "the command has created its decision")
 			Consistently(approve.code).ShouldNot(Receive())
 			name := latest().Name
 			names = append(names, name)
