@@ -1,12 +1,18 @@
 package cli_test
 
 import (
+	"context"
 	"encoding/json"
 	"encoding/xml"
+	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/capstan-dev/capstan/internal/cli/evaluation"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
@@ -389,20 +395,64 @@ cases: [{name: a, message: "Close 1042.", expect: {tools: {called: [close_ticket
 	}
 }
 
-// TestEvalParallel checks the maximum number of cases that run at the same time.
+// barrier is a model server that receives requests in groups: it answers no request of a group before the group is
+// complete.
+type barrier struct {
+	next http.Handler
+	size int
+
+	mu sync.Mutex
+	// waiting is the number of requests of the incomplete group. complete is closed when the group is complete.
+	waiting  int
+	complete chan struct{}
+	// inFlight is the number of requests that are not answered yet, and peak is the highest value of inFlight so far.
+	inFlight, peak int
+}
+
+// ServeHTTP waits for the other requests of the group.
+func (b *barrier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	b.mu.Lock()
+	b.inFlight++
+	b.peak = max(b.peak, b.inFlight)
+	complete := b.complete
+	if b.waiting++; b.waiting == b.size {
+		close(complete)
+		b.waiting, b.complete = 0, make(chan struct{})
+	}
+	b.mu.Unlock()
+	select {
+	case <-complete:
+	case <-r.Context().Done():
+	}
+	answer := httptest.NewRecorder()
+	b.next.ServeHTTP(answer, r)
+	b.mu.Lock()
+	b.inFlight-- // before the client can send its next request
+	b.mu.Unlock()
+	maps.Copy(w.Header(), answer.Header())
+	w.WriteHeader(answer.Code)
+	_, _ = w.Write(answer.Body.Bytes()) // the client may have disconnected
+}
+
+// TestEvalParallel checks the maximum number of cases that run at the same time. The model answers no case before
+// three cases run.
 func TestEvalParallel(t *testing.T) {
 	t.Parallel()
-	model, url := fake(t, "rules: [{reply: {text: Hello}, fault: {latencyMilliseconds: 20}}]")
+	model, _ := fake(t, "rules: [{reply: {text: Hello}, fault: {latencyMilliseconds: 20}}]")
+	b := &barrier{next: model, size: 3, complete: make(chan struct{})}
+	web := httptest.NewServer(b)
+	t.Cleanup(web.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
 	var cases strings.Builder
 	cases.WriteString("manifests: [manifests]\ncases:\n")
 	for name := range strings.FieldsSeq("a b c d e f g h i j k l") {
 		cases.WriteString("- {name: " + name + ", message: Hello}\n")
 	}
-	path := evalSetup(t, url, cases.String(), complete())
-	capstan(t, "eval", "-f", path, "--parallel", "3").mustEnd(t, exit.OK)
-	s := model.Stats()
-	if s.Requests != 12 || s.PeakInFlight > 3 || s.PeakInFlight < 2 {
-		t.Errorf("%d requests, at most %d at the same time; want 12 requests, 2 or 3 at the same time", s.Requests, s.PeakInFlight)
+	path := evalSetup(t, web.URL+"/v1", cases.String(), complete())
+	call{}.run(ctx, "eval", "-f", path, "--parallel", "3").mustEnd(t, exit.OK)
+	if n := model.Stats().Requests; n != 12 || b.peak != 3 {
+		t.Errorf("%d requests, at most %d at the same time; want 12 requests, 3 at the same time", n, b.peak)
 	}
 }
 

@@ -230,7 +230,9 @@ func TestSlowAnswerIsNotIdle(t *testing.T) {
 // TestSlowFirstEventIsNotIdle checks that the idle timeout begins with the first event. Before it, the shorter of the
 // bounds of the provider and of the request counts.
 func TestSlowFirstEventIsNotIdle(t *testing.T) {
-	_, url := fakeModel(t, `rules: [{reply: {text: "one answer"}, fault: {latencyMilliseconds: 400}}]`)
+	const idleTimeout = time.Second
+	_, url := fakeModel(t, `rules: [{when: {contains: never}, fault: {hang: BeforeHeaders}},
+{reply: {text: "one answer"}, fault: {latencyMilliseconds: 1500}}]`)
 	for name, tc := range map[string]struct {
 		reason        string
 		provider, own time.Duration
@@ -238,13 +240,16 @@ func TestSlowFirstEventIsNotIdle(t *testing.T) {
 	}{
 		"no bound":          {"only the context bounds the time", 0, 0, ""},
 		"long enough":       {"the answer is in time", time.Minute, time.Minute, ""},
-		"of the provider":   {"the provider's bound is shorter", 50 * time.Millisecond, time.Minute, "50ms"},
-		"of the request":    {"the request's bound is shorter", time.Minute, 60 * time.Millisecond, "60ms"},
-		"of a request only": {"the provider has no bound", 0, 60 * time.Millisecond, "60ms"},
+		"of the provider":   {"the provider's bound is shorter", 500 * time.Millisecond, time.Minute, "500ms"},
+		"of the request":    {"the request's bound is shorter", time.Minute, 600 * time.Millisecond, "600ms"},
+		"of a request only": {"the provider has no bound", 0, 600 * time.Millisecond, "600ms"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := provider(t, url, func(c *openai.Config) { c.IdleTimeout, c.FirstEventTimeout = 100*time.Millisecond, tc.provider })
+			p := provider(t, url, func(c *openai.Config) { c.IdleTimeout, c.FirstEventTimeout = idleTimeout, tc.provider })
 			req := request("hello")
+			if tc.want != "" {
+				req = request("never")
+			}
 			req.FirstEventTimeout = tc.own
 			got, err := generate(t.Context(), p, req)
 			if tc.want == "" && (err != nil || got.Text != "one answer") {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -210,14 +211,16 @@ func TestAskUnknownCost(t *testing.T) {
 
 // TestAskEndsWithItsContext checks that an evaluation ends when its context ends during the wait between two attempts.
 func TestAskEndsWithItsContext(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	s := &script{answers: []any{&model.Error{Kind: model.Overloaded, Message: "busy", RetryAfter: time.Minute}}}
-	time.AfterFunc(10*time.Millisecond, cancel)
-	c := candidate("first", s)
-	got := (&judge.Asker{Chain: []loop.Candidate{c, candidate("second", s)}}).Ask(ctx, relevance(), subject("x"))
-	if got.Verdict != judge.Failed || !strings.Contains(got.Reason, "busy") || len(s.requests) != 1 {
-		t.Errorf("the evaluation is %+v after %d requests, want Failed after one", got, len(s.requests))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := &script{answers: []any{&model.Error{Kind: model.Overloaded, Message: "busy", RetryAfter: time.Minute}}}
+		time.AfterFunc(10*time.Millisecond, cancel)
+		c := candidate("first", s)
+		got := (&judge.Asker{Chain: []loop.Candidate{c, candidate("second", s)}}).Ask(ctx, relevance(), subject("x"))
+		if got.Verdict != judge.Failed || !strings.Contains(got.Reason, "busy") || len(s.requests) != 1 {
+			t.Errorf("the evaluation is %+v after %d requests, want Failed after one", got, len(s.requests))
+		}
+	})
 }
 
 func TestFailureWithoutACostMayBeRetried(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -376,21 +377,23 @@ func (f modelFunc) Generate(ctx context.Context, r *model.Request) (*model.Reply
 
 // TestPolicyAtTheDeadline checks that an answer whose check is cut off at the deadline is delivered only with Report.
 func TestPolicyAtTheDeadline(t *testing.T) {
-	overdue := errors.New("the time is over")
-	for action, delivered := range map[outputpolicy.Action]bool{outputpolicy.Fail: false, outputpolicy.Report: true} {
-		ctx, stop := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, overdue)
-		slow := verdict(false)
-		slow.after = time.Hour
-		c, _ := candidate("one", 1, says("Good day."), slow)
-		in := input(t, c)
-		withPolicies(&in, polite(action))
-		end, err := loop.Run(ctx, &in)
-		stop()
-		if (err == nil) != delivered || !delivered && !errors.Is(err, overdue) {
-			t.Errorf("with %s, Run = %+v, %v; want an answer: %t", action, end, err, delivered)
+	synctest.Test(t, func(t *testing.T) {
+		overdue := errors.New("the time is over")
+		for action, delivered := range map[outputpolicy.Action]bool{outputpolicy.Fail: false, outputpolicy.Report: true} {
+			ctx, stop := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, overdue)
+			slow := verdict(false)
+			slow.after = time.Hour
+			c, _ := candidate("one", 1, says("Good day."), slow)
+			in := input(t, c)
+			withPolicies(&in, polite(action))
+			end, err := loop.Run(ctx, &in)
+			stop()
+			if (err == nil) != delivered || !delivered && !errors.Is(err, overdue) {
+				t.Errorf("with %s, Run = %+v, %v; want an answer: %t", action, end, err, delivered)
+			}
+			if delivered && !in.State.Checks[0].Findings[0].Unchecked {
+				t.Errorf("the check is %+v, want the policy as unchecked", in.State.Checks)
+			}
 		}
-		if delivered && !in.State.Checks[0].Findings[0].Unchecked {
-			t.Errorf("the check is %+v, want the policy as unchecked", in.State.Checks)
-		}
-	}
+	})
 }

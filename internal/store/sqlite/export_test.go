@@ -3,7 +3,11 @@ package sqlite
 import (
 	"database/sql"
 	"io/fs"
+	"time"
 )
+
+// The check for damage must reach the damage on a slow machine, too.
+func init() { structureTimeout = time.Minute }
 
 // Pools returns the pools of the writer and of reads.
 func (s *Store) Pools() []*sql.DB { return []*sql.DB{s.writes, s.db} }

@@ -19,15 +19,14 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-const (
-	// prepareFor limits the time of all attempts to check and migrate the file. An attempt may fail because another
-	// process is migrating the file.
-	prepareFor = 10 * time.Second
-	// structureTimeout limits the check for damage. It is enough for some hundred MiB. In a larger file, damage in the
-	// unchecked part is found when that part is read. A longer check would delay a restarted manager, which has Turns
-	// to continue.
-	structureTimeout = 2 * time.Second
-)
+// prepareFor limits the time of all attempts to check and migrate the file. An attempt may fail because another process
+// is migrating the file.
+const prepareFor = 10 * time.Second
+
+// structureTimeout limits the check for damage. It is enough for some hundred MiB. In a larger file, damage in the
+// unchecked part is found when that part is read. A longer check would delay a restarted manager, which has Turns to
+// continue. Only tests change it.
+var structureTimeout = 2 * time.Second
 
 // prepare checks the file, migrates its schema and prepares the frequent statements.
 func (s *Store) prepare(ctx context.Context) error {
