@@ -220,7 +220,8 @@ func TestNetworkPolicyOfHooks(t *testing.T) {
 				address string
 				port    int32
 			}{{"192.0.2.10", 16443}, {"192.0.2.11", 443}, {"203.0.113.7", 8000}, {"169.254.169.254", 443}, {"198.51.100.1", 443}} {
-				have, want := reaches(t, policy, corev1.ProtocolTCP, e.address, e.port), reaches(t, manager, corev1.ProtocolTCP, e.address, e.port)
+				have := reaches(t, policy, corev1.ProtocolTCP, e.address, e.port)
+				want := reaches(t, manager, corev1.ProtocolTCP, e.address, e.port)
 				if have != want {
 					t.Errorf("the Pods of hooks reach %s:%d: %t, want %t, like the manager", e.address, e.port, have, want)
 				}

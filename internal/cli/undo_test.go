@@ -99,11 +99,13 @@ func TestInterruptedUndoContinues(t *testing.T) {
 	}{
 		{
 			"Idempotent", exit.Failed,
-			[]string{"add_note (call call_3): undone by remove_note\n", "add_note (call call_1): undone by remove_note\n"}, nil,
+			[]string{"add_note (call call_3): undone by remove_note\n", "add_note (call call_1): undone by remove_note\n"},
+			nil,
 		},
 		{
 			"Destructive", exit.Failed,
-			[]string{"add_note (call call_3): not undone: ", "unknown", "add_note (call call_1): not undone: "}, []string{"1042", "1061"},
+			[]string{"add_note (call call_3): not undone: ", "unknown", "add_note (call call_1): not undone: "},
+			[]string{"1042", "1061"},
 		},
 	} {
 		t.Run(tc.effect, func(t *testing.T) {

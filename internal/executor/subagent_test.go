@@ -406,7 +406,9 @@ func TestCallWhoseTurnWasNotCreatedInItsTime(t *testing.T) {
 
 // TestSendingIsNoted checks with a real server whether a request counts as sent.
 func TestSendingIsNoted(t *testing.T) {
-	answers := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+	answers := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
 	defer answers.Close()
 	breaks := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
 	defer breaks.Close()

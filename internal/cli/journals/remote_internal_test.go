@@ -78,7 +78,8 @@ func entry(seq int) string {
 
 func TestFollowContinuesWithoutNewEntries(t *testing.T) {
 	t.Parallel()
-	got, err := follow(t, part{uid: "a", body: "\n"}, part{uid: "a", body: entry(1)}, part{uid: "a", body: "\n"}, part{uid: "a", body: entry(2)})
+	got, err := follow(t, part{uid: "a", body: "\n"}, part{uid: "a", body: entry(1)}, part{uid: "a", body: "\n"},
+		part{uid: "a", body: entry(2)})
 	if err != nil || fmt.Sprint(got) != "[1 2]" {
 		t.Errorf("want both entries, although two of the four connections had none; have %v, %v", got, err)
 	}
@@ -89,7 +90,8 @@ func TestFollowContinuesWithoutNewEntries(t *testing.T) {
 func TestFollowContinuesAfterAProxyAnswered(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout} {
-		got, err := follow(t, part{uid: "a", body: entry(1)}, part{status: status, body: "<html>The server is away.</html>"}, part{uid: "a", body: entry(2)})
+		got, err := follow(t, part{uid: "a", body: entry(1)}, part{status: status, body: "<html>The server is away.</html>"},
+			part{uid: "a", body: entry(2)})
 		if err != nil || fmt.Sprint(got) != "[1 2]" {
 			t.Errorf("status %d: want both entries, have %v, %v", status, got, err)
 		}

@@ -223,7 +223,7 @@ func (o *Options) newTurn(p *turn.UndoPlan) *v1alpha1.Turn {
 	// The default limit is below the number of calls that a Turn can undo. A lower limit of the Agent still applies.
 	// The number of calls does not depend on how many are undone, so that an interrupted Turn gets the same spec again.
 	if n := min(len(p.Calls), turn.MaxUndoCalls); n > int(v1alpha1.DefaultMaxToolCalls) {
-		t.Spec.Limits = &v1alpha1.Limits{MaxToolCalls: new(int32(n))} //nolint:gosec // because n is at most turn.MaxUndoCalls
+		t.Spec.Limits = &v1alpha1.Limits{MaxToolCalls: new(int32(n))}
 	}
 	t.APIVersion, t.Kind = v1alpha1.GroupVersion.String(), "Turn"
 	t.Status.ObservedGeneration = -1

@@ -113,11 +113,13 @@ func TestPatience(t *testing.T) {
 	}{
 		"silent start": {
 			"an event without content does not end the wait for the first part", 0,
-			[]part{{second, start, 1}, {5 * minute, text, 1}, {0, end, 1}}, 0,
+			[]part{{second, start, 1}, {5 * minute, text, 1}, {0, end, 1}},
+			0,
 		},
 		"silent thinking": {
 			"a thought without text does not end the wait for the first part", 0,
-			[]part{{0, start, 1}, {0, thinking, 1}, {5 * minute, text, 1}, {0, end, 1}}, 0,
+			[]part{{0, start, 1}, {0, thinking, 1}, {5 * minute, text, 1}, {0, end, 1}},
+			0,
 		},
 		"pings first": {"the model thinks", 0, []part{{0, start, 1}, {20 * second, ping, 16}, {0, text, 1}, {0, end, 1}}, 0},
 		"pings, first limit": {
