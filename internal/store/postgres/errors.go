@@ -97,11 +97,15 @@ func isDemoted(err error) bool {
 }
 
 // isConnectionLost reports whether an error means that an established connection is broken, or that its server takes no
-// writes.
+// writes. It returns false for an error of Capstan, such as a refusal by a Budget.
 func isConnectionLost(err error) bool {
-	if err == nil || isRejected(err) && !isDemoted(err) {
+	if _, unconnected := errors.AsType[*pgconn.ConnectError](err); unconnected {
 		return false
 	}
-	_, unconnected := errors.AsType[*pgconn.ConnectError](err)
-	return !unconnected
+	if _, answered := errors.AsType[*pgconn.PgError](err); answered {
+		return !isRejected(err) || isDemoted(err)
+	}
+	_, broken := errors.AsType[net.Error](err) // includes a timeout
+	return broken || pgconn.SafeToRetry(err) || errors.Is(err, pgconn.ErrConnClosed) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }

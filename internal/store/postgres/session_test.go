@@ -1,14 +1,33 @@
 package postgres
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
+
+// openFor opens a store that is closed when the test ends.
+func openFor(t *testing.T, databaseURL string) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
 
 func TestSessionSettings(t *testing.T) {
 	tests := map[string]struct {
@@ -33,15 +52,7 @@ func TestSessionSettings(t *testing.T) {
 			postgrestest.Exec(t, databaseURL, `DO $$ BEGIN `+
 				`EXECUTE format('ALTER DATABASE %I SET synchronous_commit TO `+tt.server+`', current_database());
 				EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation TO serializable', current_database()); END $$`)
-			s, err := Open(t.Context(), databaseURL)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := s.Close(); err != nil {
-					t.Error(err)
-				}
-			}()
+			s := openFor(t, databaseURL)
 			got := map[string]string{}
 			for setting := range map[string]bool{
 				"synchronous_commit": true, "default_transaction_isolation": true, "statement_timeout": true,
@@ -70,19 +81,7 @@ func TestSessionSettings(t *testing.T) {
 func TestPausedProcessLosesItsLocks(t *testing.T) {
 	t.Parallel()
 	databaseURL := postgrestest.Database(t)
-	open := func() *Store {
-		s, err := Open(t.Context(), databaseURL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-		return s
-	}
-	paused, other := open(), open()
+	paused, other := openFor(t, databaseURL), openFor(t, databaseURL)
 	entry := func(seq int64) journal.Entry {
 		return journal.Entry{Seq: seq, Epoch: 1, Kind: journal.ModelReplied, Version: 1, Time: time.Unix(1, 0), Payload: []byte(`{}`)}
 	}
@@ -109,5 +108,39 @@ func TestPausedProcessLosesItsLocks(t *testing.T) {
 	conn.Release()
 	if err := paused.Append(t.Context(), "a", entry(3)); err != nil {
 		t.Errorf("Append of the process that was paused: %v, want no error", err)
+	}
+}
+
+// TestRefusalsKeepConnections checks that the store closes no connection because it refuses something.
+func TestRefusalsKeepConnections(t *testing.T) {
+	s := openFor(t, postgrestest.Database(t))
+	request := journal.Entry{
+		Seq: 1, Epoch: 1, Kind: journal.ModelRequested, Version: 1, Time: time.Unix(1, 0), Payload: []byte(`{}`),
+		Ledger: &budget.Change{Reserve: []budget.Reservation{{
+			Hold: budget.Hold{Key: budget.Key{Budget: "x", End: 1}, Tokens: 2}, Limits: budget.Limits{Tokens: new(int64(1))},
+		}}},
+	}
+	for name, call := range map[string]struct {
+		do     func() error
+		isWant func(error) bool
+	}{
+		"a Budget": {
+			func() error { return s.Append(t.Context(), "a", request) },
+			func(err error) bool { _, refused := errors.AsType[*budget.Refusal](err); return refused },
+		},
+		"feedback": {
+			func() error { return s.AddFeedback(t.Context(), "ns", "none", "", turnrecord.Feedback{Score: "good"}) },
+			func(err error) bool { return errors.Is(err, store.ErrNoRecord) },
+		},
+	} {
+		opened := s.pool.Stat().NewConnsCount()
+		for range 3 {
+			if err := call.do(); !call.isWant(err) {
+				t.Errorf("%s: %v, want a refusal", name, err)
+			}
+		}
+		if again := s.pool.Stat().NewConnsCount() - opened; again != 0 {
+			t.Errorf("%s: the store has opened %d connections after refusals, want it to keep its connection", name, again)
+		}
 	}
 }
