@@ -19,9 +19,11 @@ const (
 	// own. A difference between noServer and another value does not mean that the server changed: the user of another
 	// process may be able to read the identity.
 	noServer = `'1'`
-	// standbyConfirms is true if a commit of this session is acknowledged only after a standby has it.
+	// standbyConfirms is true if a commit of each session is acknowledged only after a standby has it. This session may
+	// have a value from before a change of the server's value to local, which new sessions have: see session.
 	standbyConfirms = `current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ` +
-		`('on', 'remote_write', 'remote_apply')`
+		`('on', 'remote_write', 'remote_apply') ` +
+		`AND (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit') <> 'local'`
 )
 
 // withheld lists the SQLSTATEs of a server that does not let the user execute the functions of thisServer, or does not

@@ -144,3 +144,33 @@ func TestRefusalsKeepConnections(t *testing.T) {
 		}
 	}
 }
+
+// TestReloadKeepsCommitsOfOpenConnections changes the server's synchronous_commit while a connection is open.
+func TestReloadKeepsCommitsOfOpenConnections(t *testing.T) {
+	server := postgrestest.NewServer(t, "max_wal_senders=0", "wal_level=minimal")
+	s := openFor(t, server.URL("postgres"))
+	setting := func() (value string) {
+		if err := s.pool.QueryRow(t.Context(), "SELECT current_setting('synchronous_commit')").Scan(&value); err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+	server.Set(t, "synchronous_commit", "off")
+	if got := setting(); got != "on" {
+		t.Errorf("synchronous_commit of an open connection is %q, want it to stay on", got)
+	}
+	server.Set(t, "synchronous_commit", "local")
+	server.Set(t, "synchronous_standby_names", "none")
+	var confirms bool
+	if err := s.pool.QueryRow(t.Context(), "SELECT "+standbyConfirms).Scan(&confirms); err != nil || confirms {
+		t.Errorf("standbyConfirms is %t, %v; want false, because new connections do not wait for a standby", confirms, err)
+	}
+	s.pool.Reset()
+	if got := setting(); got != "local" {
+		t.Errorf("synchronous_commit of a new connection is %q, want the server's local", got)
+	}
+	server.Set(t, "synchronous_commit", "on")
+	if got := setting(); got != "on" {
+		t.Errorf("synchronous_commit of an open connection is %q, want it to follow the server from local to on", got)
+	}
+}
