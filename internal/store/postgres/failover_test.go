@@ -231,6 +231,69 @@ func TestAppendWithoutStandbyIsNotTrusted(t *testing.T) {
 	}
 }
 
+// TestMarkWithoutStandbyIsNotPublished makes a mark time out while the server waits for its standby. The server then
+// shows the new position, which the standby lacks. No process may publish this position: after a failover, the store
+// would seem to have lost entries.
+func TestMarkWithoutStandbyIsNotPublished(t *testing.T) {
+	t.Parallel()
+	primary, standby := postgrestest.Pair(t)
+	primary.Set(t, "synchronous_standby_names", "*")
+	writer, idle := openAt(t, primary.Both(standby, "postgres")), openAt(t, primary.Both(standby, "postgres"))
+	var losses int
+	track := func(s *postgres.Store) *store.Tracker {
+		tracker := store.NewTracker(s, store.TrackerOptions{Lost: func(int64, store.State, store.State) { losses++ }})
+		if err := tracker.Mark(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return tracker
+	}
+	first := track(writer)
+	second := track(idle)
+	if err := first.Mark(t.Context()); err != nil || first.Last() != second.Last() {
+		t.Fatalf("Mark: %v, the states are %+v and %+v; want the same state", err, first.Last(), second.Last())
+	}
+	before := first.Last()
+	if err := writer.Append(t.Context(), "a", entry(1, 1)); err != nil {
+		t.Fatal(err)
+	}
+	primary.WaitForStandby(t, standby)
+	standby.Set(t, "primary_conninfo", "")
+	for state := before; state.Position == before.Position; {
+		// The server ends the wait for the standby when the client cancels the statement.
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		if err := first.Mark(ctx); err == nil {
+			t.Fatal("Mark succeeded with a position that no standby has")
+		}
+		cancel()
+		var err error
+		if state, err = writer.State(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	if err := second.Mark(ctx); err == nil {
+		t.Error("Mark of an idle process returned a position that no standby has")
+	}
+	cancel()
+	for _, tracker := range []*store.Tracker{first, second} {
+		if _, err := tracker.Identity(t.Context()); err != nil || tracker.Last() != before {
+			t.Errorf("Last: %+v, %v; want %+v, which the standby has", tracker.Last(), err, before)
+		}
+	}
+	if err := primary.Stop(t.Context(), postgrestest.Immediate); err != nil {
+		t.Fatal(err)
+	}
+	if err := standby.Promote(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	standby.Set(t, "synchronous_standby_names", "")
+	for _, tracker := range []*store.Tracker{first, second} {
+		if err := tracker.Mark(t.Context()); err != nil || tracker.Last().Identity != before.Identity || losses != 0 {
+			t.Errorf("Mark after the failover: %v, %+v, %d losses; want %+v and no loss", err, tracker.Last(), losses, before.Identity)
+		}
+	}
+}
+
 // TestIncarnationAfterFailover checks that the incarnation changes, unless all commits had waited for a standby and the
 // new server has the last known mark.
 func TestIncarnationAfterFailover(t *testing.T) {
