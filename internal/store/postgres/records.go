@@ -219,7 +219,9 @@ func (s *Store) DeletedUntil(ctx context.Context, namespace string) (time.Time, 
 	return latest[0].UTC(), nil
 }
 
-// TrimRecords deletes the oldest records of the namespace that has the most records. It takes at most two minutes.
+// TrimRecords deletes the oldest records of the namespace that has the most records. The statement itself excludes the
+// newest maxRecords records, so that it keeps them even if it is repeated because its response was lost. TrimRecords
+// takes at most two minutes.
 func (s *Store) TrimRecords(ctx context.Context, maxRecords, limit int) (int, error) {
 	type row struct {
 		Namespace string
@@ -230,8 +232,10 @@ func (s *Store) TrimRecords(ctx context.Context, maxRecords, limit int) (int, er
 	if err != nil || len(found) == 0 || found[0].Records <= maxRecords {
 		return 0, err
 	}
-	fullest := whereSelected(store.RecordSelector{Namespace: found[0].Namespace})
-	return s.deleteRecords(ctx, min(limit, found[0].Records-maxRecords), true, fullest)
+	surplus := &where{text: "true"}
+	surplus.add(`uid IN (SELECT uid FROM capstan_record WHERE namespace = $%d ORDER BY completed DESC, uid COLLATE "C" DESC OFFSET $%d)`,
+		found[0].Namespace, max(maxRecords, 0))
+	return s.deleteRecords(ctx, limit, true, surplus)
 }
 
 // DeleteRecords deletes selected records. It takes at most a minute.
