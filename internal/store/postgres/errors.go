@@ -47,6 +47,9 @@ func explain(err error) error {
 		}
 		return err
 	}
+	if errors.Is(err, errFormerPrimary) {
+		return err
+	}
 	if errors.Is(err, pgconn.ErrReadOnlyConnection) {
 		return fmt.Errorf("%w; %s", err, readOnly)
 	}

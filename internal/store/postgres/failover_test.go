@@ -140,6 +140,51 @@ func TestReadOnlyServer(t *testing.T) {
 	}
 }
 
+// TestFormerPrimaryIsNotUsed starts a former primary again after a failover. It takes writes, because it does not know
+// of its successor, and the URL names it first. The store must stay on the new primary.
+func TestFormerPrimaryIsNotUsed(t *testing.T) {
+	t.Parallel()
+	primary, standby := postgrestest.Pair(t)
+	s := openAt(t, primary.Both(standby, "postgres"))
+	if err := s.Append(t.Context(), "a", entry(1, 1)); err != nil {
+		t.Fatal(err)
+	}
+	primary.WaitForStandby(t, standby)
+	if err := primary.Stop(t.Context(), postgrestest.Immediate); err != nil {
+		t.Fatal(err)
+	}
+	if err := standby.Promote(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Mark(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := primary.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const end = `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'capstan'`
+	postgrestest.Exec(t, standby.URL("postgres"), end) // the next call needs a new connection
+	if _, err := s.State(t.Context()); err != nil {
+		t.Errorf("State: %v, want the state of the new primary", err)
+	}
+	if err := s.Append(t.Context(), "a", entry(2, 1)); err != nil {
+		t.Errorf("Append: %v, want it to reach the new primary", err)
+	}
+	if got := entries(t, openAt(t, standby.URL("postgres")), "a"); len(got) != 2 {
+		t.Errorf("the new primary has %d entries, want 2", len(got))
+	}
+	if err := standby.Stop(t.Context(), postgrestest.Immediate); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	for range 2 { // the first call may find that its connection is broken
+		err = s.Check(t.Context())
+	}
+	if err == nil || !strings.Contains(err.Error(), "former primary") {
+		t.Errorf("Check without the new primary: %v, want an error that names the former primary", err)
+	}
+}
+
 // TestReplicaWithoutLastEntries promotes an asynchronous standby that does not have the last acknowledged entry.
 func TestReplicaWithoutLastEntries(t *testing.T) {
 	primary, standby := postgrestest.Pair(t)

@@ -74,6 +74,7 @@ func open(ctx context.Context, databaseURL string, dir fs.FS, namespaces ...stri
 	if err != nil {
 		return nil, err
 	}
+	new(timelines).follow(config)
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	pool, err := pgxpool.NewWithConfig(ctx, config)

@@ -174,3 +174,39 @@ func TestReloadKeepsCommitsOfOpenConnections(t *testing.T) {
 		t.Errorf("synchronous_commit of an open connection is %q, want it to follow the server from local to on", got)
 	}
 }
+
+// TestConnectionsFollowNewestTimeline opens a connection to each of two servers that both take writes.
+func TestConnectionsFollowNewestTimeline(t *testing.T) {
+	t.Parallel()
+	primary, standby := postgrestest.Pair(t)
+	s := openFor(t, primary.Both(standby, "postgres"))
+	promoted := false
+	timelines := func() (all []string) {
+		for range 2 { // two connections at the same time
+			conn, err := s.pool.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Release()
+			var timeline string
+			if err := conn.QueryRow(t.Context(), "SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)").Scan(&timeline); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, timeline)
+			if !promoted {
+				promoted = true
+				if err := standby.Promote(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				primary.Set(t, "default_transaction_read_only", "on") // new connections reach the new primary
+			}
+		}
+		return all
+	}
+	if diff := cmp.Diff([]string{"00000001", "00000002"}, timelines()); diff != "" {
+		t.Fatalf("the timelines of the connections (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"00000002", "00000002"}, timelines()); diff != "" {
+		t.Errorf("the timelines of the next connections (-want +got):\n%s", diff)
+	}
+}
