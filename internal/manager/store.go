@@ -83,7 +83,7 @@ func openStore(ctx context.Context, o *Options, until time.Time, log logr.Logger
 		})
 	}
 	return await(ctx, until, log, postgres.IsAway, func(ctx context.Context) (store.Store, error) {
-		s, err := postgres.Open(ctx, l.url)
+		s, err := postgres.Open(ctx, l.url, o.WatchNamespaces...)
 		return orNil(s, err)
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
@@ -74,6 +75,27 @@ func TestOpenStore(t *testing.T) {
 				t.Errorf("the store must work: %v", err)
 			}
 		})
+	}
+}
+
+// TestStoreDeletesOnlyInWatchedNamespaces checks that the retention of this manager does not apply to the namespaces of
+// another installation, which may use the same database.
+func TestStoreDeletesOnlyInWatchedNamespaces(t *testing.T) {
+	o := Options{Store: postgrestest.Database(t), WatchNamespaces: []string{"helpdesk"}}
+	s, err := openStore(t.Context(), &o, time.Now().Add(startPatience), logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := s.AddRecords(t.Context(), turnrecord.Record{UID: "a", Namespace: "sales", Completed: time.Unix(1, 0)}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.PurgeRecords(t.Context(), time.Now(), 10); n != 0 || err != nil {
+		t.Errorf("PurgeRecords: %d, %v; want the record of a namespace that is not watched to be kept", n, err)
 	}
 }
 

@@ -13,7 +13,8 @@ import (
 // ErrClosed is returned by calls on a closed store.
 var ErrClosed = errors.New("the journal is closed")
 
-// Store keeps journals. It is safe for concurrent use.
+// Store keeps journals. It is safe for concurrent use. A store that was opened for some namespaces purges and trims
+// only their data, claims only their tasks, and counts only these in TaskUse.
 type Store interface {
 	journal.Journal
 	budget.Ledger
@@ -27,8 +28,9 @@ type Store interface {
 	// each time, because a failover may happen between two calls.
 	State(ctx context.Context) (State, error)
 
-	// Mark gives the store a new position if there may be appends since the last mark. When Mark returns, the new
-	// position is as durable as an append. least is the greatest position that the store is known to have had.
+	// Mark gives the store a new position if there may be appends since the last mark. When Mark returns, the returned
+	// position is as durable as an append, even if another process has assigned it. This does not apply to the position
+	// that State returns. least is the greatest position that the store is known to have had.
 	//
 	// If the position of the store is less than least, or the store has failed over to a server that may lack
 	// entries, the same write also assigns a new incarnation and a position greater than least. If there is nothing

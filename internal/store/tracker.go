@@ -48,8 +48,7 @@ func (t *Tracker) Identity(ctx context.Context) (Identity, error) {
 		return Identity{}, err
 	}
 	if t.isContinued(state) {
-		t.storeState(state)
-		return state.Identity, nil
+		return state.Identity, nil // the position of state may be that of a mark that was not confirmed
 	}
 	state, err = t.compare(ctx)
 	return state.Identity, err
@@ -71,8 +70,9 @@ func (t *Tracker) Mark(ctx context.Context) error {
 	return nil
 }
 
-// Last returns the last known state of the store, or the zero value if the store has not replied yet. The store has
-// confirmed this position, so it may be published.
+// Last returns the state that the last successful mark of this process returned, or the zero value if there was none.
+// The store has confirmed this position, so it may be published. A position that the store only shows may be lost: if a
+// mark times out while the server waits for a standby, the server shows its position, and the standby may lack it.
 func (t *Tracker) Last() State {
 	if last := t.last.Load(); last != nil {
 		return *last
@@ -124,16 +124,5 @@ func (t *Tracker) storeMark(known int64, found, marked State) {
 	t.last.Store(&marked)
 	if lost && t.o.Lost != nil {
 		t.o.Lost(known, found, marked)
-	}
-}
-
-// storeState stores a state of the same identity. It ignores a state that is older than the stored one, because
-// concurrent calls may store their states in any order.
-func (t *Tracker) storeState(state State) {
-	for {
-		last := t.last.Load()
-		if last == nil || last.Identity != state.Identity || last.Position >= state.Position || t.last.CompareAndSwap(last, &state) {
-			return
-		}
 	}
 }

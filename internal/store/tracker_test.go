@@ -129,6 +129,31 @@ func TestStoreIsReplacedByOlderCopy(t *testing.T) {
 	}
 }
 
+// TestPositionOfAnotherProcessIsNotConfirmed checks that Last does not change because the store shows a new position.
+// The mark that assigned this position may still wait for a standby.
+func TestPositionOfAnotherProcessIsNotConfirmed(t *testing.T) {
+	m := &journaltest.Store{}
+	f := follow(m)
+	if err := f.Mark(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before := f.Last()
+	appendTo(t, m, "a")
+	after, err := m.Mark(t.Context(), before.Position)
+	if err != nil || after.Position <= before.Position {
+		t.Fatalf("Mark: %+v, %v; want a position after %d", after, err, before.Position)
+	}
+	if _, err := f.Identity(t.Context()); err != nil || f.Last() != before {
+		t.Errorf("Last after Identity: %+v, %v; want %+v", f.Last(), err, before)
+	}
+	if err := f.Mark(t.Context()); err != nil || f.Last() != after {
+		t.Errorf("Last after Mark: %+v, %v; want %+v", f.Last(), err, after)
+	}
+	if f.losses != nil {
+		t.Errorf("losses %v, want none", f.losses)
+	}
+}
+
 // replaceable is a store that can be replaced by an older copy.
 type replaceable struct{ *journaltest.Store }
 

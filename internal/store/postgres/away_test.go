@@ -2,11 +2,16 @@ package postgres_test
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"net/url"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/capstan-dev/capstan/internal/store/postgres"
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
@@ -51,6 +56,54 @@ func TestIsAway(t *testing.T) {
 				t.Errorf("IsAway(%v) = %t, want %t: %s", err, got, tc.want, tc.reason)
 			}
 		})
+	}
+}
+
+// TestMigrationMayWaitForLocks checks that a migration that could not get a lock in time can be repeated.
+func TestMigrationMayWaitForLocks(t *testing.T) {
+	t.Parallel() // takes as long as the lock timeout
+	databaseURL := postgrestest.Database(t)
+	openAt(t, databaseURL) // creates the tables
+	migrations, err := postgres.Migrations()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := fstest.MapFS{"00099_next.sql": {Data: []byte("-- +goose Up\nALTER TABLE capstan_turn ADD COLUMN next text;\n")}}
+	if err := fs.WalkDir(migrations, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := fs.ReadFile(migrations, path)
+		next[path] = &fstest.MapFile{Data: data}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	user, err := pgx.Connect(t.Context(), databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := user.Exec(t.Context(), "BEGIN; LOCK TABLE capstan_turn IN ACCESS SHARE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	s, err := postgres.OpenWith(t.Context(), databaseURL, next)
+	if err == nil {
+		t.Fatal(errors.Join(errors.New("Open did not fail, but another process has locked the table"), s.Close()))
+	}
+	if !postgres.IsAway(err) {
+		t.Errorf("IsAway(%v) is false, want true, because the other process may release its lock", err)
+	}
+	if err := user.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = postgres.OpenWith(t.Context(), databaseURL, next); err != nil {
+		t.Fatalf("Open when the lock is released: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if deadlock := fmt.Errorf("migration: %w", &pgconn.PgError{Code: "40P01"}); !postgres.IsAway(deadlock) {
+		t.Error("IsAway of a deadlock is false, want true, because the server has rolled back the migration")
 	}
 }
 

@@ -37,14 +37,21 @@ const maxConns = 16
 // pingTimeout limits the check of a connection that was idle for a second or more.
 const pingTimeout = 2 * time.Second
 
-// session sets the timeouts of a session, and overrides defaults of the server that would break the contract of Append:
-// a stricter isolation level would make concurrent appends fail, and an asynchronous commit could lose appends in a
-// crash. Other values of synchronous_commit, such as remote_apply, stay.
+// session sets the timeouts of a session, and overrides defaults of the server that would break the contract of
+// Append: a stricter isolation level would make concurrent appends fail, and an asynchronous commit could lose appends
+// in a crash. Other values of synchronous_commit, such as remote_apply, stay. session sets these values, too, so that
+// an open connection keeps its value if an administrator changes the server's value to off. It does not set the value
+// local: otherwise open connections would not wait for standbys after a change to on, while standbyConfirms is true on
+// a new connection.
 const session = `SELECT set_config('default_transaction_isolation', 'read committed', false),
     set_config('statement_timeout', '%dms', false),
     set_config('lock_timeout', '%dms', false),
     set_config('idle_in_transaction_session_timeout', '%dms', false),
-    CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', false) END`
+    CASE current_setting('synchronous_commit')
+        WHEN 'off' THEN set_config('synchronous_commit', 'on', false)
+        WHEN 'local' THEN NULL
+        ELSE set_config('synchronous_commit', current_setting('synchronous_commit'), false)
+    END`
 
 // wantURL describes a valid URL in errors. The URL itself is not shown, because it may contain a password.
 const wantURL = "want postgres://USER:PASSWORD@HOST:PORT/DATABASE, with %-escapes for : / ? # @ in the user and the password"

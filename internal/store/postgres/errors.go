@@ -47,6 +47,9 @@ func explain(err error) error {
 		}
 		return err
 	}
+	if errors.Is(err, errFormerPrimary) {
+		return err
+	}
 	if errors.Is(err, pgconn.ErrReadOnlyConnection) {
 		return fmt.Errorf("%w; %s", err, readOnly)
 	}
@@ -57,8 +60,10 @@ func explain(err error) error {
 	return err
 }
 
-// temporary lists the SQLSTATEs of a server that is starting, stopping, failing over, or has too many clients.
-var temporary = []string{"25006", "53300", "55000", "57P01", "57P02", "57P03"}
+// temporary lists the SQLSTATEs of a server that is starting, stopping, failing over, or has too many clients. It also
+// lists deadlock_detected and lock_not_available: during a rolling upgrade, a migration waits for the locks of
+// processes that use the tables. The server has then rolled back the migration, so it can be repeated.
+var temporary = []string{"25006", "40P01", "53300", "55000", "55P03", "57P01", "57P02", "57P03"}
 
 // demoted lists the SQLSTATEs of a server that takes no writes: read_only_sql_transaction, and
 // object_not_in_prerequisite_state for the position of a server in recovery.
@@ -69,8 +74,9 @@ var demoted = []string{"25006", "55000"}
 // process and the server may send them, too, and keep the connection open.
 var sessionEnded = []string{"25P03", "57P01", "57P02", "57P03", "57P04", "57P05"}
 
-// IsAway reports whether an error of Open means that the server is temporarily out of reach, so that another
-// attempt may succeed. It returns false if the server rejected the user, or if the URL or a certificate is invalid.
+// IsAway reports whether an error of Open means that the server is temporarily out of reach, or that other processes
+// held locks for too long, so that another attempt may succeed. It returns false if the server rejected the user, or if
+// the URL or a certificate is invalid.
 func IsAway(err error) bool {
 	if server, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return slices.Contains(temporary, server.Code)
@@ -97,11 +103,15 @@ func isDemoted(err error) bool {
 }
 
 // isConnectionLost reports whether an error means that an established connection is broken, or that its server takes no
-// writes.
+// writes. It returns false for an error of Capstan, such as a refusal by a Budget.
 func isConnectionLost(err error) bool {
-	if err == nil || isRejected(err) && !isDemoted(err) {
+	if _, unconnected := errors.AsType[*pgconn.ConnectError](err); unconnected {
 		return false
 	}
-	_, unconnected := errors.AsType[*pgconn.ConnectError](err)
-	return !unconnected
+	if _, answered := errors.AsType[*pgconn.PgError](err); answered {
+		return !isRejected(err) || isDemoted(err)
+	}
+	_, broken := errors.AsType[net.Error](err) // includes a timeout
+	return broken || pgconn.SafeToRetry(err) || errors.Is(err, pgconn.ErrConnClosed) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }

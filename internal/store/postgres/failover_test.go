@@ -140,6 +140,51 @@ func TestReadOnlyServer(t *testing.T) {
 	}
 }
 
+// TestFormerPrimaryIsNotUsed starts a former primary again after a failover. It takes writes, because it does not know
+// of its successor, and the URL names it first. The store must stay on the new primary.
+func TestFormerPrimaryIsNotUsed(t *testing.T) {
+	t.Parallel()
+	primary, standby := postgrestest.Pair(t)
+	s := openAt(t, primary.Both(standby, "postgres"))
+	if err := s.Append(t.Context(), "a", entry(1, 1)); err != nil {
+		t.Fatal(err)
+	}
+	primary.WaitForStandby(t, standby)
+	if err := primary.Stop(t.Context(), postgrestest.Immediate); err != nil {
+		t.Fatal(err)
+	}
+	if err := standby.Promote(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Mark(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := primary.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const end = `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'capstan'`
+	postgrestest.Exec(t, standby.URL("postgres"), end) // the next call needs a new connection
+	if _, err := s.State(t.Context()); err != nil {
+		t.Errorf("State: %v, want the state of the new primary", err)
+	}
+	if err := s.Append(t.Context(), "a", entry(2, 1)); err != nil {
+		t.Errorf("Append: %v, want it to reach the new primary", err)
+	}
+	if got := entries(t, openAt(t, standby.URL("postgres")), "a"); len(got) != 2 {
+		t.Errorf("the new primary has %d entries, want 2", len(got))
+	}
+	if err := standby.Stop(t.Context(), postgrestest.Immediate); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	for range 2 { // the first call may find that its connection is broken
+		err = s.Check(t.Context())
+	}
+	if err == nil || !strings.Contains(err.Error(), "former primary") {
+		t.Errorf("Check without the new primary: %v, want an error that names the former primary", err)
+	}
+}
+
 // TestReplicaWithoutLastEntries promotes an asynchronous standby that does not have the last acknowledged entry.
 func TestReplicaWithoutLastEntries(t *testing.T) {
 	primary, standby := postgrestest.Pair(t)
@@ -228,6 +273,69 @@ func TestAppendWithoutStandbyIsNotTrusted(t *testing.T) {
 	primary.Set(t, "synchronous_standby_names", "")
 	if err := s.Append(t.Context(), "a", entry(2, 1)); !errors.Is(err, journal.ErrSequence) {
 		t.Errorf("Append: %v, want ErrSequence, because the entry is on the server's disk", err)
+	}
+}
+
+// TestMarkWithoutStandbyIsNotPublished makes a mark time out while the server waits for its standby. The server then
+// shows the new position, which the standby lacks. No process may publish this position: after a failover, the store
+// would seem to have lost entries.
+func TestMarkWithoutStandbyIsNotPublished(t *testing.T) {
+	t.Parallel()
+	primary, standby := postgrestest.Pair(t)
+	primary.Set(t, "synchronous_standby_names", "*")
+	writer, idle := openAt(t, primary.Both(standby, "postgres")), openAt(t, primary.Both(standby, "postgres"))
+	var losses int
+	track := func(s *postgres.Store) *store.Tracker {
+		tracker := store.NewTracker(s, store.TrackerOptions{Lost: func(int64, store.State, store.State) { losses++ }})
+		if err := tracker.Mark(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return tracker
+	}
+	first := track(writer)
+	second := track(idle)
+	if err := first.Mark(t.Context()); err != nil || first.Last() != second.Last() {
+		t.Fatalf("Mark: %v, the states are %+v and %+v; want the same state", err, first.Last(), second.Last())
+	}
+	before := first.Last()
+	if err := writer.Append(t.Context(), "a", entry(1, 1)); err != nil {
+		t.Fatal(err)
+	}
+	primary.WaitForStandby(t, standby)
+	standby.Set(t, "primary_conninfo", "")
+	for state := before; state.Position == before.Position; {
+		// The server ends the wait for the standby when the client cancels the statement.
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		if err := first.Mark(ctx); err == nil {
+			t.Fatal("Mark succeeded with a position that no standby has")
+		}
+		cancel()
+		var err error
+		if state, err = writer.State(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	if err := second.Mark(ctx); err == nil {
+		t.Error("Mark of an idle process returned a position that no standby has")
+	}
+	cancel()
+	for _, tracker := range []*store.Tracker{first, second} {
+		if _, err := tracker.Identity(t.Context()); err != nil || tracker.Last() != before {
+			t.Errorf("Last: %+v, %v; want %+v, which the standby has", tracker.Last(), err, before)
+		}
+	}
+	if err := primary.Stop(t.Context(), postgrestest.Immediate); err != nil {
+		t.Fatal(err)
+	}
+	if err := standby.Promote(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	standby.Set(t, "synchronous_standby_names", "")
+	for _, tracker := range []*store.Tracker{first, second} {
+		if err := tracker.Mark(t.Context()); err != nil || tracker.Last().Identity != before.Identity || losses != 0 {
+			t.Errorf("Mark after the failover: %v, %+v, %d losses; want %+v and no loss", err, tracker.Last(), losses, before.Identity)
+		}
 	}
 }
 

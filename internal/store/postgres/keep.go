@@ -77,12 +77,14 @@ type head struct {
 	seq int64
 }
 
-// Purge deletes up to limit journals that were retired at or before the given time, oldest first. It deletes several
-// small journals in one transaction, and a large one in parts. A step takes at most a minute.
+// Purge deletes up to limit journals of the store's namespaces that were retired at or before the given time, oldest
+// first. It deletes several small journals in one transaction, and a large one in parts. A step takes at most a minute.
 func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (purged int, err error) {
 	heads, err := read(ctx, s, func(row pgx.CollectableRow) (h head, err error) {
 		return h, row.Scan(&h.uid, &h.seq)
-	}, `SELECT turn_uid, seq FROM capstan_turn WHERE retired_at <= $1 ORDER BY retired_at, turn_uid LIMIT $2`, before, max(limit, 0))
+	}, `SELECT turn_uid, seq FROM capstan_turn
+		WHERE retired_at <= $1 AND (cardinality($3::text[]) = 0 OR namespace = '' OR namespace = ANY($3))
+		ORDER BY retired_at, turn_uid LIMIT $2`, before, max(limit, 0), s.namespaces)
 	if err != nil {
 		return 0, err
 	}

@@ -19,9 +19,11 @@ const (
 	// own. A difference between noServer and another value does not mean that the server changed: the user of another
 	// process may be able to read the identity.
 	noServer = `'1'`
-	// standbyConfirms is true if a commit of this session is acknowledged only after a standby has it.
+	// standbyConfirms is true if a commit of each session is acknowledged only after a standby has it. This session may
+	// have a value from before a change of the server's value to local, which new sessions have: see session.
 	standbyConfirms = `current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') IN ` +
-		`('on', 'remote_write', 'remote_apply')`
+		`('on', 'remote_write', 'remote_apply') ` +
+		`AND (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit') <> 'local'`
 )
 
 // withheld lists the SQLSTATEs of a server that does not let the user execute the functions of thisServer, or does not
@@ -70,6 +72,10 @@ func (s *Store) row(ctx context.Context) (r row, err error) {
 // 2. The server has another system identifier than at the last mark.
 // 3. The server has another timeline than at the last mark, and at that mark commits did not wait for a standby.
 //
+// If another process has given the database a position greater than least, Mark writes this position again. It then
+// returns after the server has confirmed all earlier commits: see confirm. Otherwise the position could be that of a
+// mark that no standby has confirmed.
+//
 // It takes at most 20 s.
 func (s *Store) Mark(ctx context.Context, least int64) (store.State, error) {
 	r, err := s.row(ctx)
@@ -77,14 +83,15 @@ func (s *Store) Mark(ctx context.Context, least int64) (store.State, error) {
 		return store.State{}, err
 	}
 	hadUnmarked := s.unmarked.Swap(false) // before the write: appends that are acknowledged from now on need the next mark
-	if !hadUnmarked && !r.unsettled && r.Position >= least {
+	raise := hadUnmarked || r.unsettled
+	if !raise && r.Position == least {
 		return r.State, nil
 	}
 	newIncarnation := rand.Text()
 	var st store.State
 	err = s.withServerIdentity(ctx, func(ctx context.Context, server string) error {
 		return s.pool.QueryRow(ctx, `UPDATE capstan_store AS s SET
-				position = greatest(s.position, $1) + 1,
+				position = CASE WHEN $3 OR s.position < $1 THEN greatest(s.position, $1) + 1 ELSE s.position END,
 				incarnation = CASE
 					WHEN s.position < $1 THEN $2
 					WHEN s.server NOT IN ('', '1', now.server) AND now.server <> '1' `+
@@ -95,7 +102,7 @@ func (s *Store) Mark(ctx context.Context, least int64) (store.State, error) {
 				server = CASE WHEN now.server = '1' AND s.server <> '' THEN s.server ELSE now.server END,
 				confirmed = now.confirmed
 			FROM (SELECT `+server+` AS server, `+standbyConfirms+` AS confirmed) AS now
-			RETURNING s.id, s.incarnation, s.position`, least, newIncarnation).Scan(&st.ID, &st.Incarnation, &st.Position)
+			RETURNING s.id, s.incarnation, s.position`, least, newIncarnation, raise).Scan(&st.ID, &st.Incarnation, &st.Position)
 	})
 	if err != nil {
 		if hadUnmarked {

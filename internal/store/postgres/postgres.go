@@ -40,8 +40,10 @@ const (
 
 // Store keeps journals in a PostgreSQL database. It implements store.Store.
 type Store struct {
-	pool   *pgxpool.Pool
-	closed atomic.Bool
+	pool *pgxpool.Pool
+	// namespaces are the namespaces of this installation: see Open.
+	namespaces []string
+	closed     atomic.Bool
 	// unmarked is true if there may be appends after the last mark, by this process or an earlier one.
 	unmarked atomic.Bool
 }
@@ -54,20 +56,25 @@ type Store struct {
 // tables have the newest version. Several processes may open a new database at the same time. Open fails after two
 // minutes. It returns journal.ErrNewer if the version of the tables is newer than this program. No error contains the
 // URL or the password. The caller must call Close.
-func Open(ctx context.Context, databaseURL string) (*Store, error) {
+//
+// If namespaces are given, other installations may use the same tables for other namespaces. The store then purges and
+// trims only the data of its own namespaces, and claims only their tasks. A journal of an older version names no
+// namespace; each installation purges it.
+func Open(ctx context.Context, databaseURL string, namespaces ...string) (*Store, error) {
 	dir, err := fs.Sub(migrations, "migrations")
 	if err != nil {
 		return nil, err
 	}
-	return open(ctx, databaseURL, dir)
+	return open(ctx, databaseURL, dir, namespaces...)
 }
 
 // open does the same as Open, with the migrations in dir.
-func open(ctx context.Context, databaseURL string, dir fs.FS) (*Store, error) {
+func open(ctx context.Context, databaseURL string, dir fs.FS, namespaces ...string) (*Store, error) {
 	config, err := configure(databaseURL)
 	if err != nil {
 		return nil, err
 	}
+	new(timelines).follow(config)
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	pool, err := pgxpool.NewWithConfig(ctx, config)
@@ -78,7 +85,7 @@ func open(ctx context.Context, databaseURL string, dir fs.FS) (*Store, error) {
 		pool.Close()
 		return nil, fmt.Errorf("failed to migrate the schema of the journal: %w", explain(err))
 	}
-	s := &Store{pool: pool}
+	s := &Store{pool: pool, namespaces: append([]string{}, namespaces...)} // nil would be NULL in a query
 	s.unmarked.Store(true)
 	return s, nil
 }

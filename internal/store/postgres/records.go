@@ -201,10 +201,14 @@ func (s *Store) deleteRecords(ctx context.Context, limit int, note bool, w *wher
 	return deleted, nil
 }
 
-// PurgeRecords deletes old records. It takes at most a minute.
+// ofNamespaces is a condition for the rows of the store's namespaces, which are the argument number %d.
+const ofNamespaces = `(cardinality($%[1]d::text[]) = 0 OR namespace = ANY($%[1]d))`
+
+// PurgeRecords deletes old records of the store's namespaces. It takes at most a minute.
 func (s *Store) PurgeRecords(ctx context.Context, before time.Time, limit int) (int, error) {
 	w := &where{text: "true"}
 	w.add("completed < $%d", before)
+	w.add(ofNamespaces, s.namespaces)
 	return s.deleteRecords(ctx, limit, true, w)
 }
 
@@ -219,19 +223,24 @@ func (s *Store) DeletedUntil(ctx context.Context, namespace string) (time.Time, 
 	return latest[0].UTC(), nil
 }
 
-// TrimRecords deletes the oldest records of the namespace that has the most records. It takes at most two minutes.
+// TrimRecords deletes the oldest records of the namespace that has the most records of the store's namespaces. The
+// statement itself excludes the newest maxRecords records, so that it keeps them even if it is repeated because its
+// response was lost. TrimRecords takes at most two minutes.
 func (s *Store) TrimRecords(ctx context.Context, maxRecords, limit int) (int, error) {
 	type row struct {
 		Namespace string
 		Records   int
 	}
 	found, err := read(ctx, s, pgx.RowToStructByPos[row],
-		`SELECT namespace, count(*)::bigint FROM capstan_record GROUP BY namespace ORDER BY 2 DESC LIMIT 1`)
+		`SELECT namespace, count(*)::bigint FROM capstan_record WHERE `+fmt.Sprintf(ofNamespaces, 1)+`
+			GROUP BY namespace ORDER BY 2 DESC LIMIT 1`, s.namespaces)
 	if err != nil || len(found) == 0 || found[0].Records <= maxRecords {
 		return 0, err
 	}
-	fullest := whereSelected(store.RecordSelector{Namespace: found[0].Namespace})
-	return s.deleteRecords(ctx, min(limit, found[0].Records-maxRecords), true, fullest)
+	surplus := &where{text: "true"}
+	surplus.add(`uid IN (SELECT uid FROM capstan_record WHERE namespace = $%d ORDER BY completed DESC, uid COLLATE "C" DESC OFFSET $%d)`,
+		found[0].Namespace, max(maxRecords, 0))
+	return s.deleteRecords(ctx, limit, true, surplus)
 }
 
 // DeleteRecords deletes selected records. It takes at most a minute.

@@ -1,14 +1,33 @@
 package postgres
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
+
+// openFor opens a store that is closed when the test ends.
+func openFor(t *testing.T, databaseURL string) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
 
 func TestSessionSettings(t *testing.T) {
 	tests := map[string]struct {
@@ -33,15 +52,7 @@ func TestSessionSettings(t *testing.T) {
 			postgrestest.Exec(t, databaseURL, `DO $$ BEGIN `+
 				`EXECUTE format('ALTER DATABASE %I SET synchronous_commit TO `+tt.server+`', current_database());
 				EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation TO serializable', current_database()); END $$`)
-			s, err := Open(t.Context(), databaseURL)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := s.Close(); err != nil {
-					t.Error(err)
-				}
-			}()
+			s := openFor(t, databaseURL)
 			got := map[string]string{}
 			for setting := range map[string]bool{
 				"synchronous_commit": true, "default_transaction_isolation": true, "statement_timeout": true,
@@ -70,19 +81,7 @@ func TestSessionSettings(t *testing.T) {
 func TestPausedProcessLosesItsLocks(t *testing.T) {
 	t.Parallel()
 	databaseURL := postgrestest.Database(t)
-	open := func() *Store {
-		s, err := Open(t.Context(), databaseURL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-		return s
-	}
-	paused, other := open(), open()
+	paused, other := openFor(t, databaseURL), openFor(t, databaseURL)
 	entry := func(seq int64) journal.Entry {
 		return journal.Entry{Seq: seq, Epoch: 1, Kind: journal.ModelReplied, Version: 1, Time: time.Unix(1, 0), Payload: []byte(`{}`)}
 	}
@@ -109,5 +108,105 @@ func TestPausedProcessLosesItsLocks(t *testing.T) {
 	conn.Release()
 	if err := paused.Append(t.Context(), "a", entry(3)); err != nil {
 		t.Errorf("Append of the process that was paused: %v, want no error", err)
+	}
+}
+
+// TestRefusalsKeepConnections checks that the store closes no connection because it refuses something.
+func TestRefusalsKeepConnections(t *testing.T) {
+	s := openFor(t, postgrestest.Database(t))
+	request := journal.Entry{
+		Seq: 1, Epoch: 1, Kind: journal.ModelRequested, Version: 1, Time: time.Unix(1, 0), Payload: []byte(`{}`),
+		Ledger: &budget.Change{Reserve: []budget.Reservation{{
+			Hold: budget.Hold{Key: budget.Key{Budget: "x", End: 1}, Tokens: 2}, Limits: budget.Limits{Tokens: new(int64(1))},
+		}}},
+	}
+	for name, call := range map[string]struct {
+		do     func() error
+		isWant func(error) bool
+	}{
+		"a Budget": {
+			func() error { return s.Append(t.Context(), "a", request) },
+			func(err error) bool { _, refused := errors.AsType[*budget.Refusal](err); return refused },
+		},
+		"feedback": {
+			func() error { return s.AddFeedback(t.Context(), "ns", "none", "", turnrecord.Feedback{Score: "good"}) },
+			func(err error) bool { return errors.Is(err, store.ErrNoRecord) },
+		},
+	} {
+		opened := s.pool.Stat().NewConnsCount()
+		for range 3 {
+			if err := call.do(); !call.isWant(err) {
+				t.Errorf("%s: %v, want a refusal", name, err)
+			}
+		}
+		if again := s.pool.Stat().NewConnsCount() - opened; again != 0 {
+			t.Errorf("%s: the store has opened %d connections after refusals, want it to keep its connection", name, again)
+		}
+	}
+}
+
+// TestReloadKeepsCommitsOfOpenConnections changes the server's synchronous_commit while a connection is open.
+func TestReloadKeepsCommitsOfOpenConnections(t *testing.T) {
+	server := postgrestest.NewServer(t, "max_wal_senders=0", "wal_level=minimal")
+	s := openFor(t, server.URL("postgres"))
+	setting := func() (value string) {
+		if err := s.pool.QueryRow(t.Context(), "SELECT current_setting('synchronous_commit')").Scan(&value); err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+	server.Set(t, "synchronous_commit", "off")
+	if got := setting(); got != "on" {
+		t.Errorf("synchronous_commit of an open connection is %q, want it to stay on", got)
+	}
+	server.Set(t, "synchronous_commit", "local")
+	server.Set(t, "synchronous_standby_names", "none")
+	var confirms bool
+	if err := s.pool.QueryRow(t.Context(), "SELECT "+standbyConfirms).Scan(&confirms); err != nil || confirms {
+		t.Errorf("standbyConfirms is %t, %v; want false, because new connections do not wait for a standby", confirms, err)
+	}
+	s.pool.Reset()
+	if got := setting(); got != "local" {
+		t.Errorf("synchronous_commit of a new connection is %q, want the server's local", got)
+	}
+	server.Set(t, "synchronous_commit", "on")
+	if got := setting(); got != "on" {
+		t.Errorf("synchronous_commit of an open connection is %q, want it to follow the server from local to on", got)
+	}
+}
+
+// TestConnectionsFollowNewestTimeline opens a connection to each of two servers that both take writes.
+func TestConnectionsFollowNewestTimeline(t *testing.T) {
+	t.Parallel()
+	primary, standby := postgrestest.Pair(t)
+	s := openFor(t, primary.Both(standby, "postgres"))
+	promoted := false
+	timelines := func() (all []string) {
+		for range 2 { // two connections at the same time
+			conn, err := s.pool.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Release()
+			var timeline string
+			if err := conn.QueryRow(t.Context(), "SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)").Scan(&timeline); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, timeline)
+			if !promoted {
+				promoted = true
+				if err := standby.Promote(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				primary.Set(t, "default_transaction_read_only", "on") // new connections reach the new primary
+			}
+		}
+		return all
+	}
+	if diff := cmp.Diff([]string{"00000001", "00000002"}, timelines()); diff != "" {
+		t.Fatalf("the timelines of the connections (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"00000002", "00000002"}, timelines()); diff != "" {
+		t.Errorf("the timelines of the next connections (-want +got):\n%s", diff)
 	}
 }

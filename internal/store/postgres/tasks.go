@@ -99,13 +99,14 @@ func setJSON(ctx context.Context, tx pgx.Tx, query, key string, value any) error
 const dropUnbegun = `DELETE FROM capstan_task WHERE uid = $1 AND state = 2 AND begun_at = 0`
 
 // claimTask claims the next task. Of two concurrent claims, the later one takes another task.
-const claimTask = `UPDATE capstan_task SET claim = claim + 1, due_at = $3 WHERE uid = (
+var claimTask = `UPDATE capstan_task SET claim = claim + 1, due_at = $3 WHERE uid = (
 		SELECT uid FROM capstan_task WHERE state < 2 AND due_at <= $1 AND namespace > $2 AND namespace <> ALL($4)
+			AND ` + fmt.Sprintf(ofNamespaces, 5) + `
 		ORDER BY namespace, due_at, uid LIMIT 1 FOR UPDATE SKIP LOCKED)
 	RETURNING uid, kind, namespace, turn, agent, session, requester, created_at, claim, attempts, state, result, reserved`
 
-// ClaimTask claims a task. It takes at most 20 s. If the connection is lost, ClaimTask returns an error, but a task may
-// be claimed until search.Until.
+// ClaimTask claims a task of the store's namespaces. It takes at most 20 s. If the connection is lost, ClaimTask
+// returns an error, but a task may be claimed until search.Until.
 func (s *Store) ClaimTask(ctx context.Context, search task.Search) (claimed *task.Task, err error) {
 	for _, after := range []string{search.After, ""} {
 		err := s.change(ctx, func(ctx context.Context, tx pgx.Tx) error {
@@ -115,7 +116,7 @@ func (s *Store) ClaimTask(ctx context.Context, search task.Search) (claimed *tas
 			var kind string
 			var result []byte
 			except := append([]string{}, search.Except...) // nil would be NULL
-			err := tx.QueryRow(ctx, claimTask, search.Now.UnixMicro(), after, search.Until.UnixMicro(), except).
+			err := tx.QueryRow(ctx, claimTask, search.Now.UnixMicro(), after, search.Until.UnixMicro(), except, s.namespaces).
 				Scan(&k.UID, &kind, &k.Namespace, &k.Turn, &k.Agent, &k.Session, &k.Requester, &created, &k.Claim, &k.Attempts, &state,
 					&result, &reserved)
 			if errors.Is(err, pgx.ErrNoRows) {
@@ -301,14 +302,15 @@ func (s *Store) PublishTask(ctx context.Context, h task.Held, at time.Time) erro
 		WHERE uid = $1 AND claim = $2 AND state = 1`, h.Key(), h.Claim, at.UnixMicro())
 }
 
-// TaskUse returns the namespaces that have tasks whose work has not ended. It takes at most a minute.
+// TaskUse returns those of the store's namespaces that have tasks whose work has not ended. It takes at most a minute.
 func (s *Store) TaskUse(ctx context.Context) ([]task.Use, error) {
 	return read(ctx, s, func(row pgx.CollectableRow) (u task.Use, err error) {
 		var oldest int64
 		err = row.Scan(&u.Namespace, &u.Waiting, &oldest)
 		u.Oldest = time.UnixMicro(oldest).UTC()
 		return u, err
-	}, `SELECT namespace, count(*), min(created_at) FROM capstan_task WHERE state < 2 GROUP BY namespace`)
+	}, `SELECT namespace, count(*), min(created_at) FROM capstan_task WHERE state < 2 AND `+
+		fmt.Sprintf(ofNamespaces, 1)+` GROUP BY namespace`, s.namespaces)
 }
 
 // PurgeTasks deletes tasks whose work ended before a time. It takes at most a minute.

@@ -162,7 +162,10 @@ func (s *Store) TrimRecords(ctx context.Context, maxRecords, limit int) (int, er
 	case n <= maxRecords:
 		return 0, nil
 	}
-	return s.deleteRecords(ctx, min(limit, n-maxRecords), true, "namespace = ?", namespace)
+	// The condition excludes the newest records, so that they stay if another call deletes records at the same time.
+	return s.deleteRecords(ctx, limit, true,
+		"uid IN (SELECT uid FROM turn_record WHERE namespace = ? ORDER BY completed DESC, uid DESC LIMIT -1 OFFSET ?)",
+		namespace, max(maxRecords, 0))
 }
 
 // DeleteRecords deletes selected records in one transaction.
