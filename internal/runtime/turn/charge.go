@@ -44,6 +44,9 @@ func (e *Engine) OpenDeletedTurn(ctx context.Context, uid string, children SubAg
 	if s == nil || len(r.replayed.loop.Requests) == 0 {
 		return nil, nil //nolint:nilnil // because "nothing" is an answer, not an error
 	}
+	if err := r.restore(); err != nil { // the history of the Session keeps the text
+		return nil, err
+	}
 	return &ChargeableTurn{Namespace: r.in.Namespace, Session: *s, run: r}, nil
 }
 
@@ -129,6 +132,9 @@ func (e *Engine) EndFromObject(ctx context.Context, in *Input, end ObjectEnd, ch
 	}
 	r.objectEnd = &end
 	if ended := r.replayed.result; ended != nil {
+		if err := r.restore(); err != nil { // the history of the Session keeps the text
+			return false, err
+		}
 		return false, r.chargeObjectEnd(ended)
 	}
 	result, err := r.finalize(end.Stop, end.Message)

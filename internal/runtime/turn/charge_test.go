@@ -3,6 +3,7 @@ package turn_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -93,6 +94,63 @@ func TestEndedTurnIsChargedWithItsResult(t *testing.T) {
 	}
 	if diff := cmp.Diff(history(t, whole), history(t, cut)); diff != "" {
 		t.Errorf("the history has other messages: -want +got:\n%s", diff)
+	}
+}
+
+// TestALongAnswerIsChargedWithItsText charges a Turn that was deleted, or whose object ended without an executor, after
+// its process was killed before it added the Turn to the Session. The answer is too long for the entry of its end.
+func TestALongAnswerIsChargedWithItsText(t *testing.T) {
+	whole := &journaltest.Store{}
+	c, _ := candidate("p0", 1, says(strings.Repeat("long ", 20_000)))
+	in := inTalk("a", "Tell me all.", c)
+	in.Namespace = "helpdesk"
+	in.Preparation = preparationOf(func(m *prepare.Input) { m.Turn.Session = &turncontext.Session{ID: "talk"} })
+	result := mustRun(t, whole, in)
+	if result.Answer == nil {
+		t.Fatal("the answer is in its entry, want it in an artifact")
+	}
+	for name, add := range map[string]func(*testing.T, journal.Journal) *turn.SessionPosition{
+		"deleted": func(t *testing.T, j journal.Journal) *turn.SessionPosition { t.Helper(); return charge(t, j) },
+		"ended": func(t *testing.T, j journal.Journal) (place *turn.SessionPosition) {
+			t.Helper()
+			object := turn.Input{UID: "a", Namespace: "helpdesk", Name: "turn-a", Session: in.Session}
+			end := turn.ObjectEnd{Stop: turn.StopDeadline, At: at, Epoch: 1}
+			end.Charge = func(p *turn.SessionPosition) error { place = p; return nil }
+			if recorded, err := engine(j).EndFromObject(t.Context(), &object, end, noChildren); recorded || err != nil {
+				t.Errorf("EndFromObject = %t, %v; want false, because the journal has the end", recorded, err)
+			}
+			return place
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cut := &journaltest.Store{}
+			all := entries(t, whole, "a")
+			answer, err := whole.Artifact(t.Context(), "a", result.Answer.SHA256)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, e := range all {
+				if e.Artifact == "" {
+					continue
+				}
+				a, err := whole.Artifact(t.Context(), "a", e.Artifact)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all[i].Payload, all[i].Artifacts = nil, []journal.Artifact{a}
+			}
+			last := &all[len(all)-1]
+			last.Artifacts = append(last.Artifacts, answer)
+			if err := cut.Append(t.Context(), "a", all...); err != nil { // without the addition to the Session
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(result.Session, add(t, cut)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if diff := cmp.Diff(history(t, whole), history(t, cut)); diff != "" {
+				t.Errorf("the history has other messages: -want +got:\n%s", diff)
+			}
+		})
 	}
 }
 
