@@ -34,8 +34,10 @@ type ChargeableTurn struct {
 
 // OpenDeletedTurn reads the journal of a Turn whose object is gone. It returns nil if there is nothing to charge: the
 // journal is empty or belongs to a Session, or the Turn has no Session or has asked no model. It returns
-// journal.ErrDamaged or journal.ErrNewer for a journal that this build cannot read.
-func (e *Engine) OpenDeletedTurn(ctx context.Context, uid string, children SubAgentUsageFunc) (*ChargeableTurn, error) {
+// journal.ErrDamaged or journal.ErrNewer for a journal that this build cannot read, and a *PanicError if the engine
+// panicked.
+func (e *Engine) OpenDeletedTurn(ctx context.Context, uid string, children SubAgentUsageFunc) (opened *ChargeableTurn, err error) {
+	defer recoverPanic(&opened, &err) // because a bug that one Turn triggers must not stop the leader
 	r, err := e.openGone(ctx, uid, children)
 	if err != nil || r == nil {
 		return nil, err
@@ -66,8 +68,9 @@ func (r *run) recordedSession() *Session {
 // EndDeletedTurn writes the end of a sub-agent's Turn whose object is gone into the journal, unless the journal has an
 // end. A run that has not noticed the deletion can then spend nothing more. EndDeletedTurn returns the usage of the
 // Turn and of its own sub-agents, or a *loop.Parked error while the Turn of such a sub-agent has not ended. It returns
-// nil if the journal has no entries or belongs to a Session.
-func (e *Engine) EndDeletedTurn(ctx context.Context, uid string, children SubAgentUsageFunc) (*tool.Spent, error) {
+// nil if the journal has no entries or belongs to a Session, and a *PanicError if the engine panicked.
+func (e *Engine) EndDeletedTurn(ctx context.Context, uid string, children SubAgentUsageFunc) (spent *tool.Spent, err error) {
+	defer recoverPanic(&spent, &err) // because a bug that one Turn triggers must not stop the leader
 	r, err := e.openGone(ctx, uid, children)
 	if err != nil || r == nil {
 		return nil, err
@@ -116,11 +119,10 @@ type ObjectEnd struct {
 //   - The journal has an end. It does not change, but the Session is charged.
 //   - The journal has no entries. EndFromObject writes an end without a record.
 //
-// EndFromObject returns journal.ErrDamaged or journal.ErrNewer for a journal that this build cannot read, and a
-// *loop.Parked error while the Turn of a sub-agent has not ended.
+// EndFromObject returns journal.ErrDamaged or journal.ErrNewer for a journal that this build cannot read, a *PanicError
+// if the engine panicked, and a *loop.Parked error while the Turn of a sub-agent has not ended.
 func (e *Engine) EndFromObject(ctx context.Context, in *Input, end ObjectEnd, children SubAgentUsageFunc) (recorded bool, err error) {
-	var none *Result
-	defer recoverPanic(&none, &err) // because a bug that one Turn triggers must not stop the leader
+	defer recoverPanic(&recorded, &err) // because a bug that one Turn triggers must not stop the leader
 	first, last, err := e.bounds(ctx, in.UID)
 	if err != nil || last.Seq < end.Entries || first.Kind == journal.SessionTurn ||
 		last.Kind == journal.Finalized && end.Charge == nil {
@@ -248,8 +250,10 @@ func (e *Engine) setIdentity(ctx context.Context, in *Input, first journal.Entry
 // Charge ends the Turn in its journal as cancelled, unless the Turn has ended. It adds the Turn to the history of its
 // Session, unless the history already has the Turn, and returns the place of the Turn in the history. It returns nil if
 // s is not the Turn's Session or if the history cannot be read. It returns journal.ErrSequence or journal.ErrFenced if
-// another process writes the journal at the same time: the caller must then read the journal again.
-func (a *ChargeableTurn) Charge(s Session) (*SessionPosition, error) {
+// another process writes the journal at the same time: the caller must then read the journal again. It returns a
+// *PanicError if the engine panicked.
+func (a *ChargeableTurn) Charge(s Session) (place *SessionPosition, err error) {
+	defer recoverPanic(&place, &err) // because a bug that one Turn triggers must not stop the leader
 	r := a.run
 	r.in.Session = &s
 	if r.replayed.result == nil {

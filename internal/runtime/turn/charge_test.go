@@ -221,3 +221,19 @@ func (s *stopping) Append(ctx context.Context, uid string, all ...journal.Entry)
 	}
 	return s.Store.Append(ctx, uid, all...)
 }
+
+// TestAPanicInACharge checks that each function that works on the journal of a deleted Turn returns a panic as an error.
+func TestAPanicInACharge(t *testing.T) {
+	broken := &turn.Engine{} // has neither a journal nor a clock
+	for name, call := range map[string]func() error{
+		"OpenDeletedTurn": func() error { _, err := broken.OpenDeletedTurn(t.Context(), "a", noChildren); return err },
+		"EndDeletedTurn":  func() error { _, err := broken.EndDeletedTurn(t.Context(), "a", noChildren); return err },
+		"Charge":          func() error { _, err := new(turn.ChargeableTurn).Charge(turn.Session{}); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if bug, ok := errors.AsType[*turn.PanicError](call()); !ok || bug.Stack == "" {
+				t.Errorf("%s returned no PanicError", name)
+			}
+		})
+	}
+}

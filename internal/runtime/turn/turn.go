@@ -297,10 +297,10 @@ type PanicError struct {
 // Error reports the panic without its stack.
 func (e *PanicError) Error() string { return "the run failed because of a bug in Capstan" }
 
-// recoverPanic turns a panic of the engine into an error. It must be deferred.
-func recoverPanic(result **Result, err *error) {
+// recoverPanic turns a panic of the engine into an error, and the result into its zero value. It must be deferred.
+func recoverPanic[T any](result *T, err *error) {
 	if recover() != nil {
-		*result, *err = nil, &PanicError{Stack: string(debug.Stack())}
+		*result, *err = *new(T), &PanicError{Stack: string(debug.Stack())}
 	}
 }
 
