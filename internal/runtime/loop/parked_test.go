@@ -375,3 +375,23 @@ func TestCallIsRepeatedAfterEachWait(t *testing.T) {
 		}
 	}
 }
+
+// TestParkedWithoutMemory checks that a run without memory for a result still reports the Turn that a call of the same
+// wave has started. Otherwise the next run would not know this Turn.
+func TestParkedWithoutMemory(t *testing.T) {
+	c, _ := candidate("one", 1, asksFor("", call("a", "agent", `{}`), call("b", "look", `{}`)))
+	agent, _ := toolOf("agent", tool.ReadOnly, result{err: &tool.Pending{Turn: "child", UID: "uid-of-child"}})
+	look, _ := toolOf("look", tool.ReadOnly, result{content: "much"})
+	in := withTools(input(t, c), agent, look)
+	in.Hold = func(int64) error {
+		if len(in.State.CallResults) > 0 {
+			return errors.New("no memory")
+		}
+		return nil
+	}
+	_, err := loop.Run(t.Context(), &in)
+	parked, ok := errors.AsType[*loop.Parked](err)
+	if !ok || len(parked.SubAgentCalls) != 1 || parked.SubAgentCalls[0].TurnUID != "uid-of-child" {
+		t.Errorf("Run: %v, want the Turn of the sub-agent", err)
+	}
+}
