@@ -513,6 +513,8 @@ type run struct {
 	gone bool
 	// objectEnd is the end of the Turn according to its object. It is nil if this run decides how the Turn ends.
 	objectEnd *ObjectEnd
+	// unrecorded are the matches of redaction rules that a failed write contained.
+	unrecorded map[string]int64
 	// firstEntry is the time of the first entry of the journal, or zero while it has none.
 	firstEntry time.Time
 	// finalizing is the time at which this run began to make the result, or zero if it has not begun.
@@ -574,7 +576,9 @@ func (r *run) record(records ...journal.Record) error {
 	if err := r.announce(records); err != nil {
 		return err
 	}
-	if err := r.log.Append(r.life, r.withRedactions(records)...); err != nil {
+	all, redacted := r.withRedactions(records)
+	if err := r.log.Append(r.life, all...); err != nil {
+		r.unrecorded = redacted
 		return err
 	}
 	r.updateEntries()
