@@ -106,8 +106,9 @@ type ObjectEnd struct {
 	// Entries is the number of entries that the journal must have. A journal with fewer has lost some.
 	Entries int64
 	// Charge receives the place of the Turn in the history of its Session. It is called before EndFromObject writes the
-	// end, because a Turn with a record is not charged later. It may be called several times with the same place. If
-	// Charge is nil, the Turn is not added to a Session.
+	// end, because a Turn with a record is not charged later. Before the charge, EndFromObject writes an entry with a
+	// new epoch, so that no other run can add usage. Charge may be called several times with the same place. If Charge
+	// is nil, the Turn is not added to a Session.
 	Charge func(place *SessionPosition) error
 }
 
@@ -146,16 +147,33 @@ func (e *Engine) EndFromObject(ctx context.Context, in *Input, end ObjectEnd, ch
 	if r.log.Len() == 0 { // these entries prevent a paused run from starting the Turn
 		return false, r.endWith(result, nil, nil, journal.Record{Kind: journal.RunStarted, Payload: r.started()})
 	}
+	if err := r.fence(last.Epoch); err != nil {
+		return false, err
+	}
 	if err := r.chargeObjectEnd(result); err != nil {
 		return false, err
 	}
 	return true, r.end(result)
 }
 
+// fence writes an entry with the epoch of this run before the Turn is charged to its Session. A run that has not noticed
+// the end of the Turn could otherwise still record a reply, which the Session would then lack. newest is the epoch of the
+// last entry that this run has found. fence writes nothing if nothing is charged, or if an earlier call has written the
+// entry.
+func (r *run) fence(newest int64) error {
+	if !r.charges() || newest > r.objectEnd.Epoch {
+		return nil
+	}
+	return r.record(journal.Record{Kind: journal.RunStarted, Payload: r.started()})
+}
+
+// charges reports whether the end of the Turn according to its object is charged to a Session.
+func (r *run) charges() bool { return r.objectEnd.Charge != nil && len(r.replayed.loop.Requests) > 0 }
+
 // chargeObjectEnd adds a Turn that has asked a model to the history of its Session, and calls Charge. The result may
 // still be missing in the journal.
 func (r *run) chargeObjectEnd(result *Result) error {
-	if r.objectEnd.Charge == nil || len(r.replayed.loop.Requests) == 0 {
+	if !r.charges() {
 		return nil
 	}
 	added, err := r.addToSession(result)

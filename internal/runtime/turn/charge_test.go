@@ -237,3 +237,68 @@ func TestAPanicInACharge(t *testing.T) {
 		})
 	}
 }
+
+// TestAPausedRunAddsNothingAfterTheCharge checks that the Session of a Turn that ended without an executor has the same
+// usage as the record of the Turn, even if the run of a paused executor continues during the charge. A charge that fails
+// and is repeated does not count as a run of the Turn.
+func TestAPausedRunAddsNothingAfterTheCharge(t *testing.T) {
+	for store, open := range journals {
+		t.Run(store, func(t *testing.T) {
+			j := open(t)
+			in, _ := deletedInput(func() {})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			in.BeforeEffect = func(context.Context) error { cancel(); return context.Canceled }
+			if _, err := engine(j).Run(ctx, &in); err == nil {
+				t.Fatal("the Turn has ended, want it cut off")
+			}
+			var reply journal.Entry
+			for _, e := range entries(t, j, "a") {
+				if e.Kind == journal.ModelReplied {
+					reply = e
+				}
+			}
+			tries := 0
+			end := turn.ObjectEnd{Stop: turn.StopDeadline, At: at, Epoch: in.Epoch, Charge: func(*turn.SessionPosition) error {
+				tries++
+				n, err := j.Last(t.Context(), "a")
+				if err != nil {
+					return err
+				}
+				reply.Seq = n + 1
+				if err := j.Append(t.Context(), "a", reply); !errors.Is(err, journal.ErrFenced) {
+					t.Errorf("the paused run appends a reply: %v, want ErrFenced", err)
+				}
+				if tries < 3 {
+					return errors.New("the API server is not available")
+				}
+				return nil
+			}}
+			for recorded := false; !recorded && tries < 5; {
+				object := turn.Input{UID: "a", Namespace: "helpdesk", Name: "turn-a", Session: in.Session}
+				var err error
+				if recorded, err = engine(j).EndFromObject(t.Context(), &object, end, noChildren); recorded != (tries == 3) {
+					t.Fatalf("EndFromObject = %t, %v in attempt %d; want the end in attempt 3", recorded, err, tries)
+				}
+			}
+			all := entries(t, j, "a")
+			result := decoded[turn.Result](t, all[len(all)-1])
+			want := result.Record.Usage
+			if got := history(t, j).Totals.Usage; got != want || want.InputTokens != 1000 {
+				t.Errorf("the Session has the usage %+v, and the Turn %+v; want the same", got, want)
+			}
+			if result.Counts.Resumes != 0 {
+				t.Errorf("%d resumes, want none", result.Counts.Resumes)
+			}
+			fences := 0
+			for _, e := range all {
+				if e.Kind == journal.RunStarted && e.Epoch > in.Epoch {
+					fences++
+				}
+			}
+			if fences != 1 {
+				t.Errorf("%d entries fence the paused run, want one for all attempts", fences)
+			}
+		})
+	}
+}

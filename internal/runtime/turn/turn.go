@@ -422,6 +422,9 @@ type started struct {
 	// Session is the Session of the Turn, for a Turn that ends before its input is recorded. It is nil if there is
 	// none, and in journals of older versions.
 	Session *startedSession `json:"session,omitempty"`
+	// EndOnly is true if the run only writes the end of the Turn, because the Turn's object is gone or has ended. Such a
+	// run does not count.
+	EndOnly bool `json:"endOnly,omitempty"`
 }
 
 // startedSession names a Session.
@@ -434,6 +437,7 @@ type startedSession struct {
 func (r *run) started() started {
 	s := started{
 		rand.Text(), r.in.Executor, r.in.Namespace, r.in.Name, r.in.Requester, r.in.TraceID, r.spans.preparing, r.in.About, nil,
+		r.gone,
 	}
 	if session := r.in.Session; session != nil {
 		s.Session = &startedSession{session.UID, session.Name}
