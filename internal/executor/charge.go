@@ -61,8 +61,8 @@ func (c *Charger) Charge(ctx context.Context, uid string) error {
 	return err
 }
 
-// isUnreadable reports whether the journal of a Turn can never be used by this build: it is damaged, a newer version has
-// written it, or the engine panics, which is a bug.
+// isUnreadable reports whether the journal of a Turn can never be used by this build: it is damaged, a newer version
+// has written it, or the engine panics, which is a bug.
 func isUnreadable(err error) bool {
 	_, panicked := errors.AsType[*turn.PanicError](err)
 	return panicked || errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer)

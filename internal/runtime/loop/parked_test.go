@@ -304,8 +304,8 @@ func TestCallThatCreatedNoTurn(t *testing.T) {
 	}
 }
 
-// TestCallThatKillsEachRun checks that a call is given up if each run that makes it is cut off, and that other calls are
-// made afterwards.
+// TestCallThatKillsEachRun checks that a call is given up if each run that makes it is cut off, and that other calls
+// are made afterwards.
 func TestCallThatKillsEachRun(t *testing.T) {
 	for effect, class := range map[tool.Effect]bool{tool.ReadOnly: false, tool.Idempotent: true} {
 		t.Run(string(effect), func(t *testing.T) {
@@ -348,7 +348,8 @@ func TestCallThatKillsEachRun(t *testing.T) {
 	}
 }
 
-// TestCallIsRepeatedAfterEachWait checks that waits for the Turn of a sub-agent do not count as calls that were cut off.
+// TestCallIsRepeatedAfterEachWait checks that waits for the Turn of a sub-agent do not count as calls that were cut
+// off.
 func TestCallIsRepeatedAfterEachWait(t *testing.T) {
 	j := &journaltest.Store{}
 	waits := slices.Repeat([]result{{err: &tool.Pending{Turn: "child", UID: "uid-of-child"}}}, 20)

@@ -438,8 +438,9 @@ func (s *State) applyIntent(e journal.Entry) error {
 }
 
 // cutOffAttempts returns the number of attempts of an open call from an earlier run that were cut off without progress:
-// no call has ended since the first of them, and no run has parked the Turn. A run that ends after the result of another
-// call may not have made this one, although its intent is in the journal. A park follows each wait for a sub-agent.
+// no call has ended since the first of them, and no run has parked the Turn. A run that ends after the result of
+// another call may not have made this one, although its intent is in the journal. A park follows each wait for a
+// sub-agent.
 func (s *State) cutOffAttempts(step int, callID string) int {
 	n, _ := s.attempts.Get(callKey{step, callID})
 	return n

@@ -156,10 +156,10 @@ func (e *Engine) EndFromObject(ctx context.Context, in *Input, end ObjectEnd, ch
 	return true, r.end(result)
 }
 
-// fence writes an entry with the epoch of this run before the Turn is charged to its Session. A run that has not noticed
-// the end of the Turn could otherwise still record a reply, which the Session would then lack. newest is the epoch of the
-// last entry that this run has found. fence writes nothing if nothing is charged, or if an earlier call has written the
-// entry.
+// fence writes an entry with the epoch of this run before the Turn is charged to its Session. A run that has not
+// noticed the end of the Turn could otherwise still record a reply, which the Session would then lack. newest is the
+// epoch of the last entry that this run has found. fence writes nothing if nothing is charged, or if an earlier call
+// has written the entry.
 func (r *run) fence(newest int64) error {
 	if !r.charges() || newest > r.objectEnd.Epoch {
 		return nil

@@ -222,7 +222,8 @@ func (s *stopping) Append(ctx context.Context, uid string, all ...journal.Entry)
 	return s.Store.Append(ctx, uid, all...)
 }
 
-// TestAPanicInACharge checks that each function that works on the journal of a deleted Turn returns a panic as an error.
+// TestAPanicInACharge checks that each function that works on the journal of a deleted Turn returns a panic as an
+// error.
 func TestAPanicInACharge(t *testing.T) {
 	broken := &turn.Engine{} // has neither a journal nor a clock
 	for name, call := range map[string]func() error{
@@ -239,8 +240,8 @@ func TestAPanicInACharge(t *testing.T) {
 }
 
 // TestAPausedRunAddsNothingAfterTheCharge checks that the Session of a Turn that ended without an executor has the same
-// usage as the record of the Turn, even if the run of a paused executor continues during the charge. A charge that fails
-// and is repeated does not count as a run of the Turn.
+// usage as the record of the Turn, even if the run of a paused executor continues during the charge. A charge that
+// fails and is repeated does not count as a run of the Turn.
 func TestAPausedRunAddsNothingAfterTheCharge(t *testing.T) {
 	for store, open := range journals {
 		t.Run(store, func(t *testing.T) {

@@ -422,8 +422,8 @@ type started struct {
 	// Session is the Session of the Turn, for a Turn that ends before its input is recorded. It is nil if there is
 	// none, and in journals of older versions.
 	Session *startedSession `json:"session,omitempty"`
-	// EndOnly is true if the run only writes the end of the Turn, because the Turn's object is gone or has ended. Such a
-	// run does not count.
+	// EndOnly is true if the run only writes the end of the Turn, because the Turn's object is gone or has ended. Such
+	// a run does not count.
 	EndOnly bool `json:"endOnly,omitempty"`
 }
 

@@ -194,8 +194,8 @@ type UndoMark struct {
 //
 //  1. If the run is killed before the mark is written, nothing was called.
 //  2. If the run is killed later, no other Turn makes the call. This Turn follows the rules for calls without a result.
-//  3. After a failure, the mark is withdrawn only if the call certainly had no effect, or may be repeated. This includes
-//     a mark whose write has failed, because the journal may have the mark nevertheless.
+//  3. After a failure, the mark is withdrawn only if the call certainly had no effect, or may be repeated. A mark whose
+//     write has failed is withdrawn, too, because the journal may have it nevertheless.
 type undoCaller struct {
 	run   *run
 	inner tool.Caller
