@@ -50,14 +50,30 @@ const chargeTries = 5
 //
 // A Turn that has no Session, whose Session was deleted, or that asked no model, is only ended. Charge does nothing if
 // the UID belongs to no Turn. It fails while a Turn of a sub-agent has not ended. After an error, a later call may
-// succeed. A journal that cannot be read is logged and is not an error.
+// succeed. A journal that cannot be read, or that makes the engine panic, is logged and is not an error.
 func (c *Charger) Charge(ctx context.Context, uid string) error {
 	err := retryConflicts(ctx, func() error { return c.charge(ctx, uid) })
-	if errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
-		c.Log.Error(err, "Failed to add the usage of a deleted turn to its session, because its journal cannot be read", "uid", uid)
+	if isUnreadable(err) {
+		c.Log.Error(err, "Failed to add the usage of a deleted turn to its session, because its journal cannot be read",
+			"uid", uid, "stack", stackOf(err))
 		return nil
 	}
 	return err
+}
+
+// isUnreadable reports whether the journal of a Turn can never be used by this build: it is damaged, a newer version
+// has written it, or the engine panics, which is a bug.
+func isUnreadable(err error) bool {
+	_, panicked := errors.AsType[*turn.PanicError](err)
+	return panicked || errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer)
+}
+
+// stackOf returns the stack of a panic of the engine, or an empty string if there was no panic.
+func stackOf(err error) string {
+	if bug, panicked := errors.AsType[*turn.PanicError](err); panicked {
+		return bug.Stack
+	}
+	return ""
 }
 
 // charge makes one attempt.
@@ -129,10 +145,9 @@ func (c *Charger) EndFromObject(ctx context.Context, t *v1alpha1.Turn) (recorded
 	trace := c.Traces.Of(t)
 	in.Observer, in.TraceID = lateObserver{observer{trace, t.Namespace, t.Spec.AgentRef.String()}, end.At}, trace.TraceID()
 	recorded, err = c.Engine.EndFromObject(ctx, in, end, family{c.Reader, c.Engine, c.Memory}.usage)
-	_, panicked := errors.AsType[*turn.PanicError](err)
-	if panicked || errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
+	if isUnreadable(err) {
 		c.Log.Error(err, "Failed to end the journal of a turn, whose record has only the facts of its status", "turn",
-			client.ObjectKeyFromObject(t), "requester", t.Requester())
+			client.ObjectKeyFromObject(t), "requester", t.Requester(), "stack", stackOf(err))
 		return false, nil
 	}
 	return recorded, notEnded(err)

@@ -480,3 +480,34 @@ func TestNotEndedNamesTheSubAgents(t *testing.T) {
 		t.Errorf("%v, want the name of the child, and its cause", err)
 	}
 }
+
+// TestAPanicDuringACharge checks that a bug of the engine does not stop the process that charges a Turn, and that the
+// Turn is not tried again and again.
+func TestAPanicDuringACharge(t *testing.T) {
+	for name, charge := range map[string]func(context.Context, *Charger, *v1alpha1.Turn) error{
+		"deleted": func(ctx context.Context, c *Charger, _ *v1alpha1.Turn) error { return c.Charge(ctx, "uid-one") },
+		"ended": func(ctx context.Context, c *Charger, one *v1alpha1.Turn) error {
+			_, err := c.EndFromObject(ctx, one)
+			return err
+		},
+		"of a sub-agent": func(ctx context.Context, c *Charger, _ *v1alpha1.Turn) error {
+			spent, err := family{c.Reader, c.Engine, nil}.usageOfDeleted(ctx, "helpdesk", "uid-one")
+			if spent != nil {
+				return errors.New("the usage is known")
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, store := calling(t, interceptor.Funcs{})
+			one := endedUnbound(t, e)
+			broken := &turn.Engine{Journal: store, Now: func() time.Time { panic("a bug") }}
+			charger := &Charger{Engine: broken, Reader: e.Reader, Client: e.Client, Now: e.Now, Log: e.Log}
+			if err := charge(t.Context(), charger, one); err != nil {
+				t.Errorf("the charge failed with %v, want the bug only in the log", err)
+			}
+			e.observe(t.Context(), stored(t, e))
+			e.all.Wait()
+		})
+	}
+}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/bytebudget"
-	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
@@ -69,7 +68,7 @@ func (f family) usageOfDeleted(ctx context.Context, namespace, uid string) (*too
 	switch {
 	case isParked:
 		return nil, &tool.Pending{Turn: waits.Turns[0]}
-	case errors.Is(err, journal.ErrDamaged), errors.Is(err, journal.ErrNewer):
+	case isUnreadable(err):
 		return nil, nil //nolint:nilnil // because "not known" is an answer, not an error
 	}
 	return spent, err

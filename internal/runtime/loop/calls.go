@@ -214,14 +214,24 @@ func (run *runner) plan(ctx context.Context, step int, open []openCall) plan {
 	return p
 }
 
+// maxCutOffCalls is the number of attempts of a call after which it is not repeated, if the run was cut off during each
+// of them. The call itself may be the reason why each run ends.
+const maxCutOffCalls = 8
+
 // cutOffResults returns the results of the open calls that an earlier run began and that must not be repeated.
 func (run *runner) cutOffResults(step int, open []openCall) []journal.Record {
 	var results []journal.Record
 	for _, c := range open {
 		before := run.State.intent(step, c.call.ID)
-		if before != nil && (!run.repeatable(before) || run.own != nil && before.Effect != tool.ReadOnly) {
-			results = append(results, run.newResult(step, c, nil).failed(Unknown, tool.OutcomeUnknown,
+		switch b := run.newResult(step, c, nil); {
+		case before == nil:
+		case !run.repeatable(before) || run.own != nil && before.Effect != tool.ReadOnly:
+			results = append(results, b.failed(Unknown, tool.OutcomeUnknown,
 				unknownPrefix+"the run was interrupted during the call"+unknownSuffix))
+		case run.State.cutOffAttempts(step, c.call.ID) >= maxCutOffCalls:
+			b.MayHaveActed = run.State.mayHaveActed(step, c.call.ID)
+			results = append(results, b.failed(Failed, tool.OutcomeUnknown, fmt.Sprintf(
+				"the call was given up after %d attempts, because the run was interrupted again and again", maxCutOffCalls)))
 		}
 	}
 	return results

@@ -303,3 +303,96 @@ func TestCallThatCreatedNoTurn(t *testing.T) {
 		t.Errorf("UIDs of the Turn: -want +got:\n%s", diff)
 	}
 }
+
+// TestCallThatKillsEachRun checks that a call is given up if each run that makes it is cut off, and that other calls
+// are made afterwards.
+func TestCallThatKillsEachRun(t *testing.T) {
+	for effect, class := range map[tool.Effect]bool{tool.ReadOnly: false, tool.Idempotent: true} {
+		t.Run(string(effect), func(t *testing.T) {
+			j := &journaltest.Store{}
+			deadly, killed := toolOf("deadly", effect, result{content: "huge"})
+			good, made := toolOf("good", tool.Idempotent, result{content: "fine"})
+			runs := 0
+			for ended := false; !ended; {
+				if runs++; runs > 50 {
+					t.Fatal("the call kills each run")
+				}
+				c, s := candidate("one", 1, asksFor("", call("a", "deadly", `{}`), call("b", "good", `{}`)), says("Done."))
+				in := withTools(inputOf(t, j, int64(runs), c), deadly, good)
+				if len(in.State.Steps) > 0 {
+					s.answers = s.answers[1:]
+				}
+				record := in.Record
+				in.Record = func(records ...journal.Record) error {
+					if r, ok := records[0].Payload.(loop.CallResult); ok && r.CallID == "a" && r.Outcome == loop.Succeeded {
+						return errCutOff
+					}
+					return record(records...)
+				}
+				_, err := loop.Run(t.Context(), &in)
+				if ended = err == nil; !ended && !errors.Is(err, errCutOff) {
+					t.Fatal(err)
+				}
+				if !ended {
+					continue
+				}
+				got := in.State.CallResults[0]
+				if got.CallID != "a" || got.Outcome != loop.Failed || got.Class != tool.OutcomeUnknown || got.MayHaveActed != class {
+					t.Errorf("result %+v, want a failure that says whether the call may have taken effect", got)
+				}
+			}
+			if len(killed.calls) != 8 || len(made.calls) != 1 {
+				t.Errorf("%d deadly calls and %d others, want 8 and one", len(killed.calls), len(made.calls))
+			}
+		})
+	}
+}
+
+// TestCallIsRepeatedAfterEachWait checks that waits for the Turn of a sub-agent do not count as calls that were cut
+// off.
+func TestCallIsRepeatedAfterEachWait(t *testing.T) {
+	j := &journaltest.Store{}
+	waits := slices.Repeat([]result{{err: &tool.Pending{Turn: "child", UID: "uid-of-child"}}}, 20)
+	agent, _ := toolOf("agent", tool.Idempotent, append(waits, result{content: "done"})...)
+	for epoch := int64(1); ; epoch++ {
+		c, s := candidate("one", 1, asksFor("", call("a", "agent", `{}`)), says("Done."))
+		in := withTools(inputOf(t, j, epoch, c), agent)
+		if epoch > 1 {
+			s.answers = s.answers[1:]
+		}
+		_, err := loop.Run(t.Context(), &in)
+		if err == nil {
+			if got := in.State.CallResults[0]; got.Outcome != loop.Succeeded || epoch != 21 {
+				t.Errorf("the call has %s in run %d, want its result in run 21", got.Outcome, epoch)
+			}
+			return
+		}
+		parked, ok := errors.AsType[*loop.Parked](err)
+		if !ok {
+			t.Fatal(err)
+		}
+		if err := in.Record(journal.Record{Kind: journal.RunParked, Payload: map[string]any{"begun": parked.SubAgentCalls}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestParkedWithoutMemory checks that a run without memory for a result still reports the Turn that a call of the same
+// wave has started. Otherwise the next run would not know this Turn.
+func TestParkedWithoutMemory(t *testing.T) {
+	c, _ := candidate("one", 1, asksFor("", call("a", "agent", `{}`), call("b", "look", `{}`)))
+	agent, _ := toolOf("agent", tool.ReadOnly, result{err: &tool.Pending{Turn: "child", UID: "uid-of-child"}})
+	look, _ := toolOf("look", tool.ReadOnly, result{content: "much"})
+	in := withTools(input(t, c), agent, look)
+	in.Hold = func(int64) error {
+		if len(in.State.CallResults) > 0 {
+			return errors.New("no memory")
+		}
+		return nil
+	}
+	_, err := loop.Run(t.Context(), &in)
+	parked, ok := errors.AsType[*loop.Parked](err)
+	if !ok || len(parked.SubAgentCalls) != 1 || parked.SubAgentCalls[0].TurnUID != "uid-of-child" {
+		t.Errorf("Run: %v, want the Turn of the sub-agent", err)
+	}
+}

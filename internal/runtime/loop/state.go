@@ -224,6 +224,8 @@ type State struct {
 	// intentIndex and resultIndex are positions by call: of its newest intent in Intents, and of its first result in
 	// CallResults.
 	intentIndex, resultIndex smallmap.Map[callKey, int]
+	// attempts has the number of intents of each call since the newest result of any call, or since the newest park.
+	attempts smallmap.Map[callKey, int]
 	// callsBySignature lists the calls with the same tool and arguments, in the order of their first intents.
 	callsBySignature smallmap.Map[signature, []callKey]
 	// lastChange is the position of the newest intent of a call that may have changed something, from 1. It is 0 if
@@ -331,6 +333,7 @@ func (s *State) applyParked(e journal.Entry) error {
 	if err := json.Unmarshal(e.Payload, &p); err != nil {
 		return err
 	}
+	s.attempts = smallmap.Map[callKey, int]{}
 	for _, b := range p.SubAgentCalls {
 		if s.subAgentTurns == nil {
 			s.subAgentTurns = map[callKey]SubAgentCall{}
@@ -421,6 +424,7 @@ func (s *State) applyIntent(e journal.Entry) error {
 	of := callKey{i.Step, i.CallID}
 	_, before := s.intentIndex.Get(of)
 	s.intentIndex.Set(of, last)
+	s.attempts.Set(of, s.cutOffAttempts(i.Step, i.CallID)+1)
 	if i.Effect != tool.ReadOnly {
 		s.lastChange = last + 1
 	}
@@ -433,10 +437,20 @@ func (s *State) applyIntent(e journal.Entry) error {
 	return nil
 }
 
+// cutOffAttempts returns the number of attempts of an open call from an earlier run that were cut off without progress:
+// no call has ended since the first of them, and no run has parked the Turn. A run that ends after the result of
+// another call may not have made this one, although its intent is in the journal. A park follows each wait for a
+// sub-agent.
+func (s *State) cutOffAttempts(step int, callID string) int {
+	n, _ := s.attempts.Get(callKey{step, callID})
+	return n
+}
+
 func (s *State) applyResult(e journal.Entry) error {
 	if err := appendEntry(&s.CallResults, e); err != nil {
 		return err
 	}
+	s.attempts = smallmap.Map[callKey, int]{}
 	last := len(s.CallResults) - 1
 	of := callKey{s.CallResults[last].Step, s.CallResults[last].CallID}
 	if _, ok := s.resultIndex.Get(of); !ok {

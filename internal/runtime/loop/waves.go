@@ -27,7 +27,7 @@ var errNotCalled = errors.New("the tool was not called, because the turn had end
 // runWave makes the calls of a wave, whose intents are in the journal, and records each result when it arrives. It
 // returns when no call is running. If Hold returns an error, because there is no memory for a result, runWave makes no
 // further calls and returns that error. If a call has started a Turn whose result is not ready yet, it returns a
-// *Parked.
+// *Parked instead.
 func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 	reserved := callMemory{reserve: run.ReserveCall}
 	defer reserved.keep(0)
@@ -85,13 +85,10 @@ func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 			wave = nil // the next run makes the calls that have not begun: they are all read-only
 		}
 	}
-	if outOfMemory != nil {
-		return outOfMemory
-	}
-	if len(parked.Turns) > 0 {
+	if len(parked.Turns) > 0 { // even without memory: a park releases it, and records the Turns that the calls have started
 		return &parked
 	}
-	return nil
+	return outOfMemory
 }
 
 // forCall returns the context in which a call is made.

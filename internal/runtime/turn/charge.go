@@ -34,8 +34,10 @@ type ChargeableTurn struct {
 
 // OpenDeletedTurn reads the journal of a Turn whose object is gone. It returns nil if there is nothing to charge: the
 // journal is empty or belongs to a Session, or the Turn has no Session or has asked no model. It returns
-// journal.ErrDamaged or journal.ErrNewer for a journal that this build cannot read.
-func (e *Engine) OpenDeletedTurn(ctx context.Context, uid string, children SubAgentUsageFunc) (*ChargeableTurn, error) {
+// journal.ErrDamaged or journal.ErrNewer for a journal that this build cannot read, and a *PanicError if the engine
+// panicked.
+func (e *Engine) OpenDeletedTurn(ctx context.Context, uid string, children SubAgentUsageFunc) (opened *ChargeableTurn, err error) {
+	defer recoverPanic(&opened, &err) // because a bug that one Turn triggers must not stop the leader
 	r, err := e.openGone(ctx, uid, children)
 	if err != nil || r == nil {
 		return nil, err
@@ -43,6 +45,9 @@ func (e *Engine) OpenDeletedTurn(ctx context.Context, uid string, children SubAg
 	s := r.recordedSession()
 	if s == nil || len(r.replayed.loop.Requests) == 0 {
 		return nil, nil //nolint:nilnil // because "nothing" is an answer, not an error
+	}
+	if err := r.restore(); err != nil { // the history of the Session keeps the text
+		return nil, err
 	}
 	return &ChargeableTurn{Namespace: r.in.Namespace, Session: *s, run: r}, nil
 }
@@ -63,8 +68,9 @@ func (r *run) recordedSession() *Session {
 // EndDeletedTurn writes the end of a sub-agent's Turn whose object is gone into the journal, unless the journal has an
 // end. A run that has not noticed the deletion can then spend nothing more. EndDeletedTurn returns the usage of the
 // Turn and of its own sub-agents, or a *loop.Parked error while the Turn of such a sub-agent has not ended. It returns
-// nil if the journal has no entries or belongs to a Session.
-func (e *Engine) EndDeletedTurn(ctx context.Context, uid string, children SubAgentUsageFunc) (*tool.Spent, error) {
+// nil if the journal has no entries or belongs to a Session, and a *PanicError if the engine panicked.
+func (e *Engine) EndDeletedTurn(ctx context.Context, uid string, children SubAgentUsageFunc) (spent *tool.Spent, err error) {
+	defer recoverPanic(&spent, &err) // because a bug that one Turn triggers must not stop the leader
 	r, err := e.openGone(ctx, uid, children)
 	if err != nil || r == nil {
 		return nil, err
@@ -100,8 +106,9 @@ type ObjectEnd struct {
 	// Entries is the number of entries that the journal must have. A journal with fewer has lost some.
 	Entries int64
 	// Charge receives the place of the Turn in the history of its Session. It is called before EndFromObject writes the
-	// end, because a Turn with a record is not charged later. It may be called several times with the same place. If
-	// Charge is nil, the Turn is not added to a Session.
+	// end, because a Turn with a record is not charged later. Before the charge, EndFromObject writes an entry with a
+	// new epoch, so that no other run can add usage. Charge may be called several times with the same place. If Charge
+	// is nil, the Turn is not added to a Session.
 	Charge func(place *SessionPosition) error
 }
 
@@ -113,11 +120,10 @@ type ObjectEnd struct {
 //   - The journal has an end. It does not change, but the Session is charged.
 //   - The journal has no entries. EndFromObject writes an end without a record.
 //
-// EndFromObject returns journal.ErrDamaged or journal.ErrNewer for a journal that this build cannot read, and a
-// *loop.Parked error while the Turn of a sub-agent has not ended.
+// EndFromObject returns journal.ErrDamaged or journal.ErrNewer for a journal that this build cannot read, a *PanicError
+// if the engine panicked, and a *loop.Parked error while the Turn of a sub-agent has not ended.
 func (e *Engine) EndFromObject(ctx context.Context, in *Input, end ObjectEnd, children SubAgentUsageFunc) (recorded bool, err error) {
-	var none *Result
-	defer recoverPanic(&none, &err) // because a bug that one Turn triggers must not stop the leader
+	defer recoverPanic(&recorded, &err) // because a bug that one Turn triggers must not stop the leader
 	first, last, err := e.bounds(ctx, in.UID)
 	if err != nil || last.Seq < end.Entries || first.Kind == journal.SessionTurn ||
 		last.Kind == journal.Finalized && end.Charge == nil {
@@ -129,6 +135,9 @@ func (e *Engine) EndFromObject(ctx context.Context, in *Input, end ObjectEnd, ch
 	}
 	r.objectEnd = &end
 	if ended := r.replayed.result; ended != nil {
+		if err := r.restore(); err != nil { // the history of the Session keeps the text
+			return false, err
+		}
 		return false, r.chargeObjectEnd(ended)
 	}
 	result, err := r.finalize(end.Stop, end.Message)
@@ -138,16 +147,33 @@ func (e *Engine) EndFromObject(ctx context.Context, in *Input, end ObjectEnd, ch
 	if r.log.Len() == 0 { // these entries prevent a paused run from starting the Turn
 		return false, r.endWith(result, nil, nil, journal.Record{Kind: journal.RunStarted, Payload: r.started()})
 	}
+	if err := r.fence(last.Epoch); err != nil {
+		return false, err
+	}
 	if err := r.chargeObjectEnd(result); err != nil {
 		return false, err
 	}
 	return true, r.end(result)
 }
 
+// fence writes an entry with the epoch of this run before the Turn is charged to its Session. A run that has not
+// noticed the end of the Turn could otherwise still record a reply, which the Session would then lack. newest is the
+// epoch of the last entry that this run has found. fence writes nothing if nothing is charged, or if an earlier call
+// has written the entry.
+func (r *run) fence(newest int64) error {
+	if !r.charges() || newest > r.objectEnd.Epoch {
+		return nil
+	}
+	return r.record(journal.Record{Kind: journal.RunStarted, Payload: r.started()})
+}
+
+// charges reports whether the end of the Turn according to its object is charged to a Session.
+func (r *run) charges() bool { return r.objectEnd.Charge != nil && len(r.replayed.loop.Requests) > 0 }
+
 // chargeObjectEnd adds a Turn that has asked a model to the history of its Session, and calls Charge. The result may
 // still be missing in the journal.
 func (r *run) chargeObjectEnd(result *Result) error {
-	if r.objectEnd.Charge == nil || len(r.replayed.loop.Requests) == 0 {
+	if !r.charges() {
 		return nil
 	}
 	added, err := r.addToSession(result)
@@ -242,8 +268,10 @@ func (e *Engine) setIdentity(ctx context.Context, in *Input, first journal.Entry
 // Charge ends the Turn in its journal as cancelled, unless the Turn has ended. It adds the Turn to the history of its
 // Session, unless the history already has the Turn, and returns the place of the Turn in the history. It returns nil if
 // s is not the Turn's Session or if the history cannot be read. It returns journal.ErrSequence or journal.ErrFenced if
-// another process writes the journal at the same time: the caller must then read the journal again.
-func (a *ChargeableTurn) Charge(s Session) (*SessionPosition, error) {
+// another process writes the journal at the same time: the caller must then read the journal again. It returns a
+// *PanicError if the engine panicked.
+func (a *ChargeableTurn) Charge(s Session) (place *SessionPosition, err error) {
+	defer recoverPanic(&place, &err) // because a bug that one Turn triggers must not stop the leader
 	r := a.run
 	r.in.Session = &s
 	if r.replayed.result == nil {

@@ -3,6 +3,7 @@ package turn_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -96,6 +97,63 @@ func TestEndedTurnIsChargedWithItsResult(t *testing.T) {
 	}
 }
 
+// TestALongAnswerIsChargedWithItsText charges a Turn that was deleted, or whose object ended without an executor, after
+// its process was killed before it added the Turn to the Session. The answer is too long for the entry of its end.
+func TestALongAnswerIsChargedWithItsText(t *testing.T) {
+	whole := &journaltest.Store{}
+	c, _ := candidate("p0", 1, says(strings.Repeat("long ", 20_000)))
+	in := inTalk("a", "Tell me all.", c)
+	in.Namespace = "helpdesk"
+	in.Preparation = preparationOf(func(m *prepare.Input) { m.Turn.Session = &turncontext.Session{ID: "talk"} })
+	result := mustRun(t, whole, in)
+	if result.Answer == nil {
+		t.Fatal("the answer is in its entry, want it in an artifact")
+	}
+	for name, add := range map[string]func(*testing.T, journal.Journal) *turn.SessionPosition{
+		"deleted": func(t *testing.T, j journal.Journal) *turn.SessionPosition { t.Helper(); return charge(t, j) },
+		"ended": func(t *testing.T, j journal.Journal) (place *turn.SessionPosition) {
+			t.Helper()
+			object := turn.Input{UID: "a", Namespace: "helpdesk", Name: "turn-a", Session: in.Session}
+			end := turn.ObjectEnd{Stop: turn.StopDeadline, At: at, Epoch: 1}
+			end.Charge = func(p *turn.SessionPosition) error { place = p; return nil }
+			if recorded, err := engine(j).EndFromObject(t.Context(), &object, end, noChildren); recorded || err != nil {
+				t.Errorf("EndFromObject = %t, %v; want false, because the journal has the end", recorded, err)
+			}
+			return place
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cut := &journaltest.Store{}
+			all := entries(t, whole, "a")
+			answer, err := whole.Artifact(t.Context(), "a", result.Answer.SHA256)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, e := range all {
+				if e.Artifact == "" {
+					continue
+				}
+				a, err := whole.Artifact(t.Context(), "a", e.Artifact)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all[i].Payload, all[i].Artifacts = nil, []journal.Artifact{a}
+			}
+			last := &all[len(all)-1]
+			last.Artifacts = append(last.Artifacts, answer)
+			if err := cut.Append(t.Context(), "a", all...); err != nil { // without the addition to the Session
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(result.Session, add(t, cut)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if diff := cmp.Diff(history(t, whole), history(t, cut)); diff != "" {
+				t.Errorf("the history has other messages: -want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
 // TestJournalsWithoutACharge checks journals without a Session, without a request and without entries, and
 // the journal of a Session.
 func TestJournalsWithoutACharge(t *testing.T) {
@@ -162,4 +220,86 @@ func (s *stopping) Append(ctx context.Context, uid string, all ...journal.Entry)
 		s.intended = s.intended || e.Kind == journal.ToolIntended
 	}
 	return s.Store.Append(ctx, uid, all...)
+}
+
+// TestAPanicInACharge checks that each function that works on the journal of a deleted Turn returns a panic as an
+// error.
+func TestAPanicInACharge(t *testing.T) {
+	broken := &turn.Engine{} // has neither a journal nor a clock
+	for name, call := range map[string]func() error{
+		"OpenDeletedTurn": func() error { _, err := broken.OpenDeletedTurn(t.Context(), "a", noChildren); return err },
+		"EndDeletedTurn":  func() error { _, err := broken.EndDeletedTurn(t.Context(), "a", noChildren); return err },
+		"Charge":          func() error { _, err := new(turn.ChargeableTurn).Charge(turn.Session{}); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if bug, ok := errors.AsType[*turn.PanicError](call()); !ok || bug.Stack == "" {
+				t.Errorf("%s returned no PanicError", name)
+			}
+		})
+	}
+}
+
+// TestAPausedRunAddsNothingAfterTheCharge checks that the Session of a Turn that ended without an executor has the same
+// usage as the record of the Turn, even if the run of a paused executor continues during the charge. A charge that
+// fails and is repeated does not count as a run of the Turn.
+func TestAPausedRunAddsNothingAfterTheCharge(t *testing.T) {
+	for store, open := range journals {
+		t.Run(store, func(t *testing.T) {
+			j := open(t)
+			in, _ := deletedInput(func() {})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			in.BeforeEffect = func(context.Context) error { cancel(); return context.Canceled }
+			if _, err := engine(j).Run(ctx, &in); err == nil {
+				t.Fatal("the Turn has ended, want it cut off")
+			}
+			var reply journal.Entry
+			for _, e := range entries(t, j, "a") {
+				if e.Kind == journal.ModelReplied {
+					reply = e
+				}
+			}
+			tries := 0
+			end := turn.ObjectEnd{Stop: turn.StopDeadline, At: at, Epoch: in.Epoch, Charge: func(*turn.SessionPosition) error {
+				tries++
+				n, err := j.Last(t.Context(), "a")
+				if err != nil {
+					return err
+				}
+				reply.Seq = n + 1
+				if err := j.Append(t.Context(), "a", reply); !errors.Is(err, journal.ErrFenced) {
+					t.Errorf("the paused run appends a reply: %v, want ErrFenced", err)
+				}
+				if tries < 3 {
+					return errors.New("the API server is not available")
+				}
+				return nil
+			}}
+			for recorded := false; !recorded && tries < 5; {
+				object := turn.Input{UID: "a", Namespace: "helpdesk", Name: "turn-a", Session: in.Session}
+				var err error
+				if recorded, err = engine(j).EndFromObject(t.Context(), &object, end, noChildren); recorded != (tries == 3) {
+					t.Fatalf("EndFromObject = %t, %v in attempt %d; want the end in attempt 3", recorded, err, tries)
+				}
+			}
+			all := entries(t, j, "a")
+			result := decoded[turn.Result](t, all[len(all)-1])
+			want := result.Record.Usage
+			if got := history(t, j).Totals.Usage; got != want || want.InputTokens != 1000 {
+				t.Errorf("the Session has the usage %+v, and the Turn %+v; want the same", got, want)
+			}
+			if result.Counts.Resumes != 0 {
+				t.Errorf("%d resumes, want none", result.Counts.Resumes)
+			}
+			fences := 0
+			for _, e := range all {
+				if e.Kind == journal.RunStarted && e.Epoch > in.Epoch {
+					fences++
+				}
+			}
+			if fences != 1 {
+				t.Errorf("%d entries fence the paused run, want one for all attempts", fences)
+			}
+		})
+	}
 }

@@ -25,36 +25,43 @@ type redactions struct {
 
 // withRedactions adds an entry with the matches of rules since the last write. The redacted texts are in the same write
 // or were dropped, so each match counts once, even if the run is killed. The write of the end of the Turn needs no such
-// entry, because the result contains the matches.
-func (r *run) withRedactions(records []journal.Record) []journal.Record {
+// entry, because the result contains the matches. withRedactions also returns the matches: if the write fails, they
+// belong to the next write, for example after a budget has refused a request.
+func (r *run) withRedactions(records []journal.Record) (all []journal.Record, found map[string]int64) {
 	if slices.ContainsFunc(records, isEnd) {
-		return records
+		return records, nil
 	}
-	found := r.takeRedactions()
-	if len(found) == 0 {
-		return records
+	if found = r.takeRedactions(); len(found) == 0 {
+		return records, nil
 	}
-	return append(slices.Clip(records), journal.Record{Kind: journal.TextRedacted, Payload: redactions{sorted(found)}})
+	return append(slices.Clip(records), journal.Record{Kind: journal.TextRedacted, Payload: redactions{sorted(found)}}), found
 }
 
-// takeRedactions returns the matches since it was last called.
+// takeRedactions returns the matches since it was last called, and those of a failed write.
 func (r *run) takeRedactions() map[string]int64 {
+	found := r.unrecorded
+	r.unrecorded = nil
 	if r.in.Redactions == nil {
-		return nil
+		return found
 	}
-	return r.in.Redactions()
+	return sum(found, r.in.Redactions())
+}
+
+// sum returns the matches of both maps, and changes neither.
+func sum(a, b map[string]int64) map[string]int64 {
+	if len(a) == 0 {
+		return b
+	}
+	all := maps.Clone(a)
+	for rule, n := range b {
+		all[rule] += n
+	}
+	return all
 }
 
 // allRedactions returns the matches of the whole Turn, of at most MaxRedactions rules: those with the most matches.
 func (r *run) allRedactions() []Redaction {
-	all := maps.Clone(r.replayed.redactions)
-	for rule, n := range r.takeRedactions() {
-		if all == nil {
-			all = map[string]int64{}
-		}
-		all[rule] += n
-	}
-	return sorted(all)
+	return sorted(sum(r.replayed.redactions, r.takeRedactions()))
 }
 
 // sorted returns the matches of at most MaxRedactions rules: those with the most matches, in the order of the rules.

@@ -2,6 +2,7 @@ package turn_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/capstan-dev/capstan/internal/redact"
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
@@ -89,5 +91,36 @@ func TestRedactionsOfKilledTurns(t *testing.T) {
 		if moment > 0 && deaths == 0 {
 			return // the process lived to the end
 		}
+	}
+}
+
+// refusing is a journal whose budgets refuse the first request once.
+type refusing struct {
+	journal.Journal
+	refused bool
+}
+
+// Append refuses the first request.
+func (r *refusing) Append(ctx context.Context, uid string, all ...journal.Entry) error {
+	isRequest := func(e journal.Entry) bool { return e.Kind == journal.ModelRequested }
+	if !r.refused && slices.ContainsFunc(all, isRequest) {
+		r.refused = true
+		return &budget.Refusal{}
+	}
+	return r.Journal.Append(ctx, uid, all...)
+}
+
+// TestRedactionsOfARefusedWrite checks that the matches of a write that a budget refuses are in the next write.
+func TestRedactionsOfARefusedWrite(t *testing.T) {
+	j := &refusing{Journal: &journaltest.Store{}}
+	in := limitedTo("uid", 1, 1_000_000, &script{answers: []answer{says("Done.")}})
+	var taken int64
+	in.Redactions = func() map[string]int64 { taken++; return map[string]int64{"email": 1} }
+	result, err := engine(j).Run(t.Context(), in)
+	if err != nil || !j.refused {
+		t.Fatalf("Run: %v, refused %t; want a Turn whose request was refused once", err, j.refused)
+	}
+	if want := []turn.Redaction{{Rule: "email", Matches: taken}}; !slices.Equal(result.Redactions, want) {
+		t.Errorf("redactions %v, want %v", result.Redactions, want)
 	}
 }

@@ -49,7 +49,15 @@ func (p *replayed) apply(e journal.Entry) error {
 	}
 	switch e.Kind { //nolint:exhaustive // because the loop handles the other kinds
 	case journal.RunStarted:
-		p.runs++
+		var s struct {
+			EndOnly bool `json:"endOnly"`
+		}
+		if err := json.Unmarshal(e.Payload, &s); err != nil {
+			return err
+		}
+		if !s.EndOnly {
+			p.runs++
+		}
 		return p.loop.Apply(e)
 	case journal.RunParked:
 		p.parks++

@@ -297,10 +297,10 @@ type PanicError struct {
 // Error reports the panic without its stack.
 func (e *PanicError) Error() string { return "the run failed because of a bug in Capstan" }
 
-// recoverPanic turns a panic of the engine into an error. It must be deferred.
-func recoverPanic(result **Result, err *error) {
+// recoverPanic turns a panic of the engine into an error, and the result into its zero value. It must be deferred.
+func recoverPanic[T any](result *T, err *error) {
 	if recover() != nil {
-		*result, *err = nil, &PanicError{Stack: string(debug.Stack())}
+		*result, *err = *new(T), &PanicError{Stack: string(debug.Stack())}
 	}
 }
 
@@ -422,6 +422,9 @@ type started struct {
 	// Session is the Session of the Turn, for a Turn that ends before its input is recorded. It is nil if there is
 	// none, and in journals of older versions.
 	Session *startedSession `json:"session,omitempty"`
+	// EndOnly is true if the run only writes the end of the Turn, because the Turn's object is gone or has ended. Such
+	// a run does not count.
+	EndOnly bool `json:"endOnly,omitempty"`
 }
 
 // startedSession names a Session.
@@ -434,6 +437,7 @@ type startedSession struct {
 func (r *run) started() started {
 	s := started{
 		rand.Text(), r.in.Executor, r.in.Namespace, r.in.Name, r.in.Requester, r.in.TraceID, r.spans.preparing, r.in.About, nil,
+		r.gone,
 	}
 	if session := r.in.Session; session != nil {
 		s.Session = &startedSession{session.UID, session.Name}
@@ -513,6 +517,8 @@ type run struct {
 	gone bool
 	// objectEnd is the end of the Turn according to its object. It is nil if this run decides how the Turn ends.
 	objectEnd *ObjectEnd
+	// unrecorded are the matches of redaction rules that a failed write contained.
+	unrecorded map[string]int64
 	// firstEntry is the time of the first entry of the journal, or zero while it has none.
 	firstEntry time.Time
 	// finalizing is the time at which this run began to make the result, or zero if it has not begun.
@@ -574,7 +580,9 @@ func (r *run) record(records ...journal.Record) error {
 	if err := r.announce(records); err != nil {
 		return err
 	}
-	if err := r.log.Append(r.life, r.withRedactions(records)...); err != nil {
+	all, redacted := r.withRedactions(records)
+	if err := r.log.Append(r.life, all...); err != nil {
+		r.unrecorded = redacted
 		return err
 	}
 	r.updateEntries()

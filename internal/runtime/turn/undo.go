@@ -194,7 +194,8 @@ type UndoMark struct {
 //
 //  1. If the run is killed before the mark is written, nothing was called.
 //  2. If the run is killed later, no other Turn makes the call. This Turn follows the rules for calls without a result.
-//  3. After a failure, the mark is withdrawn only if the call certainly had no effect, or may be repeated.
+//  3. After a failure, the mark is withdrawn only if the call certainly had no effect, or may be repeated. A mark whose
+//     write has failed is withdrawn, too, because the journal may have it nevertheless.
 type undoCaller struct {
 	run   *run
 	inner tool.Caller
@@ -214,7 +215,10 @@ func (c *undoCaller) Call(ctx context.Context, call tool.Call) (tool.Result, err
 	if target == nil { // impossible: all calls of the loop come from the plan
 		return tool.Result{}, &tool.Error{Class: tool.Unavailable, Message: "this call undoes no call"}
 	}
-	if err := c.run.mark(ctx, target); err != nil {
+	if refused, err := c.run.mark(ctx, target); err != nil {
+		if !refused {
+			c.run.recordOutcome(target, false) //nolint:contextcheck // because the mark is withdrawn even if the call's time is over
+		}
 		return tool.Result{}, err
 	}
 	result, err := c.inner.Call(ctx, call)
@@ -224,32 +228,38 @@ func (c *undoCaller) Call(ctx context.Context, call tool.Call) (tool.Result, err
 	return result, err
 }
 
-// mayBeTriedAgain reports whether a failed call certainly had no effect, or may be repeated.
+// mayBeTriedAgain reports whether a failed call certainly had no effect, or may be repeated. Once ctx has ended, only
+// the class Unavailable is certain, because the tool was then not reached.
 func mayBeTriedAgain(ctx context.Context, c tool.Call, err error) bool {
-	failure := tool.AsError(err)
-	return c.Repeatable || ctx.Err() == nil && !tool.IsUncertain(err) && failure.Class != tool.Timeout &&
-		failure.Class != tool.OutcomeUnknown
+	class := tool.AsError(err).Class
+	switch {
+	case c.Repeatable:
+		return true
+	case tool.IsUncertain(err), class == tool.Timeout, class == tool.OutcomeUnknown:
+		return false
+	}
+	return ctx.Err() == nil || class == tool.Unavailable
 }
 
 // maxMarks is the maximum number of attempts to write a mark while other Turns write to the same journal.
 const maxMarks = 32
 
-// mark writes into the journal of the other Turn that this Turn is about to undo a call. Every error is a *tool.Error:
-// another Turn has undone the call or may have, or the journal cannot be read or written.
-func (r *run) mark(ctx context.Context, target *UndoCall) error {
-	var err error
+// mark writes into the journal of the other Turn that this Turn is about to undo a call. Every error is a *tool.Error.
+// refused is true if the mark was certainly not written, because another Turn has undone the call or may have, or
+// because the journal is gone. Otherwise, the journal could not be read or written, and may have the mark nevertheless.
+func (r *run) mark(ctx context.Context, target *UndoCall) (refused bool, err error) {
 	for range maxMarks {
 		if err = r.tryMark(ctx, target, journal.UndoBegun, UndoMark{}); !errors.Is(err, journal.ErrSequence) {
 			break
 		}
 	}
 	if err == nil {
-		return nil
+		return false, nil
 	}
-	if refused, ok := errors.AsType[*tool.Error](err); ok {
-		return refused
+	if refusal, ok := errors.AsType[*tool.Error](err); ok {
+		return true, refusal
 	}
-	return &tool.Error{
+	return false, &tool.Error{
 		Class: tool.Unavailable, Err: err,
 		Message: "the tool was not called, because the journal of the turn to undo could not be written",
 	}
@@ -259,7 +269,8 @@ func (r *run) mark(ctx context.Context, target *UndoCall) error {
 const outcomeTimeout = 10 * time.Second
 
 // recordOutcome writes the outcome of a compensation into the journal of the other Turn. If that fails, the mark stays,
-// and no other Turn undoes the call.
+// and no other Turn undoes the call. An outcome without a mark means nothing. After a failed write of the mark, it also
+// takes the place of the mark, so that a write that is still under way fails.
 func (r *run) recordOutcome(target *UndoCall, undone bool) {
 	ctx, cancel := context.WithTimeout(r.life, outcomeTimeout)
 	defer cancel()

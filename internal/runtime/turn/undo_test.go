@@ -464,6 +464,73 @@ func TestUndoAfterAFailure(t *testing.T) {
 	}
 }
 
+// forgetful is a journal whose answer to the append of a mark is lost.
+type forgetful struct {
+	journal.Journal
+	lost int
+}
+
+// Append appends, and reports an error for the first mark.
+func (f *forgetful) Append(ctx context.Context, uid string, all ...journal.Entry) error {
+	err := f.Journal.Append(ctx, uid, all...)
+	if err == nil && all[0].Kind == journal.UndoBegun && f.lost == 0 {
+		f.lost++
+		return errors.New("the connection was lost")
+	}
+	return err
+}
+
+// TestUndoAfterTheLostAnswerToAMark checks that a second Turn undoes a call if the first Turn has written its mark, but
+// does not know it, and so has not called the tool.
+func TestUndoAfterTheLostAnswerToAMark(t *testing.T) {
+	j, d := &journaltest.Store{}, &desk{}
+	runCalls(t, j, d, "a")
+	f := &forgetful{Journal: j}
+	e := engine(f)
+	e.Patience = time.Nanosecond // as if the time of the call was over
+	first, err := e.Run(t.Context(), undoInput(d, "undo-uid"))
+	if err != nil || first.Stop != turn.StopUndoIncomplete || f.lost != 1 || len(d.closed) > 0 {
+		t.Fatalf("the first Turn ended with %+v, %v after %d lost answers, closed %v; want no call", first, err, f.lost, d.closed)
+	}
+	if second := undo(t, j, undoInput(d, "second-uid")); second.Stop != turn.StopUndone || !slices.Equal(d.closed, []string{"T-a"}) {
+		t.Errorf("the second Turn ended with %s: %s, closed %v; want the call undone", second.Stop, second.Text, d.closed)
+	}
+}
+
+// TestUndoAfterTheTimeOfACall checks whether a second Turn repeats a compensation that failed when its time was over:
+// only if the tool was certainly not reached.
+func TestUndoAfterTheTimeOfACall(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err    error
+		closed []string
+	}{
+		"not reached":  {&tool.Error{Class: tool.Unavailable, Message: "the call was not made"}, []string{"T-a"}},
+		"cut off":      {&tool.Error{Class: tool.Timeout, Message: "no result"}, nil},
+		"unclassified": {context.DeadlineExceeded, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j, d := &journaltest.Store{}, &desk{}
+			runCalls(t, j, d, "a")
+			in := undoInput(d, "undo-uid")
+			b := in.Toolbox.(*box)
+			b.do["close"] = func(ctx context.Context, _ tool.Call) (tool.Result, error) {
+				<-ctx.Done()
+				return tool.Result{}, tc.err
+			}
+			for i := range b.offers[0].Tools {
+				b.offers[0].Tools[i].Timeout = time.Millisecond
+			}
+			if first := undo(t, j, in); first.Stop != turn.StopUndoIncomplete {
+				t.Fatalf("the first Turn ended with %s: %s; want it incomplete", first.Stop, first.Message)
+			}
+			second := undo(t, j, undoInput(d, "second-uid"))
+			if diff := cmp.Diff(tc.closed, d.closed); diff != "" {
+				t.Errorf("the second Turn reports %q; closed tickets: -want +got:\n%s", second.Text, diff)
+			}
+		})
+	}
+}
+
 // TestUndoKeepsTheDeclaration checks that a later change of the ToolServer does not change the compensation of a call.
 func TestUndoKeepsTheDeclaration(t *testing.T) {
 	j, d := &journaltest.Store{}, &desk{}

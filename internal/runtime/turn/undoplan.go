@@ -216,7 +216,7 @@ func (u *UndoReader) applyMark(e journal.Entry) error {
 	switch begun := u.marks[key]; {
 	case e.Kind == journal.UndoBegun:
 		u.marks[key] = &callMark{UndoMark: m}
-	case begun == nil || begun.TurnUID != m.TurnUID: // this version does not write such an entry
+	case begun == nil || begun.TurnUID != m.TurnUID: // the write of the mark has failed
 	default:
 		begun.ended, begun.Undone = true, m.Undone
 	}
