@@ -508,6 +508,26 @@ func TestBacktestOfARedactionRule(t *testing.T) {
 	}
 }
 
+// TestBacktestOfASharedAgent checks that the reasons of judges have no credential of the Agent's namespace.
+func TestBacktestOfASharedAgent(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, strings.Replace(delegated, "rules:\n", "rules:\n- when: {systemContains: You judge}\n"+
+		`  reply: {text: '{"score": 90, "reason": "The key is `+key+`."}'}`+"\n", 1))
+	f := delegatingAbroad(t, serveTools(t, key).url).with(t, "closer.yaml", "spec:", "spec:\n  allowedNamespaces: {from: All}").
+		with(t, "closer-profile.yaml", "overrides: {behavior: Be brief.}", "overrides: {behavior: Be brief.}\n"+
+			"  judges: [{name: kind, type: Custom, prompt: Be kind., modelRef: {providerRef: {name: other}, model: small}}]")
+	f["other.yaml"] = strings.NewReplacer("{name: demo,", "{name: other,", "model-key", "other-key").Replace(f["provider-2.yaml"]) +
+		"---\n" + strings.NewReplacer("model-key", "other-key", key, "sk-other-0815").Replace(f["secret-2.yaml"])
+	dir, data := f.written(t, url), t.TempDir()
+	capstan(t, "run", "-f", dir, "--approve=all", "--data-dir", data).mustEnd(t, exit.OK)
+	got := capstan(t, "backtest", "-m", dir, "--agent", "platform/closer", "--data-dir", data, "--replay", "-q", "-o", "json").
+		mustEnd(t, exit.OK)
+	if strings.Contains(got.out, key) {
+		t.Errorf("the report has the key:\n%s", got.out)
+	}
+	mustSay(t, got.out, "The key is [redacted].")
+}
+
 // TestReplayOfARedactionRule checks that no request contains a text that a rule of the new Agent redacts: neither the
 // request for an answer, in an attachment, nor the request to the judge, in the recorded answer.
 func TestReplayOfARedactionRule(t *testing.T) {
