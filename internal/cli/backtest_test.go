@@ -379,14 +379,14 @@ func TestBacktestInterrupted(t *testing.T) {
 	got := runInterrupted(t, model, "backtest", "-m", dir, "--agent", "support", "--data-dir", data, "--replay", "--parallel", "1",
 		"-o", "json")
 	got.mustEnd(t, exit.Interrupted)
-	if r := backtestOf(t, got.out); r.OK || r.Missing != 1 || r.Passed != 0 {
-		t.Errorf("report %+v, want one Turn that was cancelled and one that was not replayed", r)
+	if r := backtestOf(t, got.out); r.OK || r.Missing != 2 || r.Total != 0 || r.Backtest.Same != 0 {
+		t.Errorf("report %+v, want no Turn: one was cancelled, and one was not replayed", r)
 	}
 	mustSay(t, got.err, "interrupted: the report has only the Turns that had ended")
 	junit := suiteOf(t, runInterrupted(t, model, "backtest", "-m", dir, "--agent", "support", "--data-dir", data, "--replay",
 		"--parallel", "1", "-o", "junit").mustEnd(t, exit.Interrupted).out)
-	if last := junit.Cases[len(junit.Cases)-1]; last.Error == nil || last.Error.Message != "interrupted: 1 Turn has not run" {
-		t.Errorf("the report is %+v, want an error for the Turn that has not run", junit)
+	if last := junit.Cases[len(junit.Cases)-1]; last.Error == nil || last.Error.Message != "interrupted: 2 Turns have not ended" {
+		t.Errorf("the report is %+v, want an error for the Turns that have not ended", junit)
 	}
 	mustSay(t, capstan(t, "__complete", "backtest", "-o", "").out, "text\njson\njunit\nmarkdown\n:4\n")
 	mustSay(t, runInterrupted(t, model, "replay", "turn-1", "-m", dir, "--data-dir", data).mustEnd(t, exit.Interrupted).err, "interrupted")
@@ -526,6 +526,45 @@ func TestBacktestOfASharedAgent(t *testing.T) {
 		t.Errorf("the report has the key:\n%s", got.out)
 	}
 	mustSay(t, got.out, "The key is [redacted].")
+}
+
+// TestResultsAreDeliveredIfTheJournalIsNotClosed checks that results that are paid for are not lost if the temporary
+// journal cannot be removed at the end.
+func TestResultsAreDeliveredIfTheJournalIsNotClosed(t *testing.T) {
+	_, url := fake(t, "rules: [{reply: {text: As before.}, fault: {latencyMilliseconds: 300}}]") // so that the spinner draws
+	dir, data := recorded(t, url, "What is up?")
+	for name, tc := range map[string]struct {
+		args []string
+		// after is a text on standard error that follows the end of the Turn.
+		after, want string
+	}{
+		"eval": {
+			[]string{"-f", evalSetup(t, url, "manifests: [manifests]\ncases: [{name: a, message: What is up}]", complete())},
+			"a: passed", "1 of 1 cases passed",
+		},
+		"backtest": {[]string{"-m", dir, "--agent", "support", "--data-dir", data, "--replay"}, "turn-1: passed", "1 of 1 Turns passed"},
+		"replay":   {[]string{"turn-1", "-m", dir, "--data-dir", data}, "\r\x1b[K", "The answers are the same"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			temporary := filepath.Join(t.TempDir(), "tmp")
+			if err := os.Mkdir(temporary, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			t.Setenv("TMPDIR", temporary)
+			c := call{terminal: name == "replay", env: map[string]string{"TERM": "xterm"}, onError: func(text string) {
+				if !strings.HasSuffix(text, tc.after) && !strings.HasPrefix(text, tc.after+",") {
+					return
+				}
+				// The directory of the journal cannot be removed if its parent is a file.
+				if os.Rename(temporary, temporary+"-moved") != nil || os.WriteFile(temporary, nil, 0o600) != nil {
+					t.Error("failed to replace the directory")
+				}
+			}}
+			got := c.run(t.Context(), append([]string{name}, tc.args...)...).mustEnd(t, exit.Failed)
+			mustSay(t, got.out, tc.want)
+			mustSay(t, got.err, "failed to close the journal")
+		})
+	}
 }
 
 // TestReplayOfARedactionRule checks that no request contains a text that a rule of the new Agent redacts: neither the
