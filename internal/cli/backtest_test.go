@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -486,7 +487,7 @@ func TestBacktestOfFeedbackWithoutAVerdict(t *testing.T) {
 }
 
 // TestBacktestOfARedactionRule checks that a new redaction rule applies to the whole report: to the diff, the recorded
-// answer and the reason of a judge.
+// answer and the reason of a judge. The diff has the line of the new profile that names an address.
 func TestBacktestOfARedactionRule(t *testing.T) {
 	t.Parallel()
 	const address = "zoe@example.com"
@@ -497,14 +498,44 @@ func TestBacktestOfARedactionRule(t *testing.T) {
 `)
 	dir, data := recorded(t, url, "Is "+address+" mine?")
 	rule := strings.Replace(agentYAML, "  limits:", "  redaction: {patterns: [{name: email, pattern: '[a-z]+@[a-z.]+'}]}\n  limits:", 1)
+	changed := strings.Replace(judged, "version two.", "version two, and write to "+address+".", 1) + "---\n" +
+		strings.Replace(rule, "{name: support}\n  models", "{name: second}\n  models", 1)
 	args := []string{
-		"backtest", "-f", profile(t, judged+"---\n"+rule), "-m", dir, "--agent", "support", "--data-dir", data, "--replay", "-q", "-o",
+		"backtest", "-f", profile(t, changed), "-m", dir, "--agent", "support", "--data-dir", data, "--replay", "-q", "-o",
 	}
 	for _, format := range []string{"text", "markdown", "json", "junit"} {
 		got := capstan(t, append(args, format)...)
-		if strings.Contains(got.out+got.err, address) || format != "junit" && !strings.Contains(got.out, "[redacted:email]") {
+		if strings.Contains(got.out+got.err, address) || !strings.Contains(got.out, "write to [redacted:email]") {
 			t.Errorf("%s, exit code %d: want [redacted:email] in place of the address, have\n%s%s", format, got.code, got.out, got.err)
 		}
+	}
+}
+
+// TestBacktestRedactsWholeMessages checks rules that do not match in a part of a message or in a line of a diff: a JSON
+// path, and a pattern for the beginning of a line.
+func TestBacktestRedactsWholeMessages(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, backtestRules)
+	dir, data := recorded(t, url, strconv.Quote(`{
+  "user": "zoe",
+  "team": "sales",
+  "size": 3,
+  "password": "hunter2",
+  "last": true
+}
+ID: 4711`))
+	rule := strings.Replace(agentYAML, "  limits:",
+		"  redaction: {patterns: [{name: id, pattern: '(?m)^ID: \\d+'}], jsonPaths: [$..password]}\n  limits:", 1)
+	changed := secondProfile + "---\n" + strings.Replace(rule, "{name: support}\n  models", "{name: second}\n  models", 1)
+	args := []string{
+		"backtest", "-f", profile(t, changed), "-m", dir, "--agent", "support", "--data-dir", data, "-q", "-o",
+	}
+	for _, format := range []string{"text", "markdown", "json", "junit"} {
+		got := capstan(t, append(args, format)...).mustEnd(t, exit.OK)
+		if strings.Contains(got.out, "hunter2") || strings.Contains(got.out, "4711") {
+			t.Errorf("%s: the report has texts that the rules remove:\n%s", format, got.out)
+		}
+		mustSay(t, got.out, "message changed, only in redacted texts", "Speak about the helpdesk as version two.")
 	}
 }
 

@@ -316,7 +316,10 @@ func (b *backtest) one(ctx context.Context, batch *localrun.Batch, name journals
 		return out.failed(ctx, err)
 	}
 	if out.Prompt = PromptSame; difference.Differs() {
-		hunks := redaction.Remove(difference.Hunks()) // the report may be public, so the new rules apply
+		hunks, err := difference.Hunks(redaction.Remove) // the report may be public, so the new rules apply
+		if err != nil {
+			return out.failed(ctx, err)
+		}
 		out.Prompt, out.Changed = PromptChanged, difference.Messages()
 		out.diff, out.change = shortDiff(hunks), canonical.Sum([]byte(hunks))
 	}
