@@ -84,6 +84,29 @@ func TestClientRedactsStatus(t *testing.T) {
 	}
 }
 
+// TestClientRedactsNumbers checks that a credential that is a number of a structured answer becomes a text.
+func TestClientRedactsNumbers(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	all := redact.NewSet()
+	all.Put("helpdesk", "ToolServer/door", []string{"4815162342"})
+	o := &v1alpha1.Turn{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "first"},
+		Status: v1alpha1.TurnStatus{Result: &v1alpha1.TurnResult{
+			Data: &apiextensionsv1.JSON{Raw: []byte(`{"pin":4815162342,"size":1}`)},
+		}},
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(o).WithStatusSubresource(o).Build()
+	if err := barrier.Client(c, all).Status().Update(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	if got := string(o.Status.Result.Data.Raw); got != `{"pin":"[redacted]","size":1}` {
+		t.Errorf("the answer is %s, want the number redacted", got)
+	}
+}
+
 // written returns the JSON of an object in the API server.
 func written(t *testing.T, c client.Client, o client.Object) string {
 	t.Helper()

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -379,14 +380,14 @@ func TestBacktestInterrupted(t *testing.T) {
 	got := runInterrupted(t, model, "backtest", "-m", dir, "--agent", "support", "--data-dir", data, "--replay", "--parallel", "1",
 		"-o", "json")
 	got.mustEnd(t, exit.Interrupted)
-	if r := backtestOf(t, got.out); r.OK || r.Missing != 1 || r.Passed != 0 {
-		t.Errorf("report %+v, want one Turn that was cancelled and one that was not replayed", r)
+	if r := backtestOf(t, got.out); r.OK || r.Missing != 2 || r.Total != 0 || r.Backtest.Same != 0 {
+		t.Errorf("report %+v, want no Turn: one was cancelled, and one was not replayed", r)
 	}
 	mustSay(t, got.err, "interrupted: the report has only the Turns that had ended")
 	junit := suiteOf(t, runInterrupted(t, model, "backtest", "-m", dir, "--agent", "support", "--data-dir", data, "--replay",
 		"--parallel", "1", "-o", "junit").mustEnd(t, exit.Interrupted).out)
-	if last := junit.Cases[len(junit.Cases)-1]; last.Error == nil || last.Error.Message != "interrupted: 1 Turn has not run" {
-		t.Errorf("the report is %+v, want an error for the Turn that has not run", junit)
+	if last := junit.Cases[len(junit.Cases)-1]; last.Error == nil || last.Error.Message != "interrupted: 2 Turns have not ended" {
+		t.Errorf("the report is %+v, want an error for the Turns that have not ended", junit)
 	}
 	mustSay(t, capstan(t, "__complete", "backtest", "-o", "").out, "text\njson\njunit\nmarkdown\n:4\n")
 	mustSay(t, runInterrupted(t, model, "replay", "turn-1", "-m", dir, "--data-dir", data).mustEnd(t, exit.Interrupted).err, "interrupted")
@@ -486,7 +487,7 @@ func TestBacktestOfFeedbackWithoutAVerdict(t *testing.T) {
 }
 
 // TestBacktestOfARedactionRule checks that a new redaction rule applies to the whole report: to the diff, the recorded
-// answer and the reason of a judge.
+// answer and the reason of a judge. The diff has the line of the new profile that names an address.
 func TestBacktestOfARedactionRule(t *testing.T) {
 	t.Parallel()
 	const address = "zoe@example.com"
@@ -497,14 +498,103 @@ func TestBacktestOfARedactionRule(t *testing.T) {
 `)
 	dir, data := recorded(t, url, "Is "+address+" mine?")
 	rule := strings.Replace(agentYAML, "  limits:", "  redaction: {patterns: [{name: email, pattern: '[a-z]+@[a-z.]+'}]}\n  limits:", 1)
+	changed := strings.Replace(judged, "version two.", "version two, and write to "+address+".", 1) + "---\n" +
+		strings.Replace(rule, "{name: support}\n  models", "{name: second}\n  models", 1)
 	args := []string{
-		"backtest", "-f", profile(t, judged+"---\n"+rule), "-m", dir, "--agent", "support", "--data-dir", data, "--replay", "-q", "-o",
+		"backtest", "-f", profile(t, changed), "-m", dir, "--agent", "support", "--data-dir", data, "--replay", "-q", "-o",
 	}
 	for _, format := range []string{"text", "markdown", "json", "junit"} {
 		got := capstan(t, append(args, format)...)
-		if strings.Contains(got.out+got.err, address) || format != "junit" && !strings.Contains(got.out, "[redacted:email]") {
+		if strings.Contains(got.out+got.err, address) || !strings.Contains(got.out, "write to [redacted:email]") {
 			t.Errorf("%s, exit code %d: want [redacted:email] in place of the address, have\n%s%s", format, got.code, got.out, got.err)
 		}
+	}
+}
+
+// TestBacktestRedactsWholeMessages checks rules that do not match in a part of a message or in a line of a diff: a JSON
+// path, and a pattern for the beginning of a line.
+func TestBacktestRedactsWholeMessages(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, backtestRules)
+	dir, data := recorded(t, url, strconv.Quote(`{
+  "user": "zoe",
+  "team": "sales",
+  "size": 3,
+  "password": "hunter2",
+  "last": true
+}
+ID: 4711`))
+	rule := strings.Replace(agentYAML, "  limits:",
+		"  redaction: {patterns: [{name: id, pattern: '(?m)^ID: \\d+'}], jsonPaths: [$..password]}\n  limits:", 1)
+	changed := secondProfile + "---\n" + strings.Replace(rule, "{name: support}\n  models", "{name: second}\n  models", 1)
+	args := []string{
+		"backtest", "-f", profile(t, changed), "-m", dir, "--agent", "support", "--data-dir", data, "-q", "-o",
+	}
+	for _, format := range []string{"text", "markdown", "json", "junit"} {
+		got := capstan(t, append(args, format)...).mustEnd(t, exit.OK)
+		if strings.Contains(got.out, "hunter2") || strings.Contains(got.out, "4711") {
+			t.Errorf("%s: the report has texts that the rules remove:\n%s", format, got.out)
+		}
+		mustSay(t, got.out, "message changed, only in redacted texts", "Speak about the helpdesk as version two.")
+	}
+}
+
+// TestBacktestOfASharedAgent checks that the reasons of judges have no credential of the Agent's namespace.
+func TestBacktestOfASharedAgent(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, strings.Replace(delegated, "rules:\n", "rules:\n- when: {systemContains: You judge}\n"+
+		`  reply: {text: '{"score": 90, "reason": "The key is `+key+`."}'}`+"\n", 1))
+	f := delegatingAbroad(t, serveTools(t, key).url).with(t, "closer.yaml", "spec:", "spec:\n  allowedNamespaces: {from: All}").
+		with(t, "closer-profile.yaml", "overrides: {behavior: Be brief.}", "overrides: {behavior: Be brief.}\n"+
+			"  judges: [{name: kind, type: Custom, prompt: Be kind., modelRef: {providerRef: {name: other}, model: small}}]")
+	f["other.yaml"] = strings.NewReplacer("{name: demo,", "{name: other,", "model-key", "other-key").Replace(f["provider-2.yaml"]) +
+		"---\n" + strings.NewReplacer("model-key", "other-key", key, "sk-other-0815").Replace(f["secret-2.yaml"])
+	dir, data := f.written(t, url), t.TempDir()
+	capstan(t, "run", "-f", dir, "--approve=all", "--data-dir", data).mustEnd(t, exit.OK)
+	got := capstan(t, "backtest", "-m", dir, "--agent", "platform/closer", "--data-dir", data, "--replay", "-q", "-o", "json").
+		mustEnd(t, exit.OK)
+	if strings.Contains(got.out, key) {
+		t.Errorf("the report has the key:\n%s", got.out)
+	}
+	mustSay(t, got.out, "The key is [redacted].")
+}
+
+// TestResultsAreDeliveredIfTheJournalIsNotClosed checks that results that are paid for are not lost if the temporary
+// journal cannot be removed at the end.
+func TestResultsAreDeliveredIfTheJournalIsNotClosed(t *testing.T) {
+	_, url := fake(t, "rules: [{reply: {text: As before.}, fault: {latencyMilliseconds: 300}}]") // so that the spinner draws
+	dir, data := recorded(t, url, "What is up?")
+	for name, tc := range map[string]struct {
+		args []string
+		// after is a text on standard error that follows the end of the Turn.
+		after, want string
+	}{
+		"eval": {
+			[]string{"-f", evalSetup(t, url, "manifests: [manifests]\ncases: [{name: a, message: What is up}]", complete())},
+			"a: passed", "1 of 1 cases passed",
+		},
+		"backtest": {[]string{"-m", dir, "--agent", "support", "--data-dir", data, "--replay"}, "turn-1: passed", "1 of 1 Turns passed"},
+		"replay":   {[]string{"turn-1", "-m", dir, "--data-dir", data}, "\r\x1b[K", "The answers are the same"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			temporary := filepath.Join(t.TempDir(), "tmp")
+			if err := os.Mkdir(temporary, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			t.Setenv("TMPDIR", temporary)
+			c := call{terminal: name == "replay", env: map[string]string{"TERM": "xterm"}, onError: func(text string) {
+				if !strings.HasSuffix(text, tc.after) && !strings.HasPrefix(text, tc.after+",") {
+					return
+				}
+				// The directory of the journal cannot be removed if its parent is a file.
+				if os.Rename(temporary, temporary+"-moved") != nil || os.WriteFile(temporary, nil, 0o600) != nil {
+					t.Error("failed to replace the directory")
+				}
+			}}
+			got := c.run(t.Context(), append([]string{name}, tc.args...)...).mustEnd(t, exit.Failed)
+			mustSay(t, got.out, tc.want)
+			mustSay(t, got.err, "failed to close the journal")
+		})
 	}
 }
 

@@ -163,6 +163,21 @@ func delegating(t *testing.T, tools string) files {
 	return f
 }
 
+// delegatingAbroad is like delegating, but the sub-agent and its objects are in another namespace, whose Agent does not
+// allow the namespace of the caller.
+func delegatingAbroad(t *testing.T, tools string) files {
+	t.Helper()
+	f := delegating(t, tools).with(t, "agent.yaml", "agentRef: {name: closer}", "agentRef: {name: closer, namespace: platform}")
+	for _, name := range []string{"closer.yaml", "closer-profile.yaml"} {
+		f = f.with(t, name, "metadata: {name: closer}", "metadata: {name: closer, namespace: platform}")
+	}
+	f = f.with(t, "tools.yaml", "metadata: {name: tickets}", "metadata: {name: tickets, namespace: platform}")
+	f["tools.yaml"] += "  credentialsRef: {name: model-key, key: apiKey}\n"
+	f["provider-2.yaml"] = strings.Replace(providerYAML, "{name: demo}", "{name: demo, namespace: platform}", 1)
+	f["secret-2.yaml"] = strings.Replace(secretYAML, "{name: model-key}", "{name: model-key, namespace: platform}", 1)
+	return f
+}
+
 const delegated = `rules:
 - {when: {systemContains: Close tickets, toolMessages: 0, hasTools: true}, ` +
 	`reply: {toolCalls: [{id: c1, name: close_ticket, arguments: '{"id": "1042"}'}]}}
@@ -365,14 +380,7 @@ func TestRunWithSubAgentOfAnotherNamespace(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, delegated)
 	tools := serveTools(t, key)
-	f := delegating(t, tools.url).with(t, "agent.yaml", "agentRef: {name: closer}", "agentRef: {name: closer, namespace: platform}")
-	for _, name := range []string{"closer.yaml", "closer-profile.yaml"} {
-		f = f.with(t, name, "metadata: {name: closer}", "metadata: {name: closer, namespace: platform}")
-	}
-	f = f.with(t, "tools.yaml", "metadata: {name: tickets}", "metadata: {name: tickets, namespace: platform}")
-	f["tools.yaml"] += "  credentialsRef: {name: model-key, key: apiKey}\n"
-	f["provider-2.yaml"] = strings.Replace(providerYAML, "{name: demo}", "{name: demo, namespace: platform}", 1)
-	f["secret-2.yaml"] = strings.Replace(secretYAML, "{name: model-key}", "{name: model-key, namespace: platform}", 1)
+	f := delegatingAbroad(t, tools.url)
 	refused := capstan(t, "run", "-f", f.written(t, url)).mustEnd(t, exit.Failed)
 	mustSay(t, refused.err, `agent.yaml: Agent default/support: spec.tools[0].agentRef.name: Agent "platform/closer" does not allow `+
 		`namespace "default": allow it in spec.allowedNamespaces of the Agent`)

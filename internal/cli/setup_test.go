@@ -158,6 +158,20 @@ type call struct {
 	env      map[string]string
 	terminal bool
 	program  string
+	// onError is called before each write to standard error. It may be nil.
+	onError func(text string)
+}
+
+// notifying is a writer that calls a function before each write.
+type notifying struct {
+	io.Writer
+	notify func(text string)
+}
+
+// Write writes a text.
+func (n notifying) Write(text []byte) (int, error) {
+	n.notify(string(text))
+	return n.Writer.Write(text)
 }
 
 // run executes the command line until it ends.
@@ -166,8 +180,12 @@ func (c call) run(ctx context.Context, args ...string) output {
 	if c.in == nil {
 		c.in = strings.NewReader(c.stdin)
 	}
+	var toErr io.Writer = &errOut
+	if c.onError != nil {
+		toErr = notifying{toErr, c.onError}
+	}
 	code := cli.Execute(ctx, terminal.Environment{
-		Program: c.program, Version: "v1.2.3", In: c.in, Out: &out, Err: &errOut,
+		Program: c.program, Version: "v1.2.3", In: c.in, Out: &out, Err: toErr,
 		InIsTerminal: c.terminal, OutIsTerminal: c.terminal, ErrIsTerminal: c.terminal,
 		LookupEnv: func(name string) (string, bool) { value, ok := c.env[name]; return value, ok },
 		Now:       ticking(),

@@ -67,7 +67,7 @@ func (s *Server) serveMemories(ctx context.Context, r *http.Request) (any, *Erro
 		page.Next = memoryCursor(store.MemoryPositionOf(&all[len(all)-1]))
 	}
 	for i := range all {
-		all[i].Text = s.o.Credentials.Redact(all[i].Namespace, all[i].Text)
+		all[i].Text = s.cleanFor(all[i].Namespace, all[i].Agent)(all[i].Text)
 	}
 	if all == nil {
 		page.Memories = []memories.Memory{}

@@ -21,34 +21,65 @@ func learned(t *testing.T, n int) *journaltest.Store {
 	s := &journaltest.Store{}
 	now := time.Unix(1000, 0).UTC()
 	for _, namespace := range []string{"helpdesk", "sales"} {
-		uid := "uid-" + namespace
-		if err := s.Append(t.Context(), uid, journal.Entry{
-			Seq: 1, Epoch: 1, Kind: journal.Finalized, Payload: json.RawMessage("{}"),
-			Tasks: []task.Task{{UID: uid, Kind: task.Learn, Namespace: namespace, Turn: "t", Agent: "desk", Created: now}},
-		}); err != nil {
-			t.Fatal(err)
-		}
-		k, err := s.ClaimTask(t.Context(), task.Search{Now: now, Until: now.Add(time.Hour)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		l := &task.Learned{MaxItems: 10_000}
+		var all []memories.Memory
 		for i := range n + 1 {
 			m := memories.Memory{
-				Namespace: namespace, Agent: "desk", Scope: memories.User, Text: fmt.Sprint("fact ", i), Requester: "ada & eve", Turn: "t",
-				TurnUID: uid, Learned: now.Add(time.Duration(i) * time.Microsecond), Expires: now.Add(time.Hour),
+				Namespace: namespace, Agent: "desk", Scope: memories.User, Text: fmt.Sprint("fact ", i), Requester: "ada & eve",
+				Learned: now.Add(time.Duration(i) * time.Microsecond),
 			}
 			if i == n {
 				m.Requester = "bob"
 			}
-			m.Identify()
-			l.Memories = append(l.Memories, m)
+			all = append(all, m)
 		}
-		if err := s.FinishTask(t.Context(), k.Held(), task.Result{Learned: l}, 0); err != nil {
-			t.Fatal(err)
-		}
+		learn(t, s, namespace, now, all...)
 	}
 	return s
+}
+
+// learn adds memories of a Turn to a store.
+func learn(t *testing.T, s *journaltest.Store, namespace string, now time.Time, all ...memories.Memory) {
+	t.Helper()
+	uid := "uid-" + namespace
+	if err := s.Append(t.Context(), uid, journal.Entry{
+		Seq: 1, Epoch: 1, Kind: journal.Finalized, Payload: json.RawMessage("{}"),
+		Tasks: []task.Task{{UID: uid, Kind: task.Learn, Namespace: namespace, Turn: "t", Agent: all[0].Agent, Created: now}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	k, err := s.ClaimTask(t.Context(), task.Search{Now: now, Until: now.Add(time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range all {
+		all[i].Turn, all[i].TurnUID, all[i].Expires = "t", uid, now.Add(time.Hour)
+		all[i].Identify()
+	}
+	if err := s.FinishTask(t.Context(), k.Held(), task.Result{Learned: &task.Learned{MaxItems: 10_000, Memories: all}}, 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestMemoriesAreServedWithoutCredentials checks that a memory has no credential of the namespaces of its Turn and of
+// its Agent. The stored memory stays as it is.
+func TestMemoriesAreServedWithoutCredentials(t *testing.T) {
+	s := &journaltest.Store{}
+	const fact = "It said key-of-helpdesk and key-of-owner to sales."
+	now := time.Unix(1000, 0).UTC()
+	learn(t, s, "helpdesk", now, memories.Memory{
+		Namespace: "helpdesk", Agent: "owner/desk", Scope: memories.User, Text: fact, Requester: "ada", Learned: now,
+	})
+	q := store.MemoryQuery{MemorySelector: store.MemorySelector{Namespace: "helpdesk"}}
+	page, err := serve(t, s, "ada list memories/helpdesk")("ada").Memories(t.Context(), q)
+	if err != nil || len(page.Memories) != 1 {
+		t.Fatalf("got %+v, %v; want one memory", page, err)
+	}
+	if got, want := page.Memories[0].Text, "It said [redacted] and [redacted] to sales."; got != want {
+		t.Errorf("the memory is %q, want %q", got, want)
+	}
+	if all, err := s.ListMemories(t.Context(), q); err != nil || all[0].Text != fact {
+		t.Errorf("the store has %+v, %v; want the memory as it was", all, err)
+	}
 }
 
 func TestMemoriesAreServedInPages(t *testing.T) {

@@ -288,15 +288,22 @@ func (s *Server) serveRecords(ctx context.Context, r *http.Request) (any, *Error
 // not have known the credential. The other texts are names, numbers, hashes, reasons and values from specs, which are
 // never redacted. A tool with a credential in its name is never offered to a model.
 func (s *Server) redactComments(r *turnrecord.Record) {
-	namespaces := []string{r.Namespace}
-	if owner, _, ok := strings.Cut(r.Agent, "/"); ok {
-		namespaces = append(namespaces, owner)
-	}
-	clean := s.o.Credentials.RedactFunc(namespaces...)
+	clean := s.cleanFor(r.Namespace, r.Agent)
 	r.Feedback = slices.Clone(r.Feedback) // the store may use the list, too
 	for i := range r.Feedback {
 		r.Feedback[i].Comment = clean(r.Feedback[i].Comment)
 	}
+}
+
+// cleanFor returns a function that removes credentials from texts about a Turn, as v1alpha1.Turn.CredentialNamespaces
+// says: those of the Turn's namespace, and those of the namespace of its Agent. agent is NAME, or NAMESPACE/NAME for an
+// Agent of another namespace.
+func (s *Server) cleanFor(namespace, agent string) func(text string) string {
+	namespaces := []string{namespace}
+	if owner, _, ok := strings.Cut(agent, "/"); ok {
+		namespaces = append(namespaces, owner)
+	}
+	return s.o.Credentials.RedactFunc(namespaces...)
 }
 
 // serveUsage returns the usage of Turns. It redacts nothing, because the answer has only numbers, and names of objects,

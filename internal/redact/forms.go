@@ -96,18 +96,19 @@ func (f *form) find(v *view, found []span) []span {
 	}
 }
 
-// formsOf returns the texts that reveal secrets. Views have no escapes, so escaped secrets need no form, unless the
-// removal of escapes changes the secret itself.
-func formsOf(secrets []string) []string {
+// formsOf returns the texts that reveal secrets. Secrets, and parts of secrets, of less than shortest bytes have no
+// forms. Views have no escapes, so escaped secrets need no form, unless the removal of escapes changes the secret
+// itself.
+func formsOf(secrets []string, shortest int) []string {
 	var all []string
 	var vs views
 	for _, secret := range secrets {
 		for _, s := range credentials(secret) {
-			if len(s) < minSecret {
+			if len(s) < shortest {
 				continue
 			}
 			for v := range vs.each(s, false) {
-				if len(v.text) >= minSecret {
+				if len(v.text) >= shortest {
 					all = append(all, string(v.text))
 				}
 			}

@@ -45,7 +45,7 @@ func (s *jsonScan) pathEdits(text string, escaped bool) (edits []edit, broken, c
 // also over line breaks and over escapes that JSON does not have, as in output for a terminal. whole reports whether
 // the outermost open value is escaped JSON without mistakes.
 func (s *jsonScan) readEscaped() (ok, whole bool) {
-	if s.selected > 0 || s.at == len(s.text) || s.text[s.at] != '\\' || s.at < s.unreadable || s.depth == rounds {
+	if s.at == len(s.text) || s.text[s.at] != '\\' || s.at < s.unreadable || s.depth == rounds {
 		return false, false
 	}
 	from := s.at

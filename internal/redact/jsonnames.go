@@ -10,40 +10,50 @@ import (
 
 // memberNames finds members of objects in invalid JSON by their names alone: in JSON with comments, with NaN or a
 // missing comma, and in objects of other languages. The path to such a member is not known, so each member whose name
-// is the last segment of a path counts. nil finds nothing.
+// is the last segment of a path counts. Of a path that ends in wildcards, such as $.cards[*], the last segment with a
+// name counts, and with it the whole value. nil finds nothing.
 type memberNames struct {
 	begin *regexp.Regexp
-	// paths maps each name to the first path that ends with it.
+	// paths maps each name to the first path whose last name it is.
 	paths map[string]string
 }
 
-// escapedSpace is white space, or an escaped line break or tab.
-const escapedSpace = `(?:\s|\\+[nrt])*`
+const (
+	// escapedSpace is white space, or an escaped line break or tab.
+	escapedSpace = `(?:\s|\\+[nrt])*`
+	// betweenMembers is white space and comments before a member.
+	betweenMembers = `(?:\s|\\+[nrt]|//[^\n]*|#[^\n]*|/\*[^*]*\*+(?:[^/*][^*]*\*+)*/)*`
+	// stringPrefix is the prefix of a string in Python and other languages, such as b'text'.
+	stringPrefix = `[bBfFrRuU]{0,2}`
+)
 
-// newMemberNames returns the names that are the last segments of paths, or nil if no path ends with a name.
+// newMemberNames returns the last names in paths, or nil if no path has a name.
 func newMemberNames(paths []jsonPath) *memberNames {
 	n := &memberNames{paths: map[string]string{}}
 	var names []string
 	for i := range paths {
-		last := paths[i].segments[len(paths[i].segments)-1]
-		if _, known := n.paths[last.name]; last.wildcard || known {
+		if paths[i].named == 0 {
 			continue
 		}
-		n.paths[last.name] = paths[i].text
-		names = append(names, regexp.QuoteMeta(last.name))
+		last := paths[i].segments[paths[i].named-1].name
+		if _, known := n.paths[last]; known {
+			continue
+		}
+		n.paths[last] = paths[i].text
+		names = append(names, regexp.QuoteMeta(last))
 	}
 	if len(names) == 0 {
 		return nil
 	}
 	name := "(" + strings.Join(names, "|") + ")"
 	// A name in quotes, whose number of backslashes is the number of quotes around the JSON; or a name without quotes
-	// after the beginning of an object or a comma.
-	quoted, plain := "(\\\\*)[\"'`]"+name+"\\\\*[\"'`]", "[{,]"+escapedSpace+name
+	// after the beginning of an object, a comma or, perhaps, a comment: see beforeMember.
+	quoted, plain := "(\\\\*)[\"'`]"+name+"\\\\*[\"'`]", `(?:[{,/\n]|\\+[nr])`+escapedSpace+name
 	n.begin = regexp.MustCompile("(?:" + quoted + "|" + plain + ")" + escapedSpace + ":" + escapedSpace)
 	return n
 }
 
-// has reports whether a path ends with a name.
+// has reports whether a name is the last name of a path.
 func (n *memberNames) has(name string) bool { return n != nil && n.paths[name] != "" }
 
 // edits returns the edits that remove the values of members from an offset on, except for members within known parts of
@@ -65,6 +75,10 @@ func (n *memberNames) edits(
 		if name == "" { // without quotes
 			name = text[at+m[6] : at+m[7]]
 			begin = at + m[6]
+			if c := text[at+m[0]]; c != '{' && c != ',' && !beforeMember.MatchString(text[max(0, begin-maxNext):begin]) {
+				at = from
+				continue
+			}
 		}
 		at = from
 		if spanAt(known, begin) != nil || spanAt(earlier, from) != nil {
@@ -85,18 +99,14 @@ func (n *memberNames) edits(
 // valueEnd returns the end of the value of a member in invalid JSON. If the end is not clear, it is the end of the
 // line; if a quote or a bracket is open, it is the end of the text.
 func valueEnd(text string, from int) int {
-	begin := from
-	for begin < len(text) && text[begin] == '\\' {
-		begin++
-	}
-	if begin == len(text) {
-		return begin
-	}
-	switch c := text[begin]; c {
-	case '"', '\'', '`':
-		return quotedEnd(text, begin, c, begin-from)
-	case '{', '[':
-		return bracketEnd(text, begin)
+	if m := valueBegin.FindStringSubmatchIndex(text[from:]); m != nil {
+		begin := from + m[1] - 1
+		switch c := text[begin]; c {
+		case '{', '[':
+			return bracketEnd(text, begin)
+		default:
+			return quotedEnd(text, begin, c, m[3]-m[2])
+		}
 	}
 	end := from
 	for end < len(text) && strings.IndexByte("}]\r\n", text[end]) < 0 {
@@ -108,15 +118,17 @@ func valueEnd(text string, from int) int {
 	return from + len(strings.TrimRight(text[from:end], " \t"))
 }
 
-// maxNext is the length of the text in which the next member is looked for, in bytes.
-const maxNext = 160
+// maxNext is the length of the text in which the next member is looked for, in bytes. It includes comments.
+const maxNext = 512
 
 var (
-	// memberBegin is the beginning of an object of another language.
-	memberBegin = regexp.MustCompile("^\\{" + escapedSpace + "(?:[\\w$-]+|'[^'\n]*'|`[^`\n]*`)" + escapedSpace + ":")
+	// beforeMember is the text before a member without quotes.
+	beforeMember = regexp.MustCompile("[{,]" + betweenMembers + "$")
+	// valueBegin is the beginning of a string, an object or a list. Its group has the backslashes before it.
+	valueBegin = regexp.MustCompile("^(?:" + stringPrefix + "(\\\\*)[\"'`]|\\\\*[{\\[])")
 	// nextMember is the end of a value without quotes: the beginning of the next member, or an escaped line break.
-	nextMember = regexp.MustCompile("^(?:,?" + escapedSpace + "\\\\*[\"'`][^\"'`\\\\]*\\\\*[\"'`]" + escapedSpace + ":|," + escapedSpace +
-		`[\w$-]+` + escapedSpace + `:|,?\\+[nr])`)
+	nextMember = regexp.MustCompile("^(?:,?" + betweenMembers + stringPrefix + "\\\\*[\"'`][^\"'`\\\\]*\\\\*[\"'`]" + escapedSpace +
+		":|," + betweenMembers + `[\w$-]+` + escapedSpace + `:|,?\\+[nr])`)
 	// afterString is the text after the quote that ends a value.
 	afterString = regexp.MustCompile("^" + escapedSpace + `(?:[,}\])'"\\]|$)`)
 )

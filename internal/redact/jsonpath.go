@@ -17,6 +17,8 @@ const (
 type jsonPath struct {
 	text     string
 	segments []segment
+	// named is the number of segments up to the last one that has a name, or 0 if all are wildcards.
+	named int
 }
 
 // segment selects some children of a value.
@@ -61,6 +63,9 @@ func parsePath(text string) (jsonPath, error) {
 			return fail("%s", err)
 		}
 		p.segments = append(p.segments, s)
+		if !s.wildcard {
+			p.named = len(p.segments)
+		}
 	}
 	if n := len(p.segments); n == 0 || n > MaxSegments {
 		return fail("must have 1 to %d names or wildcards after $", MaxSegments)
@@ -123,3 +128,7 @@ func (p *jsonPath) childState(state uint32, name string, item bool) (next uint32
 
 // selects reports whether the path selects a value with this state.
 func (p *jsonPath) selects(state uint32) bool { return state&(1<<len(p.segments)) != 0 }
+
+// selectsAnyIn reports whether the path selects values within a value with this state whatever their names are: only
+// wildcards follow.
+func (p *jsonPath) selectsAnyIn(state uint32) bool { return state&(1<<len(p.segments)-1)>>p.named != 0 }

@@ -124,12 +124,12 @@ func (s *jsonScan) scan() {
 				s.addValue(e.span)
 			}
 			at := s.at
-			escaped, whole := s.readEscaped()
+			escaped, whole := false, false
+			if !s.removeBroken() {
+				escaped, whole = s.readEscaped()
+			}
 			if !whole {
 				s.noteMistake(at, escaped)
-			}
-			if !escaped && s.handleBroken() {
-				return
 			}
 			s.root = len(s.edits)
 			s.stack, s.states = s.stack[:0], s.states[:0]
@@ -140,19 +140,18 @@ func (s *jsonScan) scan() {
 }
 
 // noteMistake notes invalid JSON at an offset. escaped reports whether it was read as escaped JSON. Otherwise, a text
-// in brackets or braces, such as [see below], is no mistake.
+// in brackets, such as [see below], is no mistake. A text in braces is one, because it may be an object of another
+// language, or begin with a comment.
 func (s *jsonScan) noteMistake(at int, escaped bool) {
-	root := s.stack[0].from
 	if at == len(s.text) {
 		s.cut = true
 		return
 	}
-	if s.broken || s.isNew && !escaped && !memberBegin.MatchString(s.text[root:min(len(s.text), root+maxNext)]) {
+	if s.broken || s.isNew && !escaped && !s.stack[0].object {
 		return
 	}
-	if s.broken, s.mistake = true, at; s.nameAt >= root {
-		s.mistake = s.nameAt
-	}
+	// Members without quotes are found after a brace or a comma, which is at or after one of these offsets.
+	s.broken, s.mistake = true, max(s.nameAt, s.top().from)
 }
 
 // resume waits until the namespace is next and a processor is free for it. Small texts need not wait.
@@ -160,14 +159,46 @@ func (s *jsonScan) resume() {
 	s.turnStart, s.done = s.at, fairgate.AcquireProcessor(s.ctx, min(len(s.text)-s.at, chunk))
 }
 
-// handleBroken handles invalid JSON in a value, or the end of the text within a value. It reports whether the scan
-// ends. If a path selects the value, the rest of the text is removed, because the end of the value is not known.
-func (s *jsonScan) handleBroken() bool {
+// removeBroken removes values that are selected and whose end is not known, because the text has invalid JSON at the
+// position, or ends there. It reports whether there are such values.
+//
+//   - A selected value is removed with the rest of the text.
+//   - A value in which a path selects values whatever their names are, as $.cards[*] does within cards, is removed up
+//     to its last bracket. If it is the outermost value, as with $[*], the rest of the text is removed.
+func (s *jsonScan) removeBroken() bool {
 	if s.selected > 0 {
 		s.removeRest(s.stack[s.selected-1].from)
 		return true
 	}
-	return s.at == len(s.text)
+	depth, path := s.wildcardValue()
+	if depth == 0 || s.at == len(s.text) || depth == 1 && s.isNew {
+		return false
+	}
+	s.found[path]++
+	if depth == 1 {
+		s.removeRest(s.at)
+		return true
+	}
+	from := s.stack[depth-1].from
+	s.at = bracketEnd(s.text, from)
+	value := span{from, s.at}
+	s.edits = append(s.edits, edit{value, `"` + redacted + `"`})
+	s.addValue(value)
+	return true
+}
+
+// wildcardValue returns the depth of the outermost open value in which a path selects values whatever their names are,
+// and the path. The depth is 0 if there is no such value.
+func (s *jsonScan) wildcardValue() (depth int, path string) {
+	n := len(s.rules.paths)
+	for i := range s.stack {
+		for j := range s.rules.paths {
+			if p := &s.rules.paths[j]; p.selectsAnyIn(s.states[i*n+j]) {
+				return i + 1, p.text
+			}
+		}
+	}
+	return 0, ""
 }
 
 // removeRest removes the text from a selected value on.
@@ -307,9 +338,9 @@ func (s *jsonScan) readValue() bool {
 	if c == '"' {
 		end, whole := s.stringEnd()
 		switch {
-		case selected && whole && !s.isValueEnd(end) && s.top().object:
+		case selected && whole && !s.isValueEnd(end) && s.top().object && s.rules.names.has(s.top().name):
 			s.at = end
-			return s.removeUnclear(from, path)
+			return false // memberNames finds the end of the value
 		case selected:
 			s.replace(from, end, path)
 		case whole:
@@ -326,7 +357,7 @@ func (s *jsonScan) readValue() bool {
 	}
 	literal := s.text[from:end]
 	if !json.Valid([]byte(literal)) || !s.isValueEnd(end) {
-		return selected && s.removeUnclear(from, path)
+		return false
 	}
 	switch {
 	case literal == "null":
@@ -337,16 +368,6 @@ func (s *jsonScan) readValue() bool {
 	}
 	s.at = end
 	return true
-}
-
-// removeUnclear removes a selected value of an object whose end is not clear, with the rest of the text, unless
-// memberNames does that. It returns false. A word in a list is text in brackets.
-func (s *jsonScan) removeUnclear(from int, path string) bool {
-	if s.top().object && !s.rules.names.has(s.top().name) {
-		s.found[path]++
-		s.removeRest(from)
-	}
-	return false
 }
 
 // isValueEnd reports whether a value ends at an offset.

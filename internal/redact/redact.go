@@ -40,7 +40,7 @@ type Redactor struct {
 // New returns a redactor of secrets. A text of less than 4 bytes does not count as a secret. The redactor needs 7 to 11
 // times the memory of the secrets, and twice as much for secrets that begin with a scheme, such as Bearer.
 func New(secrets ...string) *Redactor {
-	r := newFormRedactor(newForms(secrets))
+	r := newFormRedactor(newForms(secrets, minSecret))
 	for _, f := range r.forms {
 		if f.folded {
 			continue
@@ -77,10 +77,10 @@ func Memory(secrets []string) int64 {
 	return bytes
 }
 
-// newForms returns the forms of secrets.
-func newForms(secrets []string) []form {
+// newForms returns the forms of secrets, and of parts of secrets, of at least shortest bytes.
+func newForms(secrets []string, shortest int) []form {
 	var all []form
-	for _, text := range slices.Compact(slices.Sorted(slices.Values(formsOf(secrets)))) {
+	for _, text := range slices.Compact(slices.Sorted(slices.Values(formsOf(secrets, shortest)))) {
 		all = append(all, newForm(text))
 	}
 	return all

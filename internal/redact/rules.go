@@ -2,6 +2,7 @@ package redact
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -138,8 +139,8 @@ func (r *Rules) checkReplacements(field string) error {
 //   - A pattern is searched for in three forms of the text: the text itself; the text without invisible characters, in
 //     which full-width, styled and accented letters are replaced by plain ones; and the text after escapes of JSON,
 //     URLs and HTML are decoded.
-//   - In a JSON object or list, also within other text, a pattern is searched for in each name, string and number by
-//     itself, so the JSON stays valid. A number with a match becomes a string.
+//   - In a JSON object or list, also within other text, and in a text that is a JSON string, a pattern is searched for
+//     in each name, string and number by itself, so the JSON stays valid. A number with a match becomes a string.
 //   - If matches overlap, one replacement takes their place: that of the match that begins first. If several matches
 //     begin at the same position, the first rule counts.
 //
@@ -150,6 +151,15 @@ func (r *Rules) Redact(ctx context.Context, text string, found Matches) string {
 	}
 	if found == nil {
 		found = Matches{}
+	}
+	if trimmed := strings.TrimSpace(text); strings.HasPrefix(trimmed, `"`) {
+		var content string
+		if json.Unmarshal([]byte(trimmed), &content) == nil {
+			if clean := r.Redact(ctx, content, found); clean != content {
+				return strings.Replace(text, trimmed, encodeString(clean), 1)
+			}
+			return text
+		}
 	}
 	var edits []edit
 	var values []span

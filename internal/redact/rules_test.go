@@ -213,6 +213,126 @@ func TestRules(t *testing.T) {
 			`{note: this and that} [see the docs](x) {"id":"[redacted]"} [ERROR] {"b":"[redacted]"}`,
 			redact.Matches{"$.*": 2},
 		},
+		"a comment before the first member": {
+			nil,
+			[]string{"$..password"},
+			"{\n// login\n\"password\": \"hunter2\"} {/* a */ password: 1, // b\n password: 2, # c\n\t'password': 3}",
+			"{\n// login\n\"password\": \"[redacted]\"} {/* a */ password: \"[redacted]\", // b\n password: \"[redacted]\", # c\n\t" +
+				"'password': \"[redacted]\"}",
+			redact.Matches{"$..password": 4},
+		},
+		"a long comment between members": {
+			nil,
+			[]string{"$..password"},
+			"{password: 1, // " + strings.Repeat("long ", 40) + "\n  password: 2}",
+			"{password: \"[redacted]\", // " + strings.Repeat("long ", 40) + "\n  password: \"[redacted]\"}",
+			redact.Matches{"$..password": 2},
+		},
+		"comments in escaped text": {
+			nil,
+			[]string{"$..password"},
+			`b'{ // login\n password: "a", /* x */ id: 1, # y\n password: "b"}'`,
+			`b'{ // login\n password: "[redacted]", /* x */ id: 1, # y\n password: "[redacted]"}'`,
+			redact.Matches{"$..password": 2},
+		},
+		"a string as the whole JSON": {
+			all,
+			[]string{"$..password"},
+			` "a@b.example: {password: 'b', \"password\": 1}" `,
+			` "[redacted:email]: {password: \"[redacted]\", \"password\": \"[redacted]\"}" `,
+			redact.Matches{"$..password": 2, "email": 1},
+		},
+		"YAML after a text in braces": {
+			nil, []string{"$..name"}, "{{ .Values }}\nname: x\n- name: y\n", "{{ .Values }}\nname: x\n- name: y\n", nil,
+		},
+		"strings with a prefix": {
+			nil,
+			[]string{"$..password"},
+			`{u'user': u'bob', u'password': u'hun}ter2', u'id': 3} {b'password': b'a, b', b'id': 3} {r"password": Rb"x", f"id": 3}`,
+			`{u'user': u'bob', u'password': "[redacted]", u'id': 3} {b'password': "[redacted]", b'id': 3} ` +
+				`{r"password": "[redacted]", f"id": 3}`,
+			redact.Matches{"$..password": 3},
+		},
+		"an escaped string with a prefix": {
+			nil,
+			[]string{"$..password"},
+			`"{u\'password\': u\'a, b\', u\'id\': 3}"`, `"{u\'password\': \"[redacted]\", u\'id\': 3}"`,
+			redact.Matches{"$..password": 1},
+		},
+		"a first member without a name": {
+			nil,
+			[]string{"$..password"},
+			`{...defaults, password: 'hunter2'} {user, password: 'a'} {**defaults, "password": 'b'} {[key]: 1, password: 'c'}`,
+			`{...defaults, password: "[redacted]"} {user, password: "[redacted]"} {**defaults, "password": "[redacted]"} ` +
+				`{[key]: 1, password: "[redacted]"}`,
+			redact.Matches{"$..password": 4},
+		},
+		"a name without quotes after a text": {
+			nil, []string{"$..password"}, `Sent {password: "x"}`, `Sent {password: "[redacted]"}`, redact.Matches{"$..password": 1},
+		},
+		"a name without quotes in a list": {
+			nil, []string{"$..password"}, ` [1, {password: "x"}]`, ` [1, {password: "[redacted]"}]`, redact.Matches{"$..password": 1},
+		},
+		"prose in braces": {
+			all,
+			[]string{"$..password", "$.cards[*]", "$[*]", "$.*"},
+			"Dear {name}, the password: see {the page of your account}, {} and [see below].",
+			"Dear {name}, the password: see {the page of your account}, {} and [see below].",
+			nil,
+		},
+		"items of a broken list": {
+			nil,
+			[]string{"$.cards[*]"},
+			`{"cards": [None, "4111"], "id": 1} {"cards":["x", NaN, "5500"]}`, `{"cards": "[redacted]", "id": 1} {"cards":"[redacted]"}`,
+			redact.Matches{"$.cards[*]": 3},
+		},
+		"items of a list after a mistake": {
+			nil,
+			[]string{"$.cards[*]", "$.keys.*"},
+			`{"score": NaN, "cards": ["4111"], 'keys': {"a": 1}, "id": 1}`,
+			`{"score": NaN, "cards": "[redacted]", 'keys': "[redacted]", "id": 1}`,
+			redact.Matches{"$.cards[*]": 1, "$.keys.*": 1},
+		},
+		"items of a broken list after objects": {
+			nil,
+			[]string{"$..cards[*].*"},
+			`{"a": {"cards": [{"n": "4111"}, None, {"n": "5500"}]}, "id": 1}`, `{"a": {"cards": "[redacted]"}, "id": 1}`,
+			redact.Matches{"$..cards[*].*": 2},
+		},
+		"items of a list without a comma, or with an open quote": {
+			nil,
+			[]string{"$.cards[*]"},
+			`{"cards": ["41" "11", "5500"], "id": 1} {"cards": ["41"11", "5500"], "id": 1}`,
+			`{"cards": "[redacted]", "id": 1} {"cards": "[redacted]"`,
+			redact.Matches{"$.cards[*]": 4},
+		},
+		"members of a broken object": {
+			nil,
+			[]string{"$.cards.*"},
+			`{"cards": {"a": "1", b: "4111"}, "id": 1}`, `{"cards": "[redacted]", "id": 1}`,
+			redact.Matches{"$.cards.*": 2},
+		},
+		"items of an escaped broken list": {
+			nil,
+			[]string{"$.cards[*]"},
+			`x="{\"cards\": [None, \"4111\"], \"id\": 1}"`, `x="{\"cards\": \"[redacted]\", \"id\": 1}"`,
+			redact.Matches{"$.cards[*]": 1},
+		},
+		"items of a list that is broken by an escape": {
+			nil,
+			[]string{"$.cards[*]"},
+			`{"cards": ["x", \"4111\"], "id": 1}`, `{"cards": "[redacted]"`,
+			redact.Matches{"$.cards[*]": 2},
+		},
+		"items of a list that is cut off": {
+			nil, []string{"$.cards[*]"}, `{"cards": ["x", "41`, `{"cards": ["[redacted]", "[redacted]"`, redact.Matches{"$.cards[*]": 2},
+		},
+		"items of a broken list at the root": {
+			nil, []string{"$[*]"}, `["x", NaN, "5500"] rest`, `["[redacted]", "[redacted]"`, redact.Matches{"$[*]": 2},
+		},
+		"members of a broken object at the root": {
+			nil, []string{"$.*"}, `{"a": null, b: "5500"} rest`, `{"a": null, "[redacted]"`, redact.Matches{"$.*": 1},
+		},
 		"JSON after a prefix in brackets": {
 			nil,
 			[]string{"$.customer.id"},
@@ -485,7 +605,8 @@ func TestRulesTakeLinearTime(t *testing.T) {
 	for i := len(patterns); i < redact.MaxPatterns; i++ {
 		patterns = append(patterns, redact.PatternRule{Name: fmt.Sprint("p", i), Pattern: fmt.Sprintf(`(?:a|b|ab){5}%d`, i)})
 	}
-	r := rulesOf(t, patterns, "$..password", "$.*.*", "$..a..b..c")
+	all := rulesOf(t, patterns, "$..password", "$.*.*", "$..a..b..c")
+	names := rulesOf(t, nil, "$..password", "$..a[*].*", "$..a..b..c") // $.*.* removes the rest of most of these texts
 	for name, text := range map[string]string{
 		"letters": strings.Repeat("ab", size/2), "digits": strings.Repeat("4111 1111 ", size/10), "brackets": strings.Repeat("[", size),
 		"objects": strings.Repeat(`{"a":`, size/5), "quotes": strings.Repeat(`["`, size/2),
@@ -501,10 +622,14 @@ func TestRulesTakeLinearTime(t *testing.T) {
 		"mixed ends": strings.Repeat("[{]}", size/4), "escaped lines": "{" + strings.Repeat(`\n`, size/2),
 		"colons":  "[" + strings.Repeat(":", size),
 		"no ends": strings.Repeat("[{", size/2), "backslashes": "{" + strings.Repeat(`\`, size),
+		"comments": "{" + strings.Repeat("//\npassword:1", size/13), "open comments": strings.Repeat(`{"password":[1,/*`, size/16),
+		"broken lists":    strings.Repeat(`{"a":[x],`, size/9),
 		"escaped objects": strings.Repeat(`{\"password\":1}`, size/16), "in strings": strings.Repeat(`{"b":"{\"password\":1}"}`, size/24),
 	} {
-		if got := r.Redact(t.Context(), text, nil); len(got) > 20*len(text) {
-			t.Errorf("%s: a text of %d bytes has %d bytes after redaction, want at most 20 times as many", name, len(text), len(got))
+		for _, r := range []*redact.Rules{all, names} {
+			if got := r.Redact(t.Context(), text, nil); len(got) > 20*len(text) {
+				t.Errorf("%s: a text of %d bytes has %d bytes after redaction, want at most 20 times as many", name, len(text), len(got))
+			}
 		}
 	}
 }

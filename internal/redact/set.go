@@ -42,7 +42,8 @@ func NewSet() *Set { return &Set{namespaces: map[string]*namespaceCredentials{}}
 const minShared = 8
 
 // Put replaces the credentials of an object, which owner names within its namespace. If credentials is empty, the
-// object is removed. Credentials of less than 8 bytes are ignored.
+// object is removed. Credentials of less than 8 bytes are ignored, and so are shorter parts, such as the password in
+// the value of a Basic header.
 func (s *Set) Put(namespace, owner string, credentials []string) {
 	if s == nil {
 		return
@@ -53,7 +54,7 @@ func (s *Set) Put(namespace, owner string, credentials []string) {
 	}
 	made := make([][]form, len(credentials)) // before the lock, which all namespaces share
 	for i, c := range credentials {
-		made[i] = newForms([]string{c})
+		made[i] = newForms([]string{c}, minShared)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -26,6 +26,21 @@ func TestSetKnowsCredentialsOfOneNamespace(t *testing.T) {
 	}
 }
 
+// TestSetIgnoresShortParts checks that a Set searches neither for short parts of a credential nor for its short form
+// without escapes. They are often words.
+func TestSetIgnoresShortParts(t *testing.T) {
+	s := redact.NewSet()
+	s.Put("team-a", "ToolServer/main", []string{"Basic YWRtaW46YWRtaW4=", "a%62cd%65"}) // admin:admin
+	for text, want := range map[string]string{
+		"administrator": "administrator", "abcde": "abcde", "YWRtaW4": "YWRtaW4",
+		"Basic YWRtaW46YWRtaW4=": "[redacted]", "YWRtaW46YWRtaW4=": "[redacted]", "admin:admin": "[redacted]",
+	} {
+		if got := s.Redact("team-a", text); got != want {
+			t.Errorf("%q becomes %q, want %q", text, got, want)
+		}
+	}
+}
+
 func TestSetForgetsObjects(t *testing.T) {
 	const before, after = "key-of-yesterday-0123", "key-of-today-4567"
 	s := redact.NewSet()
@@ -78,12 +93,13 @@ func TestSetIsSafe(t *testing.T) {
 }
 
 func TestJSON(t *testing.T) {
-	clean := redact.New(token, `"},{"`).Redact
+	clean := redact.New(token, `"},{"`, "4815162342").Redact
 	for name, tc := range map[string]struct{ document, want string }{
 		"nothing":                {`{ "b":1,  "a":"<x>" }`, `{ "b":1,  "a":"<x>" }`},
 		"a string":               {`{"b":1e3,"a":["Super\u0026Secret/Token+12345<\"%41>","<&>"]}`, `{"a":["[redacted]","<&>"],"b":1e3}`},
 		"the name of a member":   {`{"Super&Secret/Token+12345<\"%41>":true}`, `{"[redacted]":true}`},
 		"a credential like JSON": {`[{"a":"b"},{"c":"d"}]`, `[{"a":"b"},{"c":"d"}]`},
+		"a number":               {`{"pin":4815162342,"all":[1e3,-4815162342.5]}`, `{"all":[1e3,"-[redacted].5"],"pin":"[redacted]"}`},
 		"not JSON":               {`Super&Secret/Token+12345<"%41>!`, `"[redacted]!"`},
 	} {
 		if got := string(redact.JSON([]byte(tc.document), clean)); got != tc.want {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
@@ -27,6 +28,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/span"
@@ -52,6 +54,9 @@ const (
 	headersVariable        = "OTEL_EXPORTER_OTLP_HEADERS"
 	tracesHeadersVariable  = "OTEL_EXPORTER_OTLP_TRACES_HEADERS"
 )
+
+// headersVariables are the variables with the headers of requests to the collector.
+var headersVariables = []string{headersVariable, tracesHeadersVariable}
 
 // The protocols of OTLP.
 const (
@@ -102,13 +107,17 @@ func settingsOf(lookup func(string) (string, bool)) (settings, error) {
 	default:
 		errs = append(errs, fmt.Errorf("environment variable %s %q must be otlp or none", exporterVariable, exporter))
 	}
-	name, endpoint := get(tracesEndpointVariable, endpointVariable)
-	if endpoint != "" {
-		if u, err := url.Parse(endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			errs = append(errs, fmt.Errorf("environment variable %s must be a URL that begins with http:// or https://, such as "+
-				"http://collector.observability:4318", name))
+	for _, variable := range []string{tracesEndpointVariable, endpointVariable} { // the exporter reads both
+		if _, v := get(variable); v != "" {
+			errs = append(errs, checkEndpoint(variable, v))
 		}
 	}
+	for _, variable := range headersVariables {
+		if _, v := get(variable); v != "" {
+			errs = append(errs, checkHeaders(variable, v))
+		}
+	}
+	_, endpoint := get(tracesEndpointVariable, endpointVariable)
 	name, protocol := get(tracesProtocolVariable, protocolVariable)
 	s.protocol = cmp.Or(protocol, protocolHTTP)
 	if s.protocol != protocolGRPC && s.protocol != protocolHTTP {
@@ -128,6 +137,41 @@ func settingsOf(lookup func(string) (string, bool)) (settings, error) {
 	}
 	s.on = endpoint != "" && !off
 	return s, errors.Join(errs...)
+}
+
+// checkEndpoint returns an error unless a value is the URL of a collector. The error does not contain the value, which
+// may have a password.
+func checkEndpoint(variable, value string) error {
+	if u, err := url.Parse(value); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return fmt.Errorf("environment variable %s must be a URL that begins with http:// or https://, such as "+
+			"http://collector.observability:4318", variable)
+	}
+	return nil
+}
+
+// checkHeaders returns an error if a list of headers has an entry that the exporter does not accept. The error contains
+// no part of the list, because any part may be a credential.
+func checkHeaders(variable, list string) error {
+	number := 0
+	for entry := range strings.SplitSeq(list, ",") {
+		number++
+		name, value, found := strings.Cut(entry, "=")
+		_, err := url.PathUnescape(value)
+		var problem string
+		switch {
+		case !found:
+			problem = "has no ="
+		case !httpguts.ValidHeaderFieldName(strings.TrimSpace(name)):
+			problem = "has no valid name of a header before its ="
+		case err != nil:
+			problem = "has a % that does not begin an escape"
+		default:
+			continue
+		}
+		return fmt.Errorf("environment variable %s: entry %d %s: write NAME=VALUE for each header, with commas between the entries; "+
+			"in a value, write %%2C for a comma and %%25 for a percent sign", variable, number, problem)
+	}
+	return nil
 }
 
 // Provider exports the spans of Turns. A nil Provider exports nothing. It is safe for concurrent use.
@@ -159,6 +203,11 @@ func FromEnvironment(
 	if !s.on {
 		return p, nil
 	}
+	errorHandler := &rareErrors{log: log, redactor: redact.New(headerValues(lookup)...)}
+	otel.SetErrorHandler(errorHandler)
+	// The exporter logs errors about its variables, such as a certificate that cannot be read, with their values. So
+	// both must be set before the exporter is created.
+	otel.SetLogger(funcr.New(func(_, line string) { errorHandler.Handle(errors.New(line)) }, funcr.Options{}))
 	exporter, err := newExporter(ctx, s.protocol)
 	if err != nil {
 		return nil, fmt.Errorf("failed to create the exporter of traces: %w", err)
@@ -168,8 +217,6 @@ func FromEnvironment(
 	if err != nil {
 		return nil, fmt.Errorf("environment variable OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
-	otel.SetErrorHandler(&rareErrors{log: log, redactor: redact.New(headerValues(lookup)...)})
-	otel.SetLogger(logr.Discard()) // the error handler logs the errors
 	options := []sdktrace.BatchSpanProcessorOption{}
 	if delay, _ := lookup("OTEL_BSP_SCHEDULE_DELAY"); delay == "" {
 		options = append(options, sdktrace.WithBatchTimeout(maxBatchDelay))
@@ -205,7 +252,7 @@ func (p *Provider) Close(ctx context.Context) error {
 // headerValues returns the values of the headers of requests to the collector, which are often credentials.
 func headerValues(lookup func(string) (string, bool)) []string {
 	var all []string
-	for _, name := range []string{headersVariable, tracesHeadersVariable} {
+	for _, name := range headersVariables {
 		list, _ := lookup(name)
 		for header := range strings.SplitSeq(list, ",") {
 			_, value, _ := strings.Cut(header, "=")

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -61,13 +63,25 @@ func TestSettings(t *testing.T) {
 		"another sampler":  {given: map[string]string{samplerVariable: "sometimes"}, invalid: samplerVariable},
 		"an invalid ratio": {given: map[string]string{samplerVariable: "traceidratio", samplerArgument: "10%"}, invalid: samplerArgument},
 		"a ratio above 1":  {given: map[string]string{samplerVariable: "traceidratio", samplerArgument: "10"}, invalid: samplerArgument},
-		"not a boolean":    {given: map[string]string{ContentVariable: "perhaps"}, invalid: ContentVariable},
+		"headers": {
+			map[string]string{
+				endpointVariable: at, headersVariable: " api-key = sk-1%2C2%3D , x-tenant=a=b", tracesHeadersVariable: "a=",
+			}, on, "",
+		},
+		"another endpoint": {
+			given: map[string]string{tracesEndpointVariable: at, endpointVariable: "http://u:sk-secret@["}, invalid: endpointVariable,
+		},
+		"a header with :":     {given: map[string]string{headersVariable: "api-key: sk-secret"}, invalid: headersVariable},
+		"a name with :":       {given: map[string]string{tracesHeadersVariable: "a=b,api-key: sk-secret="}, invalid: tracesHeadersVariable},
+		"an invalid escape":   {given: map[string]string{headersVariable: "api-key=sk-secret%zz"}, invalid: headersVariable},
+		"a header after none": {given: map[string]string{headersVariable: "a=b,", tracesHeadersVariable: "a=b"}, invalid: headersVariable},
+		"not a boolean":       {given: map[string]string{ContentVariable: "perhaps"}, invalid: ContentVariable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := settingsOf(lookup(c.given))
 			if c.invalid != "" {
-				if err == nil || !strings.Contains(err.Error(), c.invalid) {
-					t.Errorf("the error is %v, want one about %s", err, c.invalid)
+				if err == nil || !strings.Contains(err.Error(), c.invalid) || strings.Contains(err.Error(), "sk-") {
+					t.Errorf("the error is %v, want one about %s without its value", err, c.invalid)
 				}
 				return
 			}
@@ -75,6 +89,42 @@ func TestSettings(t *testing.T) {
 				t.Errorf("the settings are %+v, %v; want %+v", got, err, c.want)
 			}
 		})
+	}
+}
+
+// TestErrorsOfTheExporter checks that the SDK's own logger, which writes to standard error by default, receives no
+// error of an exporter that is created: the error is in the log, without the values of headers.
+func TestErrorsOfTheExporter(t *testing.T) {
+	var sdk, log []string
+	writeTo := func(lines *[]string) logr.Logger {
+		return funcr.New(func(_, line string) { *lines = append(*lines, line) }, funcr.Options{})
+	}
+	redact := func(...string) func(string) string { return strings.Clone }
+	for name, c := range map[string]struct {
+		given   map[string]string
+		invalid bool
+	}{
+		"headers": {map[string]string{headersVariable: "api-key: sk-secret"}, true},
+		"a file":  {map[string]string{headersVariable: "api-key=sk-secret", "OTEL_EXPORTER_OTLP_CERTIFICATE": "/missing/sk-secret"}, false},
+	} {
+		otel.SetLogger(writeTo(&sdk))
+		all := map[string]string{endpointVariable: "http://127.0.0.1:1"}
+		maps.Copy(all, c.given)
+		for name, value := range all {
+			t.Setenv(name, value)
+		}
+		sdk, log = nil, nil
+		p, err := FromEnvironment(t.Context(), lookup(all), redact, writeTo(&log))
+		if (err != nil) != c.invalid {
+			t.Errorf("%s: the error is %v", name, err)
+		}
+		text := strings.Join(log, "\n")
+		if len(sdk) > 0 || strings.Contains(text, "sk-secret") || !c.invalid && !strings.Contains(text, "no such file") {
+			t.Errorf("%s: the SDK's logger has %q and the log %q; want the errors in the log, without the header", name, sdk, log)
+		}
+		if err := p.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

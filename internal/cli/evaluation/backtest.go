@@ -169,10 +169,10 @@ func (o *BacktestOptions) Run(ctx context.Context) (err error) {
 			"--namespace and --data-dir", b.agentName(), b.recordings.Namespace))
 	}
 	report, err := b.run(watched, threshold)
-	if err != nil {
+	if report == nil {
 		return exit.InterruptedOr(watched, err)
 	}
-	return report.deliver(o.Env, o.Output, threshold, watched.Err() != nil)
+	return errors.Join(report.deliver(o.Env, o.Output, threshold, watched.Err() != nil), err)
 }
 
 // agentName returns the name of the Agent as the Turns refer to it: NAME if the Agent is in the namespace of the Turns,
@@ -202,7 +202,8 @@ func (b *backtest) find(ctx context.Context) ([]journals.TurnName, error) {
 	return b.recordings.Newest(ctx, b.agent, b.Last, func(name journals.TurnName) bool { return b.scores[name] != nil })
 }
 
-// run prepares the Turns again, and replays them if Replay is set. All Turns share the models.
+// run prepares the Turns again, and replays them if Replay is set. All Turns share the models. The report is nil if no
+// Turn was prepared. It may be complete although there is an error.
 func (b *backtest) run(ctx context.Context, threshold judge.Score) (*Report, error) {
 	env := b.Env
 	w := &workers{env: env, parallel: b.Parallel, quiet: b.Quiet, unit: "Turns"}
@@ -275,8 +276,8 @@ func (b *backtest) hasGood() bool {
 	return slices.ContainsFunc(b.names, func(name journals.TurnName) bool { s := b.scores[name]; return s != nil && s.isGood })
 }
 
-// one prepares a Turn again, and replays it if there is a batch. The result is interrupted if ctx ends before all
-// judges have been asked.
+// one prepares a Turn again, and replays it if there is a batch. The result is interrupted if ctx ends before the
+// prompt is made, before the replay ends, or before all judges have been asked.
 func (b *backtest) one(ctx context.Context, batch *localrun.Batch, name journals.TurnName) *Result {
 	begin := b.Env.Now()
 	out := &Result{Name: name.Name, Outcome: Passed, Feedback: b.scores[name]}
@@ -285,16 +286,19 @@ func (b *backtest) one(ctx context.Context, batch *localrun.Batch, name journals
 	}
 	recording, err := b.recordings.Read(ctx, name)
 	if err != nil {
-		return out.failed(err)
+		return out.failed(ctx, err)
 	}
 	if recording.Result != nil {
 		out.recordedSpent.add(tokens(recording.Usage), recording.Cost)
 	}
 	p, err := b.state.For(recording)
 	if err != nil {
-		return out.failed(err)
+		return out.failed(ctx, err)
 	}
 	after, err := p.Prompt(ctx)
+	if err != nil && ctx.Err() != nil {
+		return out.failed(ctx, err)
+	}
 	if err != nil {
 		out.Prompt = PromptFails
 		out.Outcome, out.Problems = Failed, []string{termsafe.Line(err.Error(), maxProblem)}
@@ -302,14 +306,17 @@ func (b *backtest) one(ctx context.Context, batch *localrun.Batch, name journals
 	}
 	difference, err := render.Compare(recording.Prepared, after)
 	if err != nil {
-		return out.failed(err)
+		return out.failed(ctx, err)
 	}
 	redaction, err := p.Redaction(ctx)
 	if err != nil {
-		return out.failed(err)
+		return out.failed(ctx, err)
 	}
 	if out.Prompt = PromptSame; difference.Differs() {
-		hunks := redaction.Remove(difference.Hunks()) // the report may be public, so the new rules apply
+		hunks, err := difference.Hunks(redaction.Remove) // the report may be public, so the new rules apply
+		if err != nil {
+			return out.failed(ctx, err)
+		}
 		out.Prompt, out.Changed = PromptChanged, difference.Messages()
 		out.diff, out.change = shortDiff(hunks), canonical.Sum([]byte(hunks))
 	}
@@ -326,17 +333,19 @@ func (b *backtest) isRepeated(name journals.TurnName) bool {
 	return slices.ContainsFunc(b.names, func(o journals.TurnName) bool { return o.Name == name.Name && o.UID != name.UID })
 }
 
-// failed stores an error as the outcome of a Turn, and returns r. A Turn that cannot be replayed is marked as skipped.
-func (r *Result) failed(err error) *Result {
+// failed stores an error as the outcome, and returns r. A Turn that cannot be replayed is marked as skipped. If ctx has
+// ended, the result is interrupted, because this is probably the cause of any other error.
+func (r *Result) failed(ctx context.Context, err error) *Result {
 	r.Outcome, r.Problems = Errored, []string{termsafe.Line(err.Error(), maxProblem)}
 	_, r.skipped = errors.AsType[*turn.NotReplayableError](err)
+	r.interrupted = !r.skipped && ctx.Err() != nil
 	return r
 }
 
 // replay asks the models and the judges. A Turn passes if it ends with an answer and if no judge refuses this answer. A
 // refusal does not count if the judge gives the recorded answer no better score. redaction applies the rules of the new
-// Agent to the recorded texts, for the report and for the judges. replay returns false if ctx ends before all judges
-// have been asked.
+// Agent to the recorded texts, for the report and for the judges. replay returns false if ctx ends before the Turn
+// ends, or before all judges have been asked.
 func (b *backtest) replay(
 	ctx context.Context, batch *localrun.Batch, p *replay.Prepared, redaction *redact.TurnRedactor, out *Result,
 ) bool {
@@ -348,11 +357,13 @@ func (b *backtest) replay(
 	out.Recorded = old
 	again, err := p.Replay(batch) //nolint:contextcheck // because the batch holds its life
 	if err != nil {
-		out.Outcome, out.Problems = Errored, []string{termsafe.Line(err.Error(), maxProblem)}
-		return true
+		return !out.failed(ctx, err).interrupted
 	}
 	out.Reason, out.Answer, out.Calls = again.Turn.StateReason(), shortAnswer(again.Result.Text), &again.Calls
 	out.Spent.add(tokens(again.Result.Record.Usage), again.Result.Record.Cost)
+	if again.Result.Stop == turn.StopCancelled { // only the end of ctx cancels a Turn of a batch
+		return false
+	}
 	expect := Expect{}
 	if why := expect.unexpectedEnd(again.Turn); why != "" {
 		out.Outcome, out.Problems = Failed, []string{why}

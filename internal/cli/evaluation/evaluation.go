@@ -21,7 +21,6 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/skillfile"
-	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
 // MaxParallel is the maximum number of cases that run at the same time.
@@ -79,10 +78,10 @@ func (o *Options) Run(ctx context.Context) error {
 	defer release()
 	defer context.AfterFunc(watched, release)() // a second signal kills the program
 	report, err := e.run(watched, threshold)
-	if err != nil {
+	if report == nil {
 		return exit.InterruptedOr(watched, err)
 	}
-	return report.deliver(o.Env, o.Output, threshold, watched.Err() != nil)
+	return errors.Join(report.deliver(o.Env, o.Output, threshold, watched.Err() != nil), err)
 }
 
 // deliver prints the report. It returns an error if the evaluation was interrupted, or if too few cases passed.
@@ -258,7 +257,8 @@ func CaseNames(path string) []string {
 	return names
 }
 
-// run runs the cases, at most Parallel at the same time. After the end of ctx, no case begins.
+// run runs the cases, at most Parallel at the same time. After the end of ctx, no case begins. The report is nil if no
+// case has run. It may be complete although there is an error.
 func (e *evaluation) run(ctx context.Context, threshold judge.Score) (*Report, error) {
 	r := &localrun.Options{Source: &bundle.Source{Env: e.Env, Now: e.Now}, Approve: e.Approve}
 	var live *terminal.Spinner
@@ -331,18 +331,21 @@ func (w *workers) run(ctx context.Context, n int, one func(i int) *Result) []*Re
 	return results
 }
 
-// one runs one case. The result is interrupted if ctx ends before all judges have been asked.
+// one runs one case. The result is interrupted if ctx ends before the Turn ends, or before all judges have been asked.
 func (e *evaluation) one(ctx context.Context, batch *localrun.Batch, i int) *Result {
 	c := &e.cases[i]
 	begin := e.Env.Now()
 	out := &Result{Name: c.Name, Outcome: Errored}
 	t, result, err := batch.Run(e.bundles[i]) //nolint:contextcheck // because the batch holds its life
 	if err != nil {
-		out.Problems = []string{termsafe.Line(err.Error(), maxProblem)}
-		return out
+		return out.failed(ctx, err)
 	}
 	out.Outcome, out.Reason, out.Answer = Passed, t.StateReason(), result.Text
 	out.addTurn(result)
+	if result.Stop == turn.StopCancelled { // only the end of ctx cancels a Turn of a batch
+		out.interrupted = true
+		return out
+	}
 	out.Problems = c.Expect.unmet(ctx, t, result)
 	if t.StateReason() == v1alpha1.TurnReasonModelFailed && c.Expect.Reason == "" {
 		out.Outcome = Errored // there is no answer to check

@@ -37,7 +37,7 @@ type (
 )
 
 // junit returns the report as JUnit XML. The encoder replaces characters that XML does not allow. If some cases have
-// not run, the XML has one more test case, with an error, and its counts include that test case.
+// not ended, the XML has one more test case, with an error, and its counts include that test case.
 func (r *Report) junit() (string, error) {
 	suite := junitSuite{
 		Name: r.Agent + " " + r.PromptProfile + " " + r.Version, Tests: r.Total, Failures: r.Failed, Errors: r.Errors,

@@ -133,8 +133,8 @@ type Result struct {
 	recordedSpent Spent
 	// skipped is true for a Turn that cannot be replayed.
 	skipped bool
-	// interrupted is true for a case that was interrupted before all judges were asked. It counts as missing, but its
-	// usage and cost count.
+	// interrupted is true for a case that was interrupted before it ended, or before all judges were asked. It counts
+	// as missing, but its usage and cost count.
 	interrupted bool
 }
 
@@ -346,12 +346,12 @@ func (r *Report) unit() string {
 	return "cases"
 }
 
-// missing returns how many of the items have not run.
+// missing returns how many of the items have not run to their end.
 func (r *Report) missing() string {
 	if r.Backtest != nil {
-		return termsafe.Counted(r.Missing, "Turn has not run", "Turns have not run")
+		return termsafe.Counted(r.Missing, "Turn has not ended", "Turns have not ended")
 	}
-	return termsafe.Counted(r.Missing, "case has not run", "cases have not run")
+	return termsafe.Counted(r.Missing, "case has not ended", "cases have not ended")
 }
 
 // passed returns the words that follow the number of results that passed.

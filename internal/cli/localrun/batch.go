@@ -44,7 +44,7 @@ func (b *Batch) findJudges(ctx context.Context, p *bundle.Bundle) (err error) {
 	if b.judges, err = translate.Judges(p.Profile); err != nil {
 		return exit.WithCode(exit.Failed, p.Located(err.Error()))
 	}
-	redaction, err := translate.Redaction(ctx, p.Agent, b.run.credentials.RedactFunc(p.Turn.Namespace))
+	redaction, err := translate.Redaction(ctx, p.Agent, b.run.credentials.RedactFunc(p.Turn.CredentialNamespaces()...))
 	if err != nil {
 		return exit.WithCode(exit.Failed, p.Located(err.Error()))
 	}

@@ -45,16 +45,25 @@ func (d *Difference) Messages() []string {
 }
 
 // Hunks returns the changed messages and tools without their positions and sizes. Two prompts that change in the same
-// way have the same hunks.
-func (d *Difference) Hunks() string {
+// way have the same hunks. remove returns a text without the texts that must not be shown. It receives whole messages,
+// because a part of JSON is not JSON, and a line of a diff begins with another character.
+func (d *Difference) Hunks(remove func(text string) string) (string, error) {
 	var b strings.Builder
 	for _, m := range d.comparison.messages {
-		b.WriteString(m.Name + " " + strings.ToLower(string(m.Change)) + "\n" + hunks(m.Diff))
+		diff, err := unified(m.Name, remove(m.before.Content), remove(m.after.Content))
+		if err != nil {
+			return "", err
+		}
+		b.WriteString(m.Name + " " + strings.ToLower(string(m.Change)))
+		if diff == "" && m.Diff != "" {
+			b.WriteString(", only in redacted texts")
+		}
+		b.WriteString("\n" + hunks(diff))
 	}
 	if text := d.comparison.toolsText(); text != "" {
-		b.WriteString("tools " + text + "\n")
+		b.WriteString("tools " + remove(text) + "\n")
 	}
-	return termsafe.Safe(hunkHeader.ReplaceAllString(b.String(), "@@"))
+	return termsafe.Safe(hunkHeader.ReplaceAllString(b.String(), "@@")), nil
 }
 
 // hunkHeader matches the line of a unified diff with the position of a change.

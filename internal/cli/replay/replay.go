@@ -10,6 +10,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/cli/journals"
+	"github.com/capstan-dev/capstan/internal/cli/localrun"
 	"github.com/capstan-dev/capstan/internal/cli/output"
 	"github.com/capstan-dev/capstan/internal/cli/render"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
@@ -46,7 +47,7 @@ func (o *Options) Run(ctx context.Context, name string) (err error) {
 	return exit.InterruptedOr(watched, o.run(watched, recordings, name))
 }
 
-func (o *Options) run(ctx context.Context, recordings *journals.Recordings, name string) error {
+func (o *Options) run(ctx context.Context, recordings *journals.Recordings, name string) (err error) {
 	id, err := recordings.Find(ctx, name)
 	if err != nil {
 		return err
@@ -78,9 +79,14 @@ func (o *Options) run(ctx context.Context, recordings *journals.Recordings, name
 	if o.PromptOnly {
 		return o.print(c)
 	}
-	replay, err := o.replay(ctx, p)
+	batch, err := p.Batch(ctx)
 	if err != nil {
 		return err
+	}
+	defer func() { err = errors.Join(err, batch.Close(ctx)) }()
+	replay, err := o.replay(p, batch) //nolint:contextcheck // because the batch holds its life
+	if err != nil {
+		return exit.WithCode(exit.Failed, err)
 	}
 	if err := c.add(replay, after); err != nil {
 		return exit.WithCode(exit.Failed, err)
@@ -100,12 +106,7 @@ func verdict(r *Replay) error {
 }
 
 // replay asks the models.
-func (o *Options) replay(ctx context.Context, p *Prepared) (r *Replay, err error) {
-	batch, err := p.Batch(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, batch.Close(ctx)) }()
+func (o *Options) replay(p *Prepared, batch *localrun.Batch) (*Replay, error) {
 	env := o.Env
 	if !o.Quiet {
 		if live := env.StartSpinner(); live != nil {
@@ -113,10 +114,7 @@ func (o *Options) replay(ctx context.Context, p *Prepared) (r *Replay, err error
 			live.Show("replaying " + p.Name)
 		}
 	}
-	if r, err = p.Replay(batch); err != nil { //nolint:contextcheck // because the batch holds its life
-		err = exit.WithCode(exit.Failed, err)
-	}
-	return r, err
+	return p.Replay(batch)
 }
 
 // comparison is a recorded Turn and its replay. Its JSON form is the output of capstan replay.
