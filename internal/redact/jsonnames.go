@@ -21,8 +21,6 @@ type memberNames struct {
 const (
 	// escapedSpace is white space, or an escaped line break or tab.
 	escapedSpace = `(?:\s|\\+[nrt])*`
-	// betweenMembers is white space and comments before a member.
-	betweenMembers = `(?:\s|\\+[nrt]|//[^\n]*|#[^\n]*|/\*[^*]*\*+(?:[^/*][^*]*\*+)*/)*`
 	// stringPrefix is the prefix of a string in Python and other languages, such as b'text'.
 	stringPrefix = `[bBfFrRuU]{0,2}`
 )
@@ -47,7 +45,7 @@ func newMemberNames(paths []jsonPath) *memberNames {
 	}
 	name := "(" + strings.Join(names, "|") + ")"
 	// A name in quotes, whose number of backslashes is the number of quotes around the JSON; or a name without quotes
-	// after the beginning of an object, a comma or, perhaps, a comment: see beforeMember.
+	// after the beginning of an object, a comma or, perhaps, a comment: see beginsMember.
 	quoted, plain := "(\\\\*)[\"'`]"+name+"\\\\*[\"'`]", `(?:[{,/\n]|\\+[nr])`+escapedSpace+name
 	n.begin = regexp.MustCompile("(?:" + quoted + "|" + plain + ")" + escapedSpace + ":" + escapedSpace)
 	return n
@@ -64,8 +62,13 @@ func (n *memberNames) edits(
 	if n == nil {
 		return nil
 	}
-	defer fairgate.AcquireProcessor(ctx, len(text))()
+	turnStart, done := at, fairgate.AcquireProcessor(ctx, min(len(text), chunk))
+	defer func() { done() }()
 	for at < len(text) {
+		if at-turnStart >= chunk {
+			done()
+			turnStart, done = at, fairgate.AcquireProcessor(ctx, min(len(text)-at, chunk))
+		}
 		m := n.begin.FindStringSubmatchIndex(text[at:])
 		if m == nil {
 			return all
@@ -75,7 +78,7 @@ func (n *memberNames) edits(
 		if name == "" { // without quotes
 			name = text[at+m[6] : at+m[7]]
 			begin = at + m[6]
-			if c := text[at+m[0]]; c != '{' && c != ',' && !beforeMember.MatchString(text[max(0, begin-maxNext):begin]) {
+			if !beginsMember(text, begin) {
 				at = from
 				continue
 			}
@@ -110,25 +113,18 @@ func valueEnd(text string, from int) int {
 	}
 	end := from
 	for end < len(text) && strings.IndexByte("}]\r\n", text[end]) < 0 {
-		if strings.IndexByte(",\\\"'`", text[end]) >= 0 && nextMember.MatchString(text[end:min(len(text), end+maxNext)]) {
+		if strings.IndexByte(",\\\"'`", text[end]) >= 0 && endsValue(text, end) {
 			break
 		}
-		end++
+		// The backslashes of a run count together.
+		end = max(end+1, skipBackslashes(text, end, len(text)))
 	}
 	return from + len(strings.TrimRight(text[from:end], " \t"))
 }
 
-// maxNext is the length of the text in which the next member is looked for, in bytes. It includes comments.
-const maxNext = 512
-
 var (
-	// beforeMember is the text before a member without quotes.
-	beforeMember = regexp.MustCompile("[{,]" + betweenMembers + "$")
 	// valueBegin is the beginning of a string, an object or a list. Its group has the backslashes before it.
 	valueBegin = regexp.MustCompile("^(?:" + stringPrefix + "(\\\\*)[\"'`]|\\\\*[{\\[])")
-	// nextMember is the end of a value without quotes: the beginning of the next member, or an escaped line break.
-	nextMember = regexp.MustCompile("^(?:,?" + betweenMembers + stringPrefix + "\\\\*[\"'`][^\"'`\\\\]*\\\\*[\"'`]" + escapedSpace +
-		":|," + betweenMembers + `[\w$-]+` + escapedSpace + `:|,?\\+[nr])`)
 	// afterString is the text after the quote that ends a value.
 	afterString = regexp.MustCompile("^" + escapedSpace + `(?:[,}\])'"\\]|$)`)
 )
@@ -152,19 +148,29 @@ func quotedEnd(text string, begin int, quote byte, backslashes int) int {
 	return len(text)
 }
 
-// bracketEnd returns the end of an object or a list, by counting brackets outside of strings.
+// bracketEnd returns the end of an object or a list, by counting brackets outside of strings and comments. If the end
+// of a string or of a comment is missing, it is the end of the text.
 func bracketEnd(text string, begin int) int {
 	depth := 0
 	for i := begin; i < len(text); i++ {
-		switch text[i] {
+		switch c := text[i]; c {
 		case '{', '[':
 			depth++
 		case '}', ']':
 			if depth--; depth == 0 {
 				return i + 1
 			}
-		case '"':
-			for i++; i < len(text) && text[i] != '"'; i++ {
+		case '/', '#':
+			if c == '/' && (i+1 == len(text) || text[i+1] != '/' && text[i+1] != '*') {
+				continue
+			}
+			length := commentLength(text[i:])
+			if length == 0 {
+				return len(text)
+			}
+			i += length - 1
+		case '"', '\'', '`':
+			for i++; i < len(text) && text[i] != c; i++ {
 				if text[i] == '\\' {
 					i++
 				}

@@ -140,14 +140,15 @@ func (s *jsonScan) scan() {
 }
 
 // noteMistake notes invalid JSON at an offset. escaped reports whether it was read as escaped JSON. Otherwise, a text
-// in brackets, such as [see below], is no mistake. A text in braces is one, because it may be an object of another
-// language, or begin with a comment.
+// in brackets, such as [see below], is no mistake, and neither is a name in braces, such as {id}. Another text in
+// braces is one, because it may be an object of another language, or begin with a comment.
 func (s *jsonScan) noteMistake(at int, escaped bool) {
 	if at == len(s.text) {
 		s.cut = true
 		return
 	}
-	if s.broken || s.isNew && !escaped && !s.stack[0].object {
+	root := s.stack[0]
+	if s.broken || s.isNew && !escaped && (!root.object || isPlaceholder(s.text[root.from:])) {
 		return
 	}
 	// Members without quotes are found after a brace or a comma, which is at or after one of these offsets.

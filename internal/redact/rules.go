@@ -139,8 +139,9 @@ func (r *Rules) checkReplacements(field string) error {
 //   - A pattern is searched for in three forms of the text: the text itself; the text without invisible characters, in
 //     which full-width, styled and accented letters are replaced by plain ones; and the text after escapes of JSON,
 //     URLs and HTML are decoded.
-//   - In a JSON object or list, also within other text, and in a text that is a JSON string, a pattern is searched for
-//     in each name, string and number by itself, so the JSON stays valid. A number with a match becomes a string.
+//   - In a JSON object or list, also within other text, a pattern is searched for in each name, string and number by
+//     itself, so the JSON stays valid. A number with a match becomes a string. A text that is a JSON string counts as a
+//     string within JSON.
 //   - If matches overlap, one replacement takes their place: that of the match that begins first. If several matches
 //     begin at the same position, the first rule counts.
 //
@@ -155,7 +156,11 @@ func (r *Rules) Redact(ctx context.Context, text string, found Matches) string {
 	if trimmed := strings.TrimSpace(text); strings.HasPrefix(trimmed, `"`) {
 		var content string
 		if json.Unmarshal([]byte(trimmed), &content) == nil {
-			if clean := r.Redact(ctx, content, found); clean != content {
+			s := jsonScan{ctx: ctx, rules: r, all: r, text: content, found: found}
+			s.resume()
+			clean := s.removeMatches(r, s.inside(content))
+			s.done()
+			if clean != content {
 				return strings.Replace(text, trimmed, encodeString(clean), 1)
 			}
 			return text

@@ -273,6 +273,52 @@ func TestRules(t *testing.T) {
 		"a name without quotes in a list": {
 			nil, []string{"$..password"}, ` [1, {password: "x"}]`, ` [1, {password: "[redacted]"}]`, redact.Matches{"$..password": 1},
 		},
+		"parameters in code": {
+			nil,
+			[]string{"$..password"},
+			"class A {\n  constructor(private user: string, password: string) {}\n}\nfn f(x: u8, password: &str) { g({a, password: 'b'}) }",
+			"class A {\n  constructor(private user: string, password: string) {}\n}\n" +
+				`fn f(x: u8, password: &str) { g({a, password: "[redacted]"}) }`,
+			redact.Matches{"$..password": 1},
+		},
+		"a name in braces before JSON": {
+			nil,
+			[]string{"$.user.id"},
+			`GET /users/{id} -> {"id":7,"user":{"id":8}}`,
+			`GET /users/{id} -> {"id":7,"user":{"id":"[redacted]"}}`,
+			redact.Matches{"$.user.id": 1},
+		},
+		"a value with marks of comments": {
+			nil,
+			[]string{"$..url"},
+			`{url: amqp://a:pw1@h1,//b:pw2@h2, x: 1} {url: hunter,#2:x}`,
+			`{url: "[redacted]", x: 1} {url: "[redacted]"}`,
+			redact.Matches{"$..url": 2},
+		},
+		"comments with commas before members": {
+			nil,
+			[]string{"$..password"},
+			"{ // a, b\n # {c\n /* , { */ password: x, // y, z\n id: 3}",
+			"{ // a, b\n # {c\n /* , { */ password: \"[redacted]\", // y, z\n id: 3}",
+			redact.Matches{"$..password": 1},
+		},
+		"brackets in comments and strings of a list": {
+			nil,
+			[]string{"$.cards[*]"},
+			"{\"cards\": [ // all ]\n \"4111\", \"5500\"], \"id\": 1} {'cards': ['a]b', '4111'], 'id': 2} " +
+				"{\"cards\": [None, `]`, 'c]', '4111'], \"id\": 3}",
+			`{"cards": "[redacted]", "id": 1} {'cards': "[redacted]", 'id': 2} {"cards": "[redacted]", "id": 3}`,
+			redact.Matches{"$.cards[*]": 3},
+		},
+		"JSON that is encoded twice": {
+			[]redact.PatternRule{{Name: "pin", Pattern: `"pin":\s*\d+`}},
+			nil,
+			`"{\"pin\": 1234, \"id\": 1}"`, `"{[redacted:pin], \"id\": 1}"`,
+			redact.Matches{"pin": 1},
+		},
+		"a path in JSON that is encoded twice": {
+			nil, []string{"$.pin"}, `"{\"pin\": 1234}"`, `"{\"pin\": \"[redacted]\"}"`, redact.Matches{"$.pin": 1},
+		},
 		"prose in braces": {
 			all,
 			[]string{"$..password", "$.cards[*]", "$[*]", "$.*"},
@@ -623,8 +669,15 @@ func TestRulesTakeLinearTime(t *testing.T) {
 		"colons":  "[" + strings.Repeat(":", size),
 		"no ends": strings.Repeat("[{", size/2), "backslashes": "{" + strings.Repeat(`\`, size),
 		"comments": "{" + strings.Repeat("//\npassword:1", size/13), "open comments": strings.Repeat(`{"password":[1,/*`, size/16),
-		"broken lists":    strings.Repeat(`{"a":[x],`, size/9),
-		"escaped objects": strings.Repeat(`{\"password\":1}`, size/16), "in strings": strings.Repeat(`{"b":"{\"password\":1}"}`, size/24),
+		"marks of comments":      `{x "password": a` + strings.Repeat(",#", size/2),
+		"backslashes of a value": `{x "password": a` + strings.Repeat(`\`, size),
+		"values":                 "{x " + strings.Repeat(`"password": a`+strings.Repeat(",#", 200)+"\n", size/414),
+		"comments in comments":   `{x "password": a` + strings.Repeat("#,\n", size/3),
+		"names after comments":   "{x " + strings.Repeat(",/*\npassword:", size/14),
+		"names after slashes":    "{x " + strings.Repeat("/password:", size/10),
+		"broken lists":           strings.Repeat(`{"a":[x],`, size/9),
+		"escaped objects":        strings.Repeat(`{\"password\":1}`, size/16),
+		"in strings":             strings.Repeat(`{"b":"{\"password\":1}"}`, size/24),
 	} {
 		for _, r := range []*redact.Rules{all, names} {
 			if got := r.Redact(t.Context(), text, nil); len(got) > 20*len(text) {
