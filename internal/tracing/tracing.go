@@ -107,17 +107,21 @@ func settingsOf(lookup func(string) (string, bool)) (settings, error) {
 	default:
 		errs = append(errs, fmt.Errorf("environment variable %s %q must be otlp or none", exporterVariable, exporter))
 	}
-	for _, variable := range []string{tracesEndpointVariable, endpointVariable} { // the exporter reads both
-		if _, v := get(variable); v != "" {
-			errs = append(errs, checkEndpoint(variable, v))
+	name, endpoint := get(tracesEndpointVariable, endpointVariable)
+	if s.on = endpoint != "" && !off; s.on { // otherwise the variables may be those of another program
+		errs = append(errs, checkEndpoint(name, endpoint))
+		if _, v := get(endpointVariable); name != endpointVariable && v != "" {
+			// The exporter reads it, too, and would log a value that cannot be parsed.
+			if _, err := url.Parse(v); err != nil {
+				errs = append(errs, checkEndpoint(endpointVariable, v))
+			}
+		}
+		for _, variable := range headersVariables {
+			if _, v := get(variable); v != "" {
+				errs = append(errs, checkHeaders(variable, v))
+			}
 		}
 	}
-	for _, variable := range headersVariables {
-		if _, v := get(variable); v != "" {
-			errs = append(errs, checkHeaders(variable, v))
-		}
-	}
-	_, endpoint := get(tracesEndpointVariable, endpointVariable)
 	name, protocol := get(tracesProtocolVariable, protocolVariable)
 	s.protocol = cmp.Or(protocol, protocolHTTP)
 	if s.protocol != protocolGRPC && s.protocol != protocolHTTP {
@@ -135,7 +139,6 @@ func settingsOf(lookup func(string) (string, bool)) (settings, error) {
 		errs = append(errs, fmt.Errorf("environment variable %s %q must be always_on, always_off, traceidratio, parentbased_always_on, "+
 			"parentbased_always_off or parentbased_traceidratio", samplerVariable, sampler))
 	}
-	s.on = endpoint != "" && !off
 	return s, errors.Join(errs...)
 }
 
@@ -154,7 +157,9 @@ func checkEndpoint(variable, value string) error {
 func checkHeaders(variable, list string) error {
 	number := 0
 	for entry := range strings.SplitSeq(list, ",") {
-		number++
+		if number++; strings.TrimSpace(entry) == "" {
+			continue // a comma at the end of the list, which the exporter ignores
+		}
 		name, value, found := strings.Cut(entry, "=")
 		_, err := url.PathUnescape(value)
 		var problem string

@@ -71,11 +71,22 @@ func TestSettings(t *testing.T) {
 		"another endpoint": {
 			given: map[string]string{tracesEndpointVariable: at, endpointVariable: "http://u:sk-secret@["}, invalid: endpointVariable,
 		},
-		"a header with :":     {given: map[string]string{headersVariable: "api-key: sk-secret"}, invalid: headersVariable},
-		"a name with :":       {given: map[string]string{tracesHeadersVariable: "a=b,api-key: sk-secret="}, invalid: tracesHeadersVariable},
-		"an invalid escape":   {given: map[string]string{headersVariable: "api-key=sk-secret%zz"}, invalid: headersVariable},
-		"a header after none": {given: map[string]string{headersVariable: "a=b,", tracesHeadersVariable: "a=b"}, invalid: headersVariable},
-		"not a boolean":       {given: map[string]string{ContentVariable: "perhaps"}, invalid: ContentVariable},
+		"an endpoint of other signals": {map[string]string{tracesEndpointVariable: at, endpointVariable: "collector:4317"}, on, ""},
+		"a header with :": {
+			given: map[string]string{endpointVariable: at, headersVariable: "api-key: sk-secret"}, invalid: headersVariable,
+		},
+		"a name with :": {
+			given:   map[string]string{endpointVariable: at, tracesHeadersVariable: "a=b,api-key: sk-secret="},
+			invalid: tracesHeadersVariable,
+		},
+		"an invalid escape": {
+			given: map[string]string{endpointVariable: at, headersVariable: "api-key=sk-secret%zz"}, invalid: headersVariable,
+		},
+		"a comma at the end": {map[string]string{endpointVariable: at, headersVariable: "a=b,", tracesHeadersVariable: "a=b"}, on, ""},
+		"variables of another program": {
+			map[string]string{disabledVariable: "true", endpointVariable: "collector:4318", headersVariable: "api-key: sk-secret"}, off, "",
+		},
+		"not a boolean": {given: map[string]string{ContentVariable: "perhaps"}, invalid: ContentVariable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := settingsOf(lookup(c.given))
