@@ -129,6 +129,11 @@ func TestInterruptedUndoContinues(t *testing.T) {
 			mustSay(t, first.err, "run the same command again to continue")
 			name := regexp.MustCompile(`first-undo-[a-z0-9]+`).FindString(first.err)
 
+			other := capstan(t, append(args, "--call", "call_3")...).mustEnd(t, exit.Failed)
+			mustSay(t, other.err, name+" has begun with other flags or manifests")
+			if !hasNote("1042") || !hasNote("1061") {
+				t.Error("other flags undid a call, want nothing done")
+			}
 			second := capstan(t, args...).mustEnd(t, tc.exit)
 			mustSay(t, second.err, "The Turn continued from its journal.", name)
 			mustSay(t, second.out, tc.says...)

@@ -267,8 +267,8 @@ const (
 	// artifact.
 	parallelReads = 4
 	// readAttempts is the maximum number of attempts to read a recorded Turn from a cluster. With the waits between
-	// them, they last some seconds: long enough for the requests of others to end, or for an executor to be replaced.
-	readAttempts = 5
+	// them, they last about 25 s: long enough for the requests of others to end, or for an executor to be replaced.
+	readAttempts = 8
 )
 
 // Read reads a recorded Turn. Its error is a *turn.NotReplayableError if the Turn cannot be replayed, for example

@@ -98,24 +98,13 @@ func TestFollowContinuesAfterAProxyAnswered(t *testing.T) {
 	}
 }
 
-// TestReadingARecordingIsTriedAgain checks that a recorded Turn is read in spite of a server that is busy, and that
-// only a few are read at the same time.
-func TestReadingARecordingIsTriedAgain(t *testing.T) {
-	t.Parallel()
-	const turns = 3 * parallelReads
-	var busy, reading, peak atomic.Int64
+// readRecordings reads recorded Turns at the same time from a server, which has an empty journal of each Turn.
+func readRecordings(t *testing.T, turns int, serve func(w http.ResponseWriter) bool, during func(r *Recordings)) {
+	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if busy.Add(1) <= turns/2 {
-			w.WriteHeader(http.StatusServiceUnavailable)
-			_, _ = io.WriteString(w, `{"status":503,"error":"too many journals are read at the same time"}`)
-			return
+		if serve(w) {
+			w.Header().Set("Content-Type", "application/jsonl")
 		}
-		now := reading.Add(1)
-		defer reading.Add(-1)
-		for before := peak.Load(); now > before && !peak.CompareAndSwap(before, now); before = peak.Load() {
-			continue
-		}
-		w.Header().Set("Content-Type", "application/jsonl")
 	}))
 	defer server.Close()
 	s := &Source{Env: terminal.Environment{Now: time.Now, Err: io.Discard}}
@@ -128,15 +117,48 @@ func TestReadingARecordingIsTriedAgain(t *testing.T) {
 	for i := range turns {
 		group.Go(func() {
 			_, err := r.Read(t.Context(), TurnName{Namespace: "default", Name: fmt.Sprintf("turn-%d", i)})
-			if refused, ok := errors.AsType[*turn.NotReplayableError](err); !ok || !strings.Contains(refused.Message, "journal is empty") {
+			refused, ok := errors.AsType[*turn.NotReplayableError](err)
+			if !ok || !strings.Contains(refused.Message, "journal is empty") {
 				t.Errorf("Turn %d: %v, want the journal read, which is empty", i, err)
 			}
 		})
 	}
+	during(r)
 	group.Wait()
-	if peak.Load() > parallelReads {
-		t.Errorf("%d Turns were read at the same time, want at most %d", peak.Load(), parallelReads)
-	}
+}
+
+// TestReadingARecordingIsTriedAgain checks that recorded Turns are read in spite of a server that is busy.
+func TestReadingARecordingIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	var requests atomic.Int64
+	readRecordings(t, parallelReads, func(w http.ResponseWriter) bool {
+		if requests.Add(1) <= parallelReads {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = io.WriteString(w, `{"status":503,"error":"too many journals are read at the same time"}`)
+			return false
+		}
+		return true
+	}, func(*Recordings) {})
+}
+
+// TestFewRecordingsAreReadAtTheSameTime checks the limit of the recorded Turns that are read at the same time.
+func TestFewRecordingsAreReadAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	arrived, release := make(chan bool, 2*parallelReads), make(chan bool)
+	readRecordings(t, 2*parallelReads, func(http.ResponseWriter) bool {
+		arrived <- true
+		<-release
+		return true
+	}, func(r *Recordings) {
+		defer close(release)
+		for range parallelReads {
+			<-arrived
+		}
+		if r.reading.TryAcquire(1) {
+			r.reading.Release(1)
+			t.Errorf("another Turn could be read beside %d, want it to wait", parallelReads)
+		}
+	})
 }
 
 func TestFollowEndsWhenTheTurnIsReplaced(t *testing.T) {

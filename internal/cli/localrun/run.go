@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/bundle"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
@@ -36,6 +38,9 @@ type Options struct {
 	Approve ApprovalMode
 	// Output is text, json or yaml.
 	Output output.Format
+	// Continue is the UID of the Turn that an earlier run has begun. If it is set, and the flags and manifests give
+	// another Turn, Run returns an error.
+	Continue types.UID
 	// continued is true if this run continued a Turn that an earlier run had started. undecided lists the calls that
 	// still require an approval, for messages.
 	continued bool
@@ -57,6 +62,10 @@ func (r *Options) Run(ctx context.Context, args []string) error {
 	t.Generation = 1 // the generation of an object that was created and never changed
 	if t.UID, err = p.Identity(ctx, r.Now); err != nil {
 		return exit.WithCode(exit.Failed, err)
+	}
+	if r.Continue != "" && t.UID != r.Continue {
+		return exit.WithCode(exit.Failed, fmt.Errorf("%s has begun with other flags or manifests, and can continue only with the same: "+
+			"nothing was done", p.Title()))
 	}
 	if endOrSuspend(t, r.Clock()()) {
 		return r.report(p, t, nil)

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -60,8 +62,8 @@ func (o *Options) Run(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if interrupted != "" {
-		t.Name = interrupted
+	if interrupted != nil {
+		t.Name, o.Local.Continue = interrupted.Turn, types.UID(interrupted.TurnUID)
 	} else if plan.Possible() == 0 {
 		if o.Output != output.Text { // there is no new Turn to print
 			if err := o.print(plan); err != nil {
@@ -77,8 +79,9 @@ func (o *Options) Run(ctx context.Context, name string) error {
 		return exit.WithCode(exit.Failed, fmt.Errorf("no call of Turn %s/%s can be undone", plan.Namespace, plan.Name))
 	}
 	question := fmt.Sprintf("undo %d of these calls?", plan.Possible())
-	if interrupted != "" {
-		question = fmt.Sprintf("continue the Turn %s, which was interrupted while it undid calls?", interrupted)
+	if interrupted != nil {
+		question = fmt.Sprintf("continue the Turn %s, which was interrupted while it undid the call %s?",
+			termsafe.Line(interrupted.Turn, output.LongestID), termsafe.Line(interrupted.CallID, output.LongestID))
 	}
 	if err := o.confirm(ctx, question); err != nil {
 		return err
@@ -109,24 +112,22 @@ func (o *Options) plan(ctx context.Context, name string) (*turn.UndoPlan, error)
 	return plan, nil
 }
 
-// interrupted returns the name of the Turn of an earlier capstan undo that was interrupted while it undid one of the
-// calls, or "". A run with this name, the same flags and the same manifests continues that Turn. Without it, older
+// interrupted returns the mark of an earlier capstan undo that was interrupted while it undid one of the selected
+// calls, or nil. A run with its name, the same flags and the same manifests continues its Turn. Without this, older
 // calls would be undone although it is not known whether the newer one was. In a cluster, such a Turn continues by
 // itself.
-func (o *Options) interrupted(ctx context.Context, p *turn.UndoPlan) (string, error) {
-	if o.DataDir == "" || len(p.Begun) == 0 {
-		return "", nil
+func (o *Options) interrupted(ctx context.Context, p *turn.UndoPlan) (*turn.UndoMark, error) {
+	begun := slices.DeleteFunc(p.Begun, func(m turn.UndoMark) bool { return len(o.Calls) > 0 && !slices.Contains(o.Calls, m.CallID) })
+	if o.DataDir == "" || len(begun) == 0 {
+		return nil, nil //nolint:nilnil // because nil means that there is none
 	}
 	watched, release := exit.Watch(ctx)
 	defer release()
-	mark, err := o.Unfinished(watched, p.Begun)
+	mark, err := o.Unfinished(watched, begun)
 	if err != nil {
-		return "", exit.InterruptedOr(watched, exit.WithCode(exit.Failed, err))
+		return nil, exit.InterruptedOr(watched, exit.WithCode(exit.Failed, err))
 	}
-	if mark == nil {
-		return "", nil
-	}
-	return mark.Turn, nil
+	return mark, nil
 }
 
 // hasOpenCall reports whether the plan has a call that may have changed something and is not undone.
