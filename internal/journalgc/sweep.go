@@ -32,7 +32,6 @@ func (c *Collector) sweep(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("failed to list the journals: %w", err)
 	}
-	c.suspects.exclude(left)
 	for _, kind := range []string{"TurnList", "SessionList"} {
 		for _, namespace := range c.namespaces() {
 			if err := c.removeExisting(ctx, kind, namespace, left); err != nil {
@@ -40,6 +39,7 @@ func (c *Collector) sweep(ctx context.Context) error {
 			}
 		}
 	}
+	c.suspects.exclude(left) // after the list of objects, because objects may have been deleted since the list of journals
 	if err := errors.Join(c.removeForeign(ctx, left), c.removeReferenced(ctx, left)); err != nil {
 		return err
 	}

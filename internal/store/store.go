@@ -14,7 +14,7 @@ import (
 var ErrClosed = errors.New("the journal is closed")
 
 // Store keeps journals. It is safe for concurrent use. A store that was opened for some namespaces purges and trims
-// only their data, claims only their tasks, and counts only these in TaskUse.
+// only their journals and records, claims only their tasks, and counts only these in TaskUse.
 type Store interface {
 	journal.Journal
 	budget.Ledger

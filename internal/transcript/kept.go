@@ -89,8 +89,10 @@ var (
 // values that contain the ID of a call are not kept. renderHash is kept, because it is the hash of a part of the prompt
 // that all Turns of an Agent share.
 var kept = map[journal.Kind]rule{
-	journal.RunStarted: fields{"executor": aName, "namespace": aName, "name": aName, "requester": aName},
-	journal.RunParked:  fields{"approvals": aNumber, "turns": each{aName}, "budget": aName},
+	journal.RunStarted: fields{
+		"executor": aName, "namespace": aName, "name": aName, "requester": aName, "endOnly": aBoolean,
+	},
+	journal.RunParked: fields{"approvals": aNumber, "turns": each{aName}, "budget": aName},
 	journal.PreparationInput: fields{"zone": aName, "number": aNumber, "history": history, "input": fields{
 		"Agent":   fields{"Name": aName, "Thinking": aWord, "MaxMemories": aNumber, "AllowsTrusted": aBoolean},
 		"Profile": fields{"Name": aName, "ID": aName, "Version": aName, "Generation": aNumber, "Mode": aWord, "Sections": each{aWord}},

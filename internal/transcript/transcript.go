@@ -108,6 +108,8 @@ type runStarted struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Requester string `json:"requester"`
+	// EndOnly is true if the run only writes the end of the Turn.
+	EndOnly bool `json:"endOnly"`
 }
 
 // preparationInput is the part of a preparation input that names the Turn and its Agent.
@@ -119,6 +121,10 @@ type preparationInput struct {
 }
 
 func (w *Writer) run(e journal.Entry, s runStarted) string {
+	if s.EndOnly && w.runs > 0 {
+		return row("end", fmt.Sprintf("epoch %d, %s, by the leader, because no executor runs the Turn",
+			e.Epoch, e.Time.UTC().Format(time.RFC3339)))
+	}
 	w.runs++
 	text, again := "", ""
 	if w.runs == 1 {

@@ -244,6 +244,28 @@ func TestTranscriptOfInterruptedRun(t *testing.T) {
 	golden(t, "resumed", shown(t, collected(t, store)))
 }
 
+// TestTranscriptOfAnEndWithoutARun checks that the entry with which the leader fences a journal does not count as a
+// run.
+func TestTranscriptOfAnEndWithoutARun(t *testing.T) {
+	at := time.Date(2026, 12, 1, 9, 0, 0, 0, time.UTC)
+	started := func(seq int64, payload string) journal.Entry {
+		return journal.Entry{
+			Seq: seq, Epoch: seq, Kind: journal.RunStarted, Version: journal.PayloadVersion, Time: at, Payload: []byte(payload),
+		}
+	}
+	got := shown(t, []journal.Entry{
+		started(1, `{"namespace":"a","name":"b","executor":"x"}`), started(2, `{"namespace":"a","name":"b","endOnly":true}`),
+	})
+	for _, want := range []string{"run 1", "epoch 2, 2026-12-01T09:00:00Z, by the leader, because no executor runs the Turn"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("want %q in the transcript:\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, "run 2") {
+		t.Errorf("want only one run in the transcript:\n%s", got)
+	}
+}
+
 func TestTranscriptOfAnotherVersion(t *testing.T) {
 	t.Parallel()
 	got := shown(t, []journal.Entry{

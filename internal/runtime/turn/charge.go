@@ -3,6 +3,7 @@ package turn
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -46,10 +47,19 @@ func (e *Engine) OpenDeletedTurn(ctx context.Context, uid string, children SubAg
 	if s == nil || len(r.replayed.loop.Requests) == 0 {
 		return nil, nil //nolint:nilnil // because "nothing" is an answer, not an error
 	}
-	if err := r.restore(); err != nil { // the history of the Session keeps the text
+	if err := r.restoreForHistory(); err != nil {
 		return nil, err
 	}
 	return &ChargeableTurn{Namespace: r.in.Namespace, Session: *s, run: r}, nil
+}
+
+// restoreForHistory restores the text of the answer, which the history of the Session keeps. If the text is damaged,
+// the history lacks it, and the usage of the Turn is charged nevertheless.
+func (r *run) restoreForHistory() error {
+	if err := r.restore(); err != nil && !errors.Is(err, journal.ErrDamaged) {
+		return err
+	}
+	return nil
 }
 
 // recordedSession returns the Session that the journal names, or nil if there is none. A Turn whose input for the
@@ -135,7 +145,7 @@ func (e *Engine) EndFromObject(ctx context.Context, in *Input, end ObjectEnd, ch
 	}
 	r.objectEnd = &end
 	if ended := r.replayed.result; ended != nil {
-		if err := r.restore(); err != nil { // the history of the Session keeps the text
+		if err := r.restoreForHistory(); err != nil {
 			return false, err
 		}
 		return false, r.chargeObjectEnd(ended)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -509,24 +510,26 @@ func TestUndoAfterTheTimeOfACall(t *testing.T) {
 		"unclassified": {context.DeadlineExceeded, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j, d := &journaltest.Store{}, &desk{}
-			runCalls(t, j, d, "a")
-			in := undoInput(d, "undo-uid")
-			b := in.Toolbox.(*box)
-			b.do["close"] = func(ctx context.Context, _ tool.Call) (tool.Result, error) {
-				<-ctx.Done()
-				return tool.Result{}, tc.err
-			}
-			for i := range b.offers[0].Tools {
-				b.offers[0].Tools[i].Timeout = time.Millisecond
-			}
-			if first := undo(t, j, in); first.Stop != turn.StopUndoIncomplete {
-				t.Fatalf("the first Turn ended with %s: %s; want it incomplete", first.Stop, first.Message)
-			}
-			second := undo(t, j, undoInput(d, "second-uid"))
-			if diff := cmp.Diff(tc.closed, d.closed); diff != "" {
-				t.Errorf("the second Turn reports %q; closed tickets: -want +got:\n%s", second.Text, diff)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				j, d := &journaltest.Store{}, &desk{}
+				runCalls(t, j, d, "a")
+				in := undoInput(d, "undo-uid")
+				b := in.Toolbox.(*box)
+				b.do["close"] = func(ctx context.Context, _ tool.Call) (tool.Result, error) {
+					<-ctx.Done()
+					return tool.Result{}, tc.err
+				}
+				for i := range b.offers[0].Tools {
+					b.offers[0].Tools[i].Timeout = time.Millisecond
+				}
+				if first := undo(t, j, in); first.Stop != turn.StopUndoIncomplete {
+					t.Fatalf("the first Turn ended with %s: %s; want it incomplete", first.Stop, first.Message)
+				}
+				second := undo(t, j, undoInput(d, "second-uid"))
+				if diff := cmp.Diff(tc.closed, d.closed); diff != "" {
+					t.Errorf("the second Turn reports %q; closed tickets: -want +got:\n%s", second.Text, diff)
+				}
+			})
 		})
 	}
 }

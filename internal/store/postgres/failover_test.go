@@ -197,7 +197,7 @@ func TestReplicaWithoutLastEntries(t *testing.T) {
 		}
 	}
 	primary.WaitForStandby(t, standby)
-	standby.Set(t, "primary_conninfo", "") // disconnects the standby from the primary
+	primary.Disconnect(t, standby)
 	if err := log.Append(t.Context(), record); err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +259,7 @@ func TestAppendWithoutStandbyIsNotTrusted(t *testing.T) {
 	if err := s.Append(t.Context(), "a", entry(1, 1)); err != nil {
 		t.Fatal(err)
 	}
-	standby.Set(t, "primary_conninfo", "")
+	primary.Disconnect(t, standby)
 	primary.Set(t, "synchronous_standby_names", "*")
 	log, err := journal.Open(t.Context(), "a", 1, journal.Options{
 		Journal: s, Now: time.Now, Apply: func(journal.Entry) error { return nil }, Patience: 12 * time.Second,
@@ -302,7 +302,7 @@ func TestMarkWithoutStandbyIsNotPublished(t *testing.T) {
 		t.Fatal(err)
 	}
 	primary.WaitForStandby(t, standby)
-	standby.Set(t, "primary_conninfo", "")
+	primary.Disconnect(t, standby)
 	for state := before; state.Position == before.Position; {
 		// The server ends the wait for the standby when the client cancels the statement.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

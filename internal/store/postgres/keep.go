@@ -73,18 +73,27 @@ func (s *Store) Forget(ctx context.Context, at time.Time, uids ...string) error 
 
 // head identifies a journal to purge, with its last sequence number.
 type head struct {
-	uid string
-	seq int64
+	uid     string
+	seq     int64
+	retired time.Time
 }
 
 // Purge deletes up to limit journals of the store's namespaces that were retired at or before the given time, oldest
 // first. It deletes several small journals in one transaction, and a large one in parts. A step takes at most a minute.
+//
+// The tables may have many retired journals of other installations. So a call continues where the previous one ended,
+// unless that one found fewer journals than its limit.
 func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (purged int, err error) {
+	var from head
+	if last := s.purged.Swap(nil); last != nil {
+		from = *last
+	}
 	heads, err := read(ctx, s, func(row pgx.CollectableRow) (h head, err error) {
-		return h, row.Scan(&h.uid, &h.seq)
-	}, `SELECT turn_uid, seq FROM capstan_turn
-		WHERE retired_at <= $1 AND (cardinality($3::text[]) = 0 OR namespace = '' OR namespace = ANY($3))
-		ORDER BY retired_at, turn_uid LIMIT $2`, before, max(limit, 0), s.namespaces)
+		return h, row.Scan(&h.uid, &h.seq, &h.retired)
+	}, `SELECT turn_uid, seq, retired_at FROM capstan_turn
+		WHERE retired_at <= $1 AND (retired_at, turn_uid) > ($4, $5)
+			AND (cardinality($3::text[]) = 0 OR namespace = '' OR namespace = ANY($3))
+		ORDER BY retired_at, turn_uid LIMIT $2`, before, max(limit, 0), s.namespaces, from.retired, from.uid)
 	if err != nil {
 		return 0, err
 	}
@@ -94,6 +103,9 @@ func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (purged 
 			return purged, err
 		}
 		purged += n
+	}
+	if n := len(heads); n > 0 && n == limit {
+		s.purged.Store(&heads[n-1])
 	}
 	return purged, nil
 }

@@ -44,6 +44,8 @@ type Store struct {
 	// namespaces are the namespaces of this installation: see Open.
 	namespaces []string
 	closed     atomic.Bool
+	// purged is the last journal that the last call of Purge deleted, or nil if the next call begins with the oldest.
+	purged atomic.Pointer[head]
 	// unmarked is true if there may be appends after the last mark, by this process or an earlier one.
 	unmarked atomic.Bool
 }

@@ -70,6 +70,14 @@ func (s *Server) Set(tb testing.TB, name, value string) {
 	}
 }
 
+// Disconnect disconnects a standby from this server. It returns when this server sends the standby no more writes.
+func (s *Server) Disconnect(tb testing.TB, standby *Server) {
+	tb.Helper()
+	standby.Set(tb, "primary_conninfo", "")
+	for s.show(tb, "SELECT count(*) FROM pg_stat_replication") != "0" {
+	}
+}
+
 // WaitForStandby waits until the standby has applied all writes of this server.
 func (s *Server) WaitForStandby(tb testing.TB, standby *Server) {
 	tb.Helper()
