@@ -421,6 +421,27 @@ func TestBindingOfDeletedTurn(t *testing.T) {
 	}
 }
 
+// TestRefusedBindingReleasesSlot checks that a Turn that cannot be bound as it is, for example because it is larger than
+// etcd allows, takes no slot from others.
+func TestRefusedBindingReleasesSlot(t *testing.T) {
+	for name, refused := range map[string]error{
+		"invalid":   apierrors.NewInvalid(v1alpha1.GroupVersion.WithKind("Turn").GroupKind(), "one", nil),
+		"denied":    forbidden,
+		"too large": apierrors.NewInternalError(errors.New("etcdserver: request is too large")),
+	} {
+		b := newTestEnv(t, failStatusWrites(refused), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+		if _, err := b.reconcile(t, "one"); !errors.Is(err, refused) {
+			t.Fatalf("%s: got %v, want the error, which requeues the Turn", name, err)
+		}
+		if n := b.holdingSlots(); n != 0 {
+			t.Errorf("%s: %d slots are held, want none", name, n)
+		}
+		if _, err := b.reconcile(t, "one"); err != nil || b.turn(t, "one").BoundTo() != "self" {
+			t.Errorf("%s: the second attempt must bind the Turn: %v", name, err)
+		}
+	}
+}
+
 // TestBindingWithUnknownOutcomeKeepsSlot checks that a Turn keeps its slot if the response to its binding was
 // lost, because the write may have succeeded.
 func TestBindingWithUnknownOutcomeKeepsSlot(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -144,6 +145,9 @@ func (r *TurnReconciler) bind(ctx context.Context, v snapshot, to scheduler.Exec
 		return decision{action: nothing, after: staleInterval}, nil
 	case apierrors.IsNotFound(err):
 		return decision{action: nothing}, nil
+	case isRefused(err), isTooLarge(err):
+		// The Turn is certainly not bound, so it must not keep a slot that others need.
+		return decision{action: nothing}, fmt.Errorf("the API server refuses to bind the turn to executor %q: %w", name, err)
 	case err != nil:
 		// The write may have succeeded despite the error, so the Turn keeps its slot until the next reconciliation.
 		return decision{action: stay}, fmt.Errorf("failed to bind the turn to executor %q: %w", name, err)
@@ -157,6 +161,12 @@ func (r *TurnReconciler) bind(ctx context.Context, v snapshot, to scheduler.Exec
 	// If the executor's Lease expires before the cache shows this binding, the Turn is not woken with the other Turns
 	// of the executor. So reconcile the Turn again after the time at which the Lease would have expired.
 	return decision{action: follow, after: executor.LeaseDuration}, nil
+}
+
+// isTooLarge reports whether etcd has refused an object because of its size. The API server has no reason of its own for
+// this message of etcd.
+func isTooLarge(err error) bool {
+	return strings.Contains(err.Error(), "etcdserver: request is too large")
 }
 
 // agentInfo returns the facts about an Agent that the scheduler uses.

@@ -117,7 +117,8 @@ func (r *run) chargeKnown(ctx context.Context, cut *cutOffError) (*turn.SessionP
 func chargeStatus(
 	ctx context.Context, engine *turn.Engine, log logr.Logger, s *v1alpha1.Session, t *v1alpha1.Turn,
 ) (*turn.SessionPosition, error) {
-	used := t.Status.Steps.ModelRequests > 0 || t.Status.Usage != nil || t.Status.SubAgentUsage != nil
+	steps := t.Status.Steps // nil in a status that someone has edited
+	used := steps != nil && steps.ModelRequests > 0 || t.Status.Usage != nil || t.Status.SubAgentUsage != nil
 	if start := t.Status.StartTime; !used || start != nil && s.CreationTimestamp.After(start.Time) {
 		return nil, nil //nolint:nilnil // because "nothing" is an answer, not an error
 	}

@@ -357,9 +357,12 @@ func TestSessionIsChargedFromStatus(t *testing.T) {
 		"without an executor": {func(*v1alpha1.Turn) {}, known},
 		"by an executor":      {func(t *v1alpha1.Turn) { t.Status.Executor.Name = me }, charged{}},
 		"nothing is used":     {func(t *v1alpha1.Turn) { t.Status.Usage = nil }, charged{}},
-		"before its Session":  {func(t *v1alpha1.Turn) { t.Status.StartTime.Time = time.Unix(0, 0) }, charged{}},
-		"without a Session":   {func(t *v1alpha1.Turn) { t.Spec.SessionRef = nil }, charged{}},
-		"of another Session":  {func(t *v1alpha1.Turn) { t.Spec.SessionRef.Name = "gone" }, charged{}},
+		"without steps": {
+			func(t *v1alpha1.Turn) { t.Status.Steps, t.Status.Usage, t.Status.SubAgentUsage = nil, nil, nil }, charged{},
+		},
+		"before its Session": {func(t *v1alpha1.Turn) { t.Status.StartTime.Time = time.Unix(0, 0) }, charged{}},
+		"without a Session":  {func(t *v1alpha1.Turn) { t.Spec.SessionRef = nil }, charged{}},
+		"of another Session": {func(t *v1alpha1.Turn) { t.Spec.SessionRef.Name = "gone" }, charged{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, store := calling(t, interceptor.Funcs{})

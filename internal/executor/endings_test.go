@@ -3,6 +3,7 @@ package executor
 import (
 	"context"
 	"errors"
+	"strings"
 	"fmt"
 	"iter"
 	"sync/atomic"
@@ -143,6 +144,36 @@ func TestOnlyTurnsThatMustEndEnterTheGate(t *testing.T) {
 					r.leave()
 				}
 			})
+		})
+	}
+}
+
+// TestTurnEndsWithoutAnUsableAgent checks that a Turn that only has to end does so if its Agent of another namespace
+// cannot be used any more: otherwise it would be handed back and bound again forever.
+func TestTurnEndsWithoutAnUsableAgent(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.Turn)
+		ends   bool
+	}{
+		"cancelled": {desires(v1alpha1.DesiredStateCancelled), true},
+		"running":   {func(*v1alpha1.Turn) {}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			foreign := &v1alpha1.Agent{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "owner", Name: "shared"},
+				Spec: v1alpha1.AgentSpec{
+					PromptProfileRef:  v1alpha1.SharedReference{Name: strings.Repeat("p", 253)},
+					AllowedNamespaces: &v1alpha1.AllowedNamespaces{From: v1alpha1.NamespacesFromAll},
+				},
+			}
+			e, _ := newExecutor(t, interceptor.Funcs{}, foreign, turnWith(tc.change, func(t *v1alpha1.Turn) {
+				t.Spec.AgentRef = v1alpha1.SharedReference{Namespace: "owner", Name: "shared"}
+			}))
+			turn := stored(t, e)
+			r := &run{executor: e, turn: turn, namespace: turn.Namespace, epoch: turn.Epoch(), binding: *turn.Status.Executor}
+			if _, err := r.readAgent(t.Context()); (err == nil) != tc.ends {
+				t.Errorf("readAgent: %v, want an Agent: %t", err, tc.ends)
+			}
 		})
 	}
 }

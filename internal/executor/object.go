@@ -66,19 +66,20 @@ func (e *Executor) livePage(
 	return page.GetContinue(), do()
 }
 
-// readAgent reads the Agent of the Turn. If the Agent is gone or may not be used, and the Turn only has to end,
-// readAgent returns an empty Agent.
+// readAgent reads the Agent of the Turn. If the Agent is gone, may not be used or cannot be used from another namespace,
+// and the Turn only has to end, readAgent returns an empty Agent.
 func (r *run) readAgent(ctx context.Context) (*v1alpha1.Agent, error) {
 	e, t := r.executor, r.turn
 	found, err := e.Sharing.Agent(ctx, e.objects(t.Namespace), t.Spec.AgentRef, t.Namespace)
-	_, refused := errors.AsType[*sharing.RefusedError](err)
-	if (refused || apierrors.IsNotFound(err)) && r.endsWithoutAgent() {
-		return &v1alpha1.Agent{}, nil
-	}
+	_, unusable := errors.AsType[*sharing.RefusedError](err)
 	at := versionOf(found)
 	if err == nil && found.Namespace != t.Namespace {
 		at.foreign = true
 		found, err = translate.Foreign(found)
+		unusable = err != nil
+	}
+	if (unusable || apierrors.IsNotFound(err)) && r.endsWithoutAgent() {
+		return &v1alpha1.Agent{}, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("failed to get agent %q: %w", t.Spec.AgentRef, err)

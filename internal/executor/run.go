@@ -395,14 +395,19 @@ type handBackError struct{ error }
 func (e *handBackError) Unwrap() error { return e.error }
 
 // delayHandBack waits before a Turn is handed back because an object that it needs is missing. Otherwise a controller
-// whose cache still has the object could bind the Turn again immediately. The wait grows with each epoch.
+// whose cache still has the object could bind the Turn again immediately. The wait grows with each epoch. A Turn that
+// was cancelled before does not wait less: the controller binds it again so that it ends.
 func (r *run) delayHandBack(ctx context.Context) {
+	cancelled := r.cancelled.Done()
+	if r.cancelled.Err() != nil {
+		cancelled = nil
+	}
 	timer := time.NewTimer(min(100*time.Millisecond<<min(r.epoch, 10), 10*time.Second))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
-	case <-r.cancelled.Done():
+	case <-cancelled:
 	case <-r.interrupt:
 	}
 }

@@ -70,6 +70,14 @@ func TestProvenance(t *testing.T) {
 	}
 }
 
+// TestToneFitsTheStatus checks a tone to which a redaction has added characters.
+func TestToneFitsTheStatus(t *testing.T) {
+	report := &prepare.Report{Expression: turncontext.Expression{Tone: strings.Repeat("ü", 200)}}
+	if got := translate.PreparationStatus(report, "", "", 0).Expression.Tone; got != strings.Repeat("ü", 128) {
+		t.Errorf("the tone has %d characters, want the first 128, which the schema allows", len([]rune(got)))
+	}
+}
+
 func TestReportWithoutExpression(t *testing.T) {
 	if got := translate.PreparationStatus(&prepare.Report{}, "", "", 0).Expression; got != nil {
 		t.Errorf("expression %+v, want nil", got)

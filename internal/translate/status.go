@@ -58,12 +58,16 @@ func PreparationStatus(p *prepare.Report, provider, modelName string, messages i
 	}
 }
 
+// maxToneChars is the maximum number of characters of a tone in the schema.
+const maxToneChars = 128
+
 func expression(e turncontext.Expression) *v1alpha1.Expression {
 	if e == (turncontext.Expression{}) {
 		return nil
 	}
 	return &v1alpha1.Expression{
-		Tone: e.Tone, Directness: v1alpha1.Level(e.Directness), Warmth: v1alpha1.Level(e.Warmth), Humor: v1alpha1.Humor(e.Humor),
+		// A replacement of the redaction may be longer than the text that it replaces.
+		Tone: truncateChars(e.Tone, maxToneChars), Directness: v1alpha1.Level(e.Directness), Warmth: v1alpha1.Level(e.Warmth), Humor: v1alpha1.Humor(e.Humor),
 		Initiative: v1alpha1.Level(e.Initiative), ExplanationDensity: v1alpha1.Level(e.ExplanationDensity),
 	}
 }
