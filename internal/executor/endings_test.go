@@ -3,9 +3,9 @@ package executor
 import (
 	"context"
 	"errors"
-	"strings"
 	"fmt"
 	"iter"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
