@@ -166,7 +166,7 @@ func (r *TurnReconciler) bind(ctx context.Context, v snapshot, to scheduler.Exec
 // isTooLarge reports whether etcd has refused an object because of its size. The API server has no reason of its own for
 // this message of etcd.
 func isTooLarge(err error) bool {
-	return strings.Contains(err.Error(), "etcdserver: request is too large")
+	return err != nil && strings.Contains(err.Error(), "etcdserver: request is too large")
 }
 
 // agentInfo returns the facts about an Agent that the scheduler uses.

@@ -22,6 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/sharing"
 )
 
 // slowJournal is a journal whose reads wait until release is closed.
@@ -169,6 +170,7 @@ func TestTurnEndsWithoutAnUsableAgent(t *testing.T) {
 			e, _ := newExecutor(t, interceptor.Funcs{}, foreign, turnWith(tc.change, func(t *v1alpha1.Turn) {
 				t.Spec.AgentRef = v1alpha1.SharedReference{Namespace: "owner", Name: "shared"}
 			}))
+			e.Sharing = sharing.New(e.Reader, e.Now, nil)
 			turn := stored(t, e)
 			r := &run{executor: e, turn: turn, namespace: turn.Namespace, epoch: turn.Epoch(), binding: *turn.Status.Executor}
 			if _, err := r.readAgent(t.Context()); (err == nil) != tc.ends {
