@@ -421,8 +421,8 @@ func TestBindingOfDeletedTurn(t *testing.T) {
 	}
 }
 
-// TestRefusedBindingReleasesSlot checks that a Turn that cannot be bound as it is, for example because it is larger than
-// etcd allows, takes no slot from others.
+// TestRefusedBindingReleasesSlot checks that a Turn that cannot be bound as it is, for example because it is larger
+// than etcd allows, takes no slot from others.
 func TestRefusedBindingReleasesSlot(t *testing.T) {
 	for name, refused := range map[string]error{
 		"invalid":   apierrors.NewInvalid(v1alpha1.GroupVersion.WithKind("Turn").GroupKind(), "one", nil),

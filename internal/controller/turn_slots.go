@@ -163,8 +163,8 @@ func (r *TurnReconciler) bind(ctx context.Context, v snapshot, to scheduler.Exec
 	return decision{action: follow, after: executor.LeaseDuration}, nil
 }
 
-// isTooLarge reports whether etcd has refused an object because of its size. The API server has no reason of its own for
-// this message of etcd.
+// isTooLarge reports whether etcd has refused an object because of its size. The API server has no reason of its own
+// for this message of etcd.
 func isTooLarge(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "etcdserver: request is too large")
 }

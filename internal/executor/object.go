@@ -66,8 +66,8 @@ func (e *Executor) livePage(
 	return page.GetContinue(), do()
 }
 
-// readAgent reads the Agent of the Turn. If the Agent is gone, may not be used or cannot be used from another namespace,
-// and the Turn only has to end, readAgent returns an empty Agent.
+// readAgent reads the Agent of the Turn. If the Agent is gone, may not be used or cannot be used from another
+// namespace, and the Turn only has to end, readAgent returns an empty Agent.
 func (r *run) readAgent(ctx context.Context) (*v1alpha1.Agent, error) {
 	e, t := r.executor, r.turn
 	found, err := e.Sharing.Agent(ctx, e.objects(t.Namespace), t.Spec.AgentRef, t.Namespace)
