@@ -67,7 +67,8 @@ func expression(e turncontext.Expression) *v1alpha1.Expression {
 	}
 	return &v1alpha1.Expression{
 		// A replacement of the redaction may be longer than the text that it replaces.
-		Tone: truncateChars(e.Tone, maxToneChars), Directness: v1alpha1.Level(e.Directness), Warmth: v1alpha1.Level(e.Warmth), Humor: v1alpha1.Humor(e.Humor),
+		Tone:       truncateChars(e.Tone, maxToneChars),
+		Directness: v1alpha1.Level(e.Directness), Warmth: v1alpha1.Level(e.Warmth), Humor: v1alpha1.Humor(e.Humor),
 		Initiative: v1alpha1.Level(e.Initiative), ExplanationDensity: v1alpha1.Level(e.ExplanationDensity),
 	}
 }
