@@ -211,7 +211,8 @@ func isTemporary(status int) bool {
 	return status >= http.StatusInternalServerError
 }
 
-// get requests the stream, starting after the last event. A reply with another content type counts as a refusal.
+// get requests the stream, starting after the last event. A reply with another content type counts as a refusal. So
+// does status 404 for a standing stream that was never open: only later, this status means that the session is over.
 func (s *stream) get() (*http.Response, error) {
 	req, err := http.NewRequestWithContext(s.ctx, http.MethodGet, s.wire.url, http.NoBody)
 	if err != nil {
@@ -227,7 +228,11 @@ func (s *stream) get() (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = s.wire.refusal(req, resp)
+	if s.standing && s.lines == nil && resp.StatusCode == http.StatusNotFound {
+		err = &statusError{status: resp.StatusCode} // the server may serve only POST, and the session is valid
+	} else {
+		err = s.wire.refusal(req, resp)
+	}
 	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); err == nil && kind != eventsType {
 		err = &statusError{status: resp.StatusCode}
 	}
