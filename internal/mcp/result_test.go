@@ -3,9 +3,11 @@ package mcp_test
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -163,6 +165,63 @@ func TestResponseIsFetchedAfterReconnect(t *testing.T) {
 				}))
 			if got, err := call(patient(t), client(t, s.URL), "slow", `{}`); err != nil || got != "done" {
 				t.Errorf("Call = %q, %v; want the result", got, err)
+			}
+		})
+	}
+}
+
+// TestResumptions checks after which events the stream of a response is resumed, and how often.
+func TestResumptions(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		// streams are the streams that the server sends for the call and then for each resumption. A server without
+		// another stream sends an empty one. %s is replaced by the response.
+		streams []string
+		// after are the IDs of the events after which the stream is resumed, each followed by a space.
+		after string
+		want  string // "" if the call fails
+	}{
+		"cut event": {
+			"the second event has not arrived",
+			[]string{"retry: 1\nid: 1\ndata:\n\nid: 2\ndata: {\"jsonrpc\"", "id: 2\ndata: %s\n\n"}, "1 ", "done",
+		},
+		"cut first event": {"no event has arrived after which the server could continue", []string{"id: 1\ndata: {"}, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, nil, says("slow", ""))
+			var mu sync.Mutex
+			var id json.RawMessage
+			var after strings.Builder
+			sent := 0
+			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+				last := r.Header.Get("Last-Event-ID")
+				if m.Method != "tools/call" && last == "" {
+					return false
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if last == "" {
+					id = m.ID
+				} else {
+					after.WriteString(last + " ")
+				}
+				stream := ""
+				if sent < len(tc.streams) {
+					stream = tc.streams[sent]
+				}
+				sent++
+				response := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"done"}]}}`, id)
+				answer(200, events, strings.ReplaceAll(stream, "%s", response))(w, r)
+				return true
+			})
+			got, err := call(patient(t), client(t, s.URL), "slow", `{}`)
+			if got != tc.want || (err == nil) != (tc.want != "") {
+				t.Errorf("Call = %q, %v; want %q: %s", got, err, tc.want, tc.reason)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if after.String() != tc.after {
+				t.Errorf("the stream was resumed after %q, want %q: %s", after.String(), tc.after, tc.reason)
 			}
 		})
 	}

@@ -58,7 +58,7 @@ type stream struct {
 	left    int // number of bytes that may still be read
 	flow    fairgate.Flow
 
-	lastID  string
+	lastID  string        // of the last event that arrived completely
 	retry   time.Duration // requested by the server; 0 if it has not requested any
 	pause   *backoff.ExponentialBackOff
 	resumes int
