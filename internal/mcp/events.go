@@ -30,7 +30,9 @@ func (s *stream) event() ([]byte, error) {
 			return nil, err
 		}
 		if len(line) == 0 {
-			s.lastID = id
+			if id != s.lastID {
+				s.lastID, s.resumes = id, 0
+			}
 			if !message || s.oversized {
 				data = nil
 			}

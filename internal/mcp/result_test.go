@@ -183,8 +183,18 @@ func TestResumptions(t *testing.T) {
 	}{
 		"cut event": {
 			"the second event has not arrived",
-			[]string{"retry: 1\nid: 1\ndata:\n\nid: 2\ndata: {\"jsonrpc\"", "id: 2\ndata: %s\n\n"}, "1 ", "done",
+			[]string{"retry: 1\nid: 1\ndata:\n\nid: 2\ndata: {\"jsonrpc\"", "id: 2\ndata: %s\n\n"},
+			"1 ", "done",
 		},
+		"progress": {
+			"each stream brings an event",
+			[]string{
+				"retry: 1\nid: 1\ndata:\n\n", "id: 2\ndata:\n\n", "id: 3\n\n", "id: 4\ndata:\n\n", "id: 5\ndata:\n\n", "data: %s\n\n",
+			},
+			"1 2 3 4 5 ", "done",
+		},
+		"no progress":     {"the server may never continue", []string{"retry: 1\nid: 1\ndata:\n\n"}, "1 1 1 ", ""},
+		"the same event":  {"", []string{"retry: 1\nid: 1\n\n", "id: 1\n\n", "id: 1\n\n", "id: 1\n\n", "data: %s\n\n"}, "1 1 1 ", ""},
 		"cut first event": {"no event has arrived after which the server could continue", []string{"id: 1\ndata: {"}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

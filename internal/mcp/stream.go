@@ -21,7 +21,8 @@ const (
 	// and no memory is reserved for its events. So an event of more than unreservedBytes is read but not kept. The
 	// important events, changes of the tools and pings, have less than 1 KiB.
 	maxStandingEvent = 64 << 10
-	// maxResumes is how often the stream of a response is resumed without a new message.
+	// maxResumes is how often the stream of a response is resumed without a new message and without an event that has a
+	// new ID.
 	maxResumes = 3
 	// minRetry is the minimum pause before the standing stream is opened again if the server asks for a pause.
 	// minResume is the same for the stream of a response.
