@@ -257,3 +257,23 @@ func TestCallsReuseConnection(t *testing.T) {
 		})
 	}
 }
+
+// TestNullErrors checks that a response with a result and a null error is a result. Some libraries send both members.
+func TestNullErrors(t *testing.T) {
+	for kind, wrap := range map[string]string{jsonType: "%s", events: "data: %s\n\n"} {
+		t.Run(kind, func(t *testing.T) {
+			s := serve(t, nil)
+			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+				response := scripted(m, `,"error":null`)
+				if response.Body != "" {
+					response.ContentType, response.Body = kind, fmt.Sprintf(wrap, response.Body)
+				}
+				answer(response.Status, response.ContentType, response.Body)(w, r)
+				return true
+			})
+			if got, err := call(patient(t), client(t, s.URL), "hello", `{}`); err != nil || got != "hi" {
+				t.Errorf("Call = %q, %v; want the result", got, err)
+			}
+		})
+	}
+}

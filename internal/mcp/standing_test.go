@@ -100,6 +100,8 @@ func TestKindsOfMessages(t *testing.T) {
 		"another response":            {`{"jsonrpc":"2.0","id":3,"result":{}}`, true, false},
 		"the ID as text":              {`{"jsonrpc":"2.0","id":"2","result":{}}`, true, false},
 		"a result and an error":       {`{"jsonrpc":"2.0","id":2,"result":{},"error":{}}`, true, false},
+		"a result and a null error":   {`{"jsonrpc":"2.0","id":2,"result":{},"error":null}`, true, true},
+		"only a null error":           {`{"jsonrpc":"2.0","id":2,"error":null}`, true, false},
 		"no result and no error":      {`{"jsonrpc":"2.0","id":2}`, true, false},
 		"a request with that ID":      {`{"jsonrpc":"2.0","id":2,"method":"ping"}`, true, false},
 		"a notification":              {`{"jsonrpc":"2.0","method":"x"}`, true, false},
