@@ -65,13 +65,22 @@ func (p *present) UnmarshalJSON([]byte) error {
 	return nil
 }
 
+// notNull records that a member of a JSON message exists and is not null. The value of the member is not copied.
+type notNull bool
+
+// UnmarshalJSON sets n to true unless the value is null.
+func (n *notNull) UnmarshalJSON(data []byte) error {
+	*n = string(data) != "null"
+	return nil
+}
+
 // envelope is the part of a JSON-RPC message that says what the message is.
 type envelope struct {
 	Version string    `json:"jsonrpc"`
 	RawID   messageID `json:"id"`
 	Method  string    `json:"method"`
 	Result  present   `json:"result"`
-	Error   present   `json:"error"`
+	Error   notNull   `json:"error"`
 
 	id jsonrpc.ID
 }
@@ -89,7 +98,8 @@ func decodeEnvelope(ctx context.Context, message []byte) (m envelope, err error)
 	return m, nil
 }
 
-// answers reports whether the message is the response to a request.
+// answers reports whether the message is the response to a request: it has a result, which may be null, or an error.
+// Some servers send both members, and null for the error of a result.
 func (m *envelope) answers(call jsonrpc.ID) bool {
-	return m.Method == "" && m.Result != m.Error && m.id == call
+	return m.Method == "" && bool(m.Result) != bool(m.Error) && m.id == call
 }

@@ -271,7 +271,8 @@ func isProtocol(name string) bool {
 	return strings.HasPrefix(name, "Mcp-")
 }
 
-// headers is a transport that adds the configured headers to each request.
+// headers is a transport that adds the configured headers to each request. A request that was sent completely over
+// HTTP/2 is not sent again.
 type headers struct {
 	base http.RoundTripper
 	cfg  *Config
@@ -294,5 +295,5 @@ func (h *headers) RoundTrip(req *http.Request) (*http.Response, error) {
 		out.Header.Set("Authorization", "Bearer "+h.cfg.Token)
 	}
 	netpolicy.AskPlain(out)
-	return h.base.RoundTrip(out)
+	return h.base.RoundTrip(netpolicy.SendOnce(out))
 }

@@ -15,18 +15,24 @@ import (
 )
 
 // event reads one event and returns its message, or nil if the event has none or its message is skipped. An incomplete
-// event is not returned.
+// event is not returned, and its ID does not count, so that a resumed stream begins with this event.
 func (s *stream) event() ([]byte, error) {
 	var data []byte
-	message := true
+	message, id := true, s.lastID
 	s.size, s.oversized, s.skipped = 0, false, nil
 	s.flow.Wait(s.ctx)
 	for {
 		line, err := s.readLine(data == nil)
+		if errors.Is(err, errTooLong) {
+			s.lastID = id // a standing stream must not begin with this event again
+		}
 		if err != nil {
 			return nil, err
 		}
 		if len(line) == 0 {
+			if id != s.lastID {
+				s.lastID, s.resumes = id, 0
+			}
 			if !message || s.oversized {
 				data = nil
 			}
@@ -47,7 +53,7 @@ func (s *stream) event() ([]byte, error) {
 		case "event":
 			message = string(value) == "message"
 		case "id":
-			s.lastID = string(value[:min(len(value), 1024)])
+			id = string(value[:min(len(value), 1024)])
 		case "retry":
 			if ms, err := strconv.ParseUint(string(value), 10, 31); err == nil {
 				s.retry = min(max(time.Duration(ms)*time.Millisecond, time.Millisecond), maxBackoff)

@@ -320,14 +320,20 @@ func TestBrokenStreamIsResumed(t *testing.T) {
 	awaitStream(t, s, 3)
 }
 
-// TestServerNeedsNoStream checks that calls succeed even if the server refuses to open a stream of notifications.
+// TestServerNeedsNoStream checks that calls succeed, all in one session, even if the server refuses to open a stream of
+// notifications.
 func TestServerNeedsNoStream(t *testing.T) {
 	for name, handle := range map[string]func(http.ResponseWriter, *http.Request){
 		"405": answer(405, "text/plain", ""), "400": answer(400, "text/plain", ""), "a website": answer(200, "text/html", "<html>"),
+		"404": answer(404, "text/plain", "no such page"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, nil, says("a", "1"))
-			s.tamper(func(w http.ResponseWriter, r *http.Request, _ message) bool {
+			var sessions atomic.Int32
+			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+				if m.Method == "initialize" {
+					sessions.Add(1)
+				}
 				if r.Method == http.MethodGet {
 					handle(w, r)
 				}
@@ -340,8 +346,13 @@ func TestServerNeedsNoStream(t *testing.T) {
 				}
 			}
 			awaitStream(t, s, 1)
-			if got, err := call(patient(t), c, "a", `{}`); err != nil || got != "1" {
-				t.Errorf("Call = %q, %v; want success: the server needs no stream", got, err)
+			for range 20 {
+				if got, err := call(patient(t), c, "a", `{}`); err != nil || got != "1" {
+					t.Fatalf("Call = %q, %v; want success: the server needs no stream", got, err)
+				}
+			}
+			if n := sessions.Load(); n != 1 {
+				t.Errorf("%d sessions were begun, want one", n)
 			}
 		})
 	}

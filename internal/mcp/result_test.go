@@ -3,9 +3,11 @@ package mcp_test
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -168,6 +170,73 @@ func TestResponseIsFetchedAfterReconnect(t *testing.T) {
 	}
 }
 
+// TestResumptions checks after which events the stream of a response is resumed, and how often.
+func TestResumptions(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		// streams are the streams that the server sends for the call and then for each resumption. A server without
+		// another stream sends an empty one. %s is replaced by the response.
+		streams []string
+		// after are the IDs of the events after which the stream is resumed, each followed by a space.
+		after string
+		want  string // "" if the call fails
+	}{
+		"cut event": {
+			"the second event has not arrived",
+			[]string{"retry: 1\nid: 1\ndata:\n\nid: 2\ndata: {\"jsonrpc\"", "id: 2\ndata: %s\n\n"},
+			"1 ", "done",
+		},
+		"progress": {
+			"each stream brings an event",
+			[]string{
+				"retry: 1\nid: 1\ndata:\n\n", "id: 2\ndata:\n\n", "id: 3\n\n", "id: 4\ndata:\n\n", "id: 5\ndata:\n\n", "data: %s\n\n",
+			},
+			"1 2 3 4 5 ", "done",
+		},
+		"no progress":     {"the server may never continue", []string{"retry: 1\nid: 1\ndata:\n\n"}, "1 1 1 ", ""},
+		"the same event":  {"", []string{"retry: 1\nid: 1\n\n", "id: 1\n\n", "id: 1\n\n", "id: 1\n\n", "data: %s\n\n"}, "1 1 1 ", ""},
+		"cut first event": {"no event has arrived after which the server could continue", []string{"id: 1\ndata: {"}, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, nil, says("slow", ""))
+			var mu sync.Mutex
+			var id json.RawMessage
+			var after strings.Builder
+			sent := 0
+			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+				last := r.Header.Get("Last-Event-ID")
+				if m.Method != "tools/call" && last == "" {
+					return false
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if last == "" {
+					id = m.ID
+				} else {
+					after.WriteString(last + " ")
+				}
+				stream := ""
+				if sent < len(tc.streams) {
+					stream = tc.streams[sent]
+				}
+				sent++
+				response := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"done"}]}}`, id)
+				answer(200, events, strings.ReplaceAll(stream, "%s", response))(w, r)
+				return true
+			})
+			got, err := call(patient(t), client(t, s.URL), "slow", `{}`)
+			if got != tc.want || (err == nil) != (tc.want != "") {
+				t.Errorf("Call = %q, %v; want %q: %s", got, err, tc.want, tc.reason)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if after.String() != tc.after {
+				t.Errorf("the stream was resumed after %q, want %q: %s", after.String(), tc.after, tc.reason)
+			}
+		})
+	}
+}
+
 func TestCallsReuseConnection(t *testing.T) {
 	for name, options := range kinds {
 		t.Run(name, func(t *testing.T) {
@@ -184,6 +253,26 @@ func TestCallsReuseConnection(t *testing.T) {
 			}
 			if len(addresses) > 5 {
 				t.Errorf("20 calls used %d TCP connections, want at most 5", len(addresses))
+			}
+		})
+	}
+}
+
+// TestNullErrors checks that a response with a result and a null error is a result. Some libraries send both members.
+func TestNullErrors(t *testing.T) {
+	for kind, wrap := range map[string]string{jsonType: "%s", events: "data: %s\n\n"} {
+		t.Run(kind, func(t *testing.T) {
+			s := serve(t, nil)
+			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+				response := scripted(m, `,"error":null`)
+				if response.Body != "" {
+					response.ContentType, response.Body = kind, fmt.Sprintf(wrap, response.Body)
+				}
+				answer(response.Status, response.ContentType, response.Body)(w, r)
+				return true
+			})
+			if got, err := call(patient(t), client(t, s.URL), "hello", `{}`); err != nil || got != "hi" {
+				t.Errorf("Call = %q, %v; want the result", got, err)
 			}
 		})
 	}

@@ -38,6 +38,27 @@ func TestLargeStandingEventsAreNotKept(t *testing.T) {
 	}
 }
 
+// TestEventIDs checks after which events a stream is resumed: after complete ones, and after one that is too large for
+// a standing stream.
+func TestEventIDs(t *testing.T) {
+	for name, tc := range map[string]struct{ events, want string }{
+		"complete":          {"id: 2\ndata: {}\n\n", "2"},
+		"no message":        {"id: 2\n\n", "2"},
+		"no ID":             {"data: {}\n\n", "1"},
+		"cut after its ID":  {"id: 2\n", "1"},
+		"cut in its data":   {"id: 2\ndata: {\"jsonrpc\"", "1"},
+		"cut at its end":    {"id: 2\ndata: {}\n", "1"},
+		"large and cut":     {"id: 2\ndata: " + strings.Repeat("x", maxStandingEvent/2), "1"},
+		"too large to read": {"id: 2\ndata: " + strings.Repeat("x", 2*maxStandingEvent), "2"},
+	} {
+		s := &stream{ctx: t.Context(), wire: &wire{}, ex: &exchange{}, standing: true, pause: newPause(), lastID: "1"}
+		s.begin(io.NopCloser(strings.NewReader(tc.events)), maxStandingEvent)
+		if data, err := s.event(); s.lastID != tc.want {
+			t.Errorf("%s: the stream is resumed after event %q, want %q (event = %q, %v)", name, s.lastID, tc.want, data, err)
+		}
+	}
+}
+
 // TestLargeNotificationsTakeTurns checks that a large notification in the stream of a response is decoded only when it
 // is the turn of its namespace. A server may send such notifications without end.
 func TestLargeNotificationsTakeTurns(t *testing.T) {
@@ -79,6 +100,8 @@ func TestKindsOfMessages(t *testing.T) {
 		"another response":            {`{"jsonrpc":"2.0","id":3,"result":{}}`, true, false},
 		"the ID as text":              {`{"jsonrpc":"2.0","id":"2","result":{}}`, true, false},
 		"a result and an error":       {`{"jsonrpc":"2.0","id":2,"result":{},"error":{}}`, true, false},
+		"a result and a null error":   {`{"jsonrpc":"2.0","id":2,"result":{},"error":null}`, true, true},
+		"only a null error":           {`{"jsonrpc":"2.0","id":2,"error":null}`, true, false},
 		"no result and no error":      {`{"jsonrpc":"2.0","id":2}`, true, false},
 		"a request with that ID":      {`{"jsonrpc":"2.0","id":2,"method":"ping"}`, true, false},
 		"a notification":              {`{"jsonrpc":"2.0","method":"x"}`, true, false},

@@ -21,7 +21,8 @@ const (
 	// and no memory is reserved for its events. So an event of more than unreservedBytes is read but not kept. The
 	// important events, changes of the tools and pings, have less than 1 KiB.
 	maxStandingEvent = 64 << 10
-	// maxResumes is how often the stream of a response is resumed without a new message.
+	// maxResumes is how often the stream of a response is resumed without a new message and without an event that has a
+	// new ID.
 	maxResumes = 3
 	// minRetry is the minimum pause before the standing stream is opened again if the server asks for a pause.
 	// minResume is the same for the stream of a response.
@@ -58,7 +59,7 @@ type stream struct {
 	left    int // number of bytes that may still be read
 	flow    fairgate.Flow
 
-	lastID  string
+	lastID  string        // of the last event that arrived completely
 	retry   time.Duration // requested by the server; 0 if it has not requested any
 	pause   *backoff.ExponentialBackOff
 	resumes int
@@ -211,7 +212,8 @@ func isTemporary(status int) bool {
 	return status >= http.StatusInternalServerError
 }
 
-// get requests the stream, starting after the last event. A reply with another content type counts as a refusal.
+// get requests the stream, starting after the last event. A reply with another content type counts as a refusal. So
+// does status 404 for a standing stream that was never open: only later, this status means that the session is over.
 func (s *stream) get() (*http.Response, error) {
 	req, err := http.NewRequestWithContext(s.ctx, http.MethodGet, s.wire.url, http.NoBody)
 	if err != nil {
@@ -227,7 +229,11 @@ func (s *stream) get() (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = s.wire.refusal(req, resp)
+	if s.standing && s.lines == nil && resp.StatusCode == http.StatusNotFound {
+		err = &statusError{status: resp.StatusCode} // the server may serve only POST, and the session is valid
+	} else {
+		err = s.wire.refusal(req, resp)
+	}
 	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); err == nil && kind != eventsType {
 		err = &statusError{status: resp.StatusCode}
 	}

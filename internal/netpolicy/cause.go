@@ -50,6 +50,8 @@ func Cause(err error) string {
 		return errProxy.Error()
 	case errors.Is(err, errHandshake):
 		return errHandshake.Error()
+	case errors.Is(err, errSent):
+		return errSent.Error()
 	case isAuthority:
 		return "x509: certificate signed by unknown authority"
 	case isHost:

@@ -164,7 +164,7 @@ func (x *exchange) begin(ctx context.Context, req *model.Request) {
 	x.requestID, x.tools, x.decoder, x.observer, x.facts = req.ID, req.Tools, protocol.NewDecoder(req), req.Observer, req.Facts
 	if x.open(ctx, http.MethodPost, protocol.Path(req.Model)); x.err == nil {
 		x.out.Header.Set("Content-Type", jsonObject)
-		sent.apply(x.out)
+		x.out = sent.apply(x.out)
 		x.payload = sent
 	}
 }

@@ -65,7 +65,7 @@ func (x *exchange) classifyCause(ctx context.Context, err error, partial model.R
 	switch {
 	case errors.Is(err, errIdle):
 		e := as(model.Timeout, "the endpoint sent no part of an answer for %s", x.watch.limit)
-		e.MayBeBilled = true
+		e.MayBeBilled = sent || partial.Received > 0
 		return e
 	case isLong:
 		return as(model.ReplyTooLong, "%s", long)

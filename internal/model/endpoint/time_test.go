@@ -194,3 +194,23 @@ func TestMayBeBilled(t *testing.T) {
 		t.Error("a request that was never sent may be billed")
 	}
 }
+
+// TestUnsentRequestIsNotBilled checks that a request that times out while it waits for a connection is not billed.
+func TestUnsentRequestIsNotBilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		connects := make(chan struct{})
+		p := anthropic.New(anthropic.Config{Config: endpoint.Config{
+			Name: "demo", BaseURL: "http://model.test/v1", IdleTimeout: time.Minute, FirstEventTimeout: time.Minute,
+		}})
+		defer p.Close()
+		defer close(connects)
+		p.DialWith(func(context.Context, string, string) (net.Conn, error) {
+			<-connects
+			return nil, errors.New("no connection")
+		})
+		_, err := p.Generate(t.Context(), &model.Request{Model: "m"})
+		if e := model.AsError(err); e.Kind != model.Timeout || e.MayBeBilled {
+			t.Errorf("the error is %+v, want a timeout that is not billed", e)
+		}
+	})
+}

@@ -3,10 +3,15 @@ package openai_test
 import (
 	"io"
 	"net/http"
+	"sync/atomic"
 	"testing"
+
+	"golang.org/x/net/http2"
 
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/netpolicy/http2test"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
@@ -52,6 +57,38 @@ func TestRequestIsSentOnce(t *testing.T) {
 				if used[<-addresses] {
 					return
 				}
+			}
+		})
+	}
+}
+
+// TestRequestIsSentOnceOverHTTP2 checks that a request is not sent again if the endpoint resets its stream after it has
+// received all of it. net/http would repeat such a request without limit.
+func TestRequestIsSentOnceOverHTTP2(t *testing.T) {
+	for _, code := range []http2.ErrCode{http2.ErrCodeProtocol, http2.ErrCodeRefusedStream} {
+		t.Run(code.String(), func(t *testing.T) {
+			var received atomic.Int32
+			url, certificate := http2test.Serve(t, func(string, []byte) http2test.Response {
+				if received.Add(1) == 1 {
+					return http2test.Response{Reset: code}
+				}
+				return http2test.Response{
+					Status: http.StatusOK, ContentType: "text/event-stream",
+					Body: events(`{"choices":[{"delta":{"content":"Hi"},"finish_reason":"stop"}]}`, "[DONE]"),
+				}
+			})
+			certificates, err := netpolicy.Certificates{Authorities: certificate}.TLS()
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := provider(t, url+"/v1", func(cfg *openai.Config) { cfg.TLS = certificates })
+			const want = `provider "demo": the connection to the endpoint failed: ` +
+				"the server ended the HTTP/2 stream after the whole request was sent"
+			if e := failure(t, p); e.Kind != model.Network || e.Message != want || received.Load() != 1 {
+				t.Errorf("%s %q, sent %d times; want %s %q, sent once", e.Kind, e.Message, received.Load(), model.Network, want)
+			}
+			if reply, err := generate(t.Context(), p, request("hello")); err != nil || reply.Text != "Hi" {
+				t.Errorf("the next request: %q, %v; want its reply", reply.Text, err)
 			}
 		})
 	}
