@@ -368,10 +368,11 @@ func expire(ctx context.Context, m MemoryKeeper, o client.Object, now time.Time,
 	return err
 }
 
-// isRefused reports whether err says that the API server has refused a deletion, so that the deletion changed nothing.
+// isRefused reports whether err says that the API server has refused a deletion or a write, so that it changed nothing.
 // This does not prove that the object exists: Forbidden, for example, is also the answer for an object that is gone.
-// isRefused returns false for three codes: NotFound, because the object is gone; RequestTimeout, because the deletion
-// may have succeeded; and TooManyRequests, because the deletion is repeated soon, and then needs the note again.
+// isRefused returns false for three codes: NotFound, because the object is gone; RequestTimeout, because the request
+// may have succeeded; and TooManyRequests, because the request is repeated soon, and then needs the note about the
+// deletion, or the slot, again.
 func isRefused(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

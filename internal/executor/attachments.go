@@ -38,9 +38,7 @@ func (e *Executor) attach(in *turn.Input, t *v1alpha1.Turn, session *v1alpha1.Se
 // Session of the Turn, or nil if there is none or it was deleted.
 func (e *Executor) artifacts(t *v1alpha1.Turn, session *v1alpha1.Session) translate.Artifacts {
 	return func(ctx context.Context, a *v1alpha1.Attachment, most int) ([]byte, error) {
-		reserve := func(ctx context.Context, bytes int64) (func(), error) {
-			return e.reserveResult(ctx, t.Namespace, bytes)
-		}
+		reserve := e.reserveIn(t.Namespace)
 		source := new(v1alpha1.Turn)
 		err := e.Reader.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: a.ArtifactRef.TurnName}, source)
 		if apierrors.IsNotFound(err) {

@@ -203,9 +203,7 @@ func (l *learning) about(ctx context.Context) (about memories.Memory, o done, ok
 		Expires: k.Created.AddDate(0, 0, translate.Learning(l.agent).ExpiryDays),
 	}
 	if ref := l.turn.Spec.SessionRef; ref != nil {
-		uid, err := l.executor.Engine.Reference(ctx, k.UID, func(ctx context.Context, bytes int64) (func(), error) {
-			return l.executor.reserveResult(ctx, k.Namespace, bytes)
-		})
+		uid, err := l.executor.Engine.Reference(ctx, k.UID, l.executor.reserveIn(k.Namespace))
 		if err != nil {
 			return about, retried(afterFailure, err), false
 		}

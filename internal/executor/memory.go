@@ -136,6 +136,13 @@ func (e *Executor) reserveResult(ctx context.Context, namespace string, bytes in
 	return held.Release, nil
 }
 
+// reserveIn returns reserveResult for a namespace.
+func (e *Executor) reserveIn(namespace string) turn.Reserve {
+	return func(ctx context.Context, bytes int64) (release func(), err error) {
+		return e.reserveResult(ctx, namespace, bytes)
+	}
+}
+
 // keepReply keeps the memory of the newest reply, which is already in the journal, and releases the memory of the
 // previous reply. release releases the memory of the newest reply. It is nil if there is no such reply, or if the
 // reservation of the conversation includes the reply.

@@ -6,8 +6,8 @@ import "strings"
 // comments.
 const maxNext = 512
 
-// maxStarts is the maximum number of braces and commas before a member without quotes of which one may begin it. The
-// others are in comments before it.
+// maxStarts is how many braces and commas before a name without quotes are tried as the beginning of its member. More
+// than one is tried because comments before the name may have braces and commas, too.
 const maxStarts = 16
 
 // A hostile text may have a comma, a quote or a backslash in every second byte. Each function of this file looks at

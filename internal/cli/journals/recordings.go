@@ -295,7 +295,9 @@ func (r *Recordings) Read(ctx context.Context, t TurnName) (*turn.Recording, err
 			err = backoff.Permanent(err)
 		}
 		return recording, err
-	}, backoff.WithMaxTries(readAttempts))
+	}, backoff.WithMaxTries(readAttempts), backoff.WithNotify(func(err error, wait time.Duration) {
+		r.source.Env.Logf("Turn %s is read again in %s: %s", t, wait.Round(100*time.Millisecond), err)
+	}))
 	if refused, ok := errors.AsType[*turn.NotReplayableError](err); ok {
 		return nil, refused
 	}

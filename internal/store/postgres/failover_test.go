@@ -150,12 +150,7 @@ func TestFormerPrimaryIsNotUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	primary.WaitForStandby(t, standby)
-	if err := primary.Stop(t.Context(), postgrestest.Immediate); err != nil {
-		t.Fatal(err)
-	}
-	if err := standby.Promote(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	primary.FailOver(t, standby)
 	if _, err := s.Mark(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -201,12 +196,7 @@ func TestReplicaWithoutLastEntries(t *testing.T) {
 	if err := log.Append(t.Context(), record); err != nil {
 		t.Fatal(err)
 	}
-	if err := primary.Stop(t.Context(), postgrestest.Immediate); err != nil {
-		t.Fatal(err)
-	}
-	if err := standby.Promote(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	primary.FailOver(t, standby)
 	since := time.Now()
 	if err := log.Append(t.Context(), record); !errors.Is(err, journal.ErrLost) {
 		t.Errorf("Append: %v, want ErrLost", err)
@@ -325,12 +315,7 @@ func TestMarkWithoutStandbyIsNotPublished(t *testing.T) {
 			t.Errorf("Last: %+v, %v; want %+v, which the standby has", tracker.Last(), err, before)
 		}
 	}
-	if err := primary.Stop(t.Context(), postgrestest.Immediate); err != nil {
-		t.Fatal(err)
-	}
-	if err := standby.Promote(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	primary.FailOver(t, standby)
 	standby.Set(t, "synchronous_standby_names", "")
 	for _, tracker := range []*store.Tracker{first, second} {
 		if err := tracker.Mark(t.Context()); err != nil || tracker.Last().Identity != before.Identity || losses != 0 {
@@ -366,12 +351,7 @@ func TestIncarnationAfterFailover(t *testing.T) {
 				t.Fatal(err)
 			}
 			primary.WaitForStandby(t, standby)
-			if err := primary.Stop(t.Context(), postgrestest.Immediate); err != nil {
-				t.Fatal(err)
-			}
-			if err := standby.Promote(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			primary.FailOver(t, standby)
 			if st, err := s.State(t.Context()); err != nil || !st.Unsure {
 				t.Errorf("State: %+v, %v; want Unsure until the next mark", st, err)
 			}

@@ -22,19 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func openAt(tb testing.TB, databaseURL string) *postgres.Store {
-	tb.Helper()
-	s, err := postgres.Open(tb.Context(), databaseURL)
-	if err != nil {
-		tb.Fatalf("Open: %v", err)
-	}
-	tb.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			tb.Errorf("Close: %v", err)
-		}
-	})
-	return s
-}
+var openAt = postgres.OpenAt
 
 func entry(seq, epoch int64) journal.Entry {
 	return journal.Entry{

@@ -14,21 +14,6 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
-// openFor opens a store that is closed when the test ends.
-func openFor(t *testing.T, databaseURL string) *Store {
-	t.Helper()
-	s, err := Open(t.Context(), databaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
-}
-
 func TestSessionSettings(t *testing.T) {
 	tests := map[string]struct {
 		reason, server, want string
@@ -52,7 +37,7 @@ func TestSessionSettings(t *testing.T) {
 			postgrestest.Exec(t, databaseURL, `DO $$ BEGIN `+
 				`EXECUTE format('ALTER DATABASE %I SET synchronous_commit TO `+tt.server+`', current_database());
 				EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation TO serializable', current_database()); END $$`)
-			s := openFor(t, databaseURL)
+			s := OpenAt(t, databaseURL)
 			got := map[string]string{}
 			for setting := range map[string]bool{
 				"synchronous_commit": true, "default_transaction_isolation": true, "statement_timeout": true,
@@ -81,7 +66,7 @@ func TestSessionSettings(t *testing.T) {
 func TestPausedProcessLosesItsLocks(t *testing.T) {
 	t.Parallel()
 	databaseURL := postgrestest.Database(t)
-	paused, other := openFor(t, databaseURL), openFor(t, databaseURL)
+	paused, other := OpenAt(t, databaseURL), OpenAt(t, databaseURL)
 	entry := func(seq int64) journal.Entry {
 		return journal.Entry{Seq: seq, Epoch: 1, Kind: journal.ModelReplied, Version: 1, Time: time.Unix(1, 0), Payload: []byte(`{}`)}
 	}
@@ -113,7 +98,7 @@ func TestPausedProcessLosesItsLocks(t *testing.T) {
 
 // TestRefusalsKeepConnections checks that the store closes no connection because it refuses something.
 func TestRefusalsKeepConnections(t *testing.T) {
-	s := openFor(t, postgrestest.Database(t))
+	s := OpenAt(t, postgrestest.Database(t))
 	request := journal.Entry{
 		Seq: 1, Epoch: 1, Kind: journal.ModelRequested, Version: 1, Time: time.Unix(1, 0), Payload: []byte(`{}`),
 		Ledger: &budget.Change{Reserve: []budget.Reservation{{
@@ -148,7 +133,7 @@ func TestRefusalsKeepConnections(t *testing.T) {
 // TestReloadKeepsCommitsOfOpenConnections changes the server's synchronous_commit while a connection is open.
 func TestReloadKeepsCommitsOfOpenConnections(t *testing.T) {
 	server := postgrestest.NewServer(t, "max_wal_senders=0", "wal_level=minimal")
-	s := openFor(t, server.URL("postgres"))
+	s := OpenAt(t, server.URL("postgres"))
 	setting := func() (value string) {
 		if err := s.pool.QueryRow(t.Context(), "SELECT current_setting('synchronous_commit')").Scan(&value); err != nil {
 			t.Fatal(err)
@@ -179,7 +164,7 @@ func TestReloadKeepsCommitsOfOpenConnections(t *testing.T) {
 func TestConnectionsFollowNewestTimeline(t *testing.T) {
 	t.Parallel()
 	primary, standby := postgrestest.Pair(t)
-	s := openFor(t, primary.Both(standby, "postgres"))
+	s := OpenAt(t, primary.Both(standby, "postgres"))
 	promoted := false
 	timelines := func() (all []string) {
 		for range 2 { // two connections at the same time

@@ -70,6 +70,17 @@ func (s *Server) Set(tb testing.TB, name, value string) {
 	}
 }
 
+// FailOver stops this server without notice, and promotes a standby.
+func (s *Server) FailOver(tb testing.TB, standby *Server) {
+	tb.Helper()
+	if err := s.Stop(tb.Context(), Immediate); err != nil {
+		tb.Fatal(err)
+	}
+	if err := standby.Promote(tb.Context()); err != nil {
+		tb.Fatal(err)
+	}
+}
+
 // Disconnect disconnects a standby from this server. It returns when this server sends the standby no more writes.
 func (s *Server) Disconnect(tb testing.TB, standby *Server) {
 	tb.Helper()
