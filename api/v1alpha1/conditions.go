@@ -362,6 +362,9 @@ const (
 
 // Reasons of Events about Turns, their Sessions and the store.
 const (
+	// EventStatusRejected is emitted when a run of a Turn has ended, but the API server rejects every status that would
+	// say so, for example because the object with its metadata has reached the size limit of etcd.
+	EventStatusRejected = "StatusRejected"
 	// EventSucceeded is emitted when a Turn has succeeded.
 	EventSucceeded = "Succeeded"
 	// EventFailed is emitted when a Turn has failed for any reason but cancellation.

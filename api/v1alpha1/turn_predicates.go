@@ -16,6 +16,12 @@ func (t *Turn) IsFinished() bool {
 	return c != nil && c.Status != metav1.ConditionUnknown
 }
 
+// IsCancelled reports whether the Turn is to end as cancelled: its desired state is Cancelled, or it was deleted and
+// only a finalizer keeps it.
+func (t *Turn) IsCancelled() bool {
+	return t.Spec.DesiredState == DesiredStateCancelled || !t.DeletionTimestamp.IsZero()
+}
+
 // StateReason returns the reason of the main condition, or "" for a Turn that no controller has processed.
 func (t *Turn) StateReason() string {
 	if c := t.succeeded(); c != nil {
@@ -167,6 +173,21 @@ func CheckSpecBytes(size int) error {
 	if size > MaxSpecBytes {
 		return fmt.Errorf("spec is %d bytes of JSON and must be at most %d: shorten message, history, context "+
 			"or shaping, or put texts into a ConfigMap", size, MaxSpecBytes)
+	}
+	return nil
+}
+
+// MaxMetadataBytes limits the metadata of a Turn that has not been bound, because etcd stores at most 1.5 MiB for an
+// object, and the result of the Turn must fit. The API server allows 256 KiB of annotations; owner references,
+// finalizers and labels have no limit there.
+const MaxMetadataBytes = 512 << 10
+
+// CheckMetadataBytes returns an error if size, the size of a Turn's metadata, exceeds MaxMetadataBytes. The error says
+// what to do.
+func CheckMetadataBytes(size int) error {
+	if size > MaxMetadataBytes {
+		return fmt.Errorf("metadata is %d bytes and must be at most %d: remove labels, annotations, ownerReferences, "+
+			"finalizers or managedFields", size, MaxMetadataBytes)
 	}
 	return nil
 }

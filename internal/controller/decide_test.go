@@ -138,8 +138,22 @@ func TestDecide(t *testing.T) {
 		"a new Turn of a ready agent is scheduled": {
 			turn: turnWith(), agent: ready, want: decision{action: schedule, after: untilStart},
 		},
-		"a Turn that only a finalizer keeps is left alone": {
+		"a finished Turn that only a finalizer keeps is left alone": {
 			turn: turnWith(deleted, finished(time.Hour), withTTL(60)), want: decision{action: nothing},
+		},
+		"an unfinished Turn that only a finalizer keeps ends": {
+			turn: turnWith(deleted, desired(v1alpha1.DesiredStateSuspended)), agent: ready,
+			want: decision{action: end, reason: v1alpha1.TurnReasonCancelled, message: "the turn was deleted before it ran"},
+		},
+		"a Turn that has run and that only a finalizer keeps ends with its journal": {
+			turn: turnWith(deleted, boundTo("lost")), agent: ready,
+			want: decision{
+				action: endFromJournal, reason: v1alpha1.TurnReasonCancelled,
+				message: "the turn was deleted while it was not running",
+			},
+		},
+		"a running Turn that only a finalizer keeps is left to its executor": {
+			turn: turnWith(deleted, boundTo("e")), agent: ready, alive: true, want: decision{action: follow},
 		},
 		"a finished Turn without a time to live is left alone": {
 			turn: turnWith(finished(time.Hour)), want: decision{action: nothing},
@@ -205,6 +219,16 @@ func TestDecide(t *testing.T) {
 		"suspension goes before the deadline": {
 			turn:  turnWith(desired(v1alpha1.DesiredStateSuspended), limited(v1alpha1.Limits{StartingDeadlineSeconds: new(int32(1))})),
 			agent: ready, want: suspended,
+		},
+		"metadata that is too large ends a Turn": {
+			turn: turnWith(func(t *v1alpha1.Turn) {
+				t.Finalizers = []string{strings.Repeat("x", v1alpha1.MaxMetadataBytes)}
+			}), agent: ready,
+			want: decision{
+				action: end, reason: v1alpha1.TurnReasonInvalidSpec,
+				message: "metadata is 524334 bytes and must be at most 524288: remove labels, annotations, ownerReferences, " +
+					"finalizers or managedFields",
+			},
 		},
 		"a spec that is too large goes before the deadline": {
 			turn: turnWith(huge, limited(v1alpha1.Limits{StartingDeadlineSeconds: new(int32(1))})), agent: ready,

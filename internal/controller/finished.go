@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync"
 	"time"
 
@@ -25,6 +24,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/existence"
 	"github.com/capstan-dev/capstan/internal/fairqueue"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
+	"github.com/capstan-dev/capstan/internal/writeerror"
 )
 
 // The API server selects Turns by these fields.
@@ -357,7 +357,7 @@ func expire(ctx context.Context, m MemoryKeeper, o client.Object, now time.Time,
 	err := remove()
 	var failed error
 	switch {
-	case errors.Is(err, errNotAttempted), isRefused(err):
+	case errors.Is(err, errNotAttempted), writeerror.ChangedNothing(err):
 		failed = note(time.Time{})
 	case client.IgnoreNotFound(err) == nil:
 		failed = note(forever)
@@ -366,22 +366,4 @@ func expire(ctx context.Context, m MemoryKeeper, o client.Object, now time.Time,
 		return failed
 	}
 	return err
-}
-
-// isRefused reports whether err says that the API server has refused a deletion or a write, so that it changed nothing.
-// This does not prove that the object exists: Forbidden, for example, is also the answer for an object that is gone.
-// isRefused returns false for three codes: NotFound, because the object is gone; RequestTimeout, because the request
-// may have succeeded; and TooManyRequests, because the request is repeated soon, and then needs the note about the
-// deletion, or the slot, again.
-func isRefused(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return false
-	}
-	switch code := status.Status().Code; code {
-	case http.StatusNotFound, http.StatusRequestTimeout, http.StatusTooManyRequests:
-		return false
-	default:
-		return code >= 400 && code < 500
-	}
 }

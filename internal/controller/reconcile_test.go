@@ -353,6 +353,26 @@ func TestTurnEndsWithoutExecutor(t *testing.T) {
 	}
 }
 
+// TestTurnDoesNotWaitForeverForSubAgent checks that a Turn ends without an executor if a Turn of a sub-agent does not
+// end within the grace. An executor would only wait for that Turn, and hand this one back.
+func TestTurnDoesNotWaitForeverForSubAgent(t *testing.T) {
+	parent := turnWith(boundTo("e"), handedBack(v1alpha1.TurnReasonWaitingForSubAgent), started(130*time.Second),
+		func(t *v1alpha1.Turn) { t.Status.AwaitedTurns = []string{"child"} })
+	child := childOf("uid-one", "child", desired(v1alpha1.DesiredStateCancelled))
+	b := newTestEnv(t, interceptor.Funcs{}, parent, child, agentWith(metav1.ConditionTrue, ""),
+		leaseOf("e", 4, now))
+	if _, err := b.reconcile(t, "one"); err != nil {
+		t.Fatal(err)
+	}
+	got := b.turn(t, "one")
+	if got.StateReason() != v1alpha1.TurnReasonDeadlineExceeded || !got.EndedWithoutExecutor() {
+		t.Errorf("got %s, bound to %q; want an end without an executor", got.StateReason(), got.BoundTo())
+	}
+	if running, _ := b.turns.slots.Counts(); running != 0 {
+		t.Errorf("%d slots are used, want none", running)
+	}
+}
+
 // TestJournalOfLostExecutorIsIncomplete checks that status.executor.journalComplete does not survive a
 // lost executor: the journal may have entries by now.
 func TestJournalOfLostExecutorIsIncomplete(t *testing.T) {

@@ -137,9 +137,14 @@ func TestTurnsWaitForTurnAhead(t *testing.T) {
 			"",
 		},
 		"deleted": {
-			"a Turn that is being deleted does not block", turnWith(inSession),
+			"a Turn that was deleted before it ran does not block", turnWith(inSession),
 			[]*v1alpha1.Turn{sessionTurn("a", time.Second, deleted)},
 			"",
+		},
+		"deleted and running": {
+			"a Turn that runs still blocks, even if only a finalizer keeps it", turnWith(inSession),
+			[]*v1alpha1.Turn{sessionTurn("a", time.Second, deleted, boundTo("e"))},
+			first,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

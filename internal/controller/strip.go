@@ -1,10 +1,10 @@
 package controller
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,8 +14,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// strippedMark begins the message of a stripped Turn. The length of its spec as JSON follows. The API server accepts no
-// message with this character, so no user can create a Turn that looks like a stripped one.
+// strippedMark begins the message of a stripped Turn. The length of its spec as JSON and the size of its metadata follow.
+// The API server accepts no message with this character, so no user can create a Turn that looks like a stripped one.
 const strippedMark = "\x00"
 
 // Strip removes everything from a Turn that no decision about it needs: the texts and URLs of the request, the schema
@@ -28,10 +28,11 @@ func Strip(t *v1alpha1.Turn) {
 	}
 	// A spec always marshals, because it was decoded from JSON.
 	size, _ := json.Marshal(&t.Spec)
+	metadata := t.ObjectMeta.Size()
 	t.Labels, t.OwnerReferences, t.Finalizers = OwnLabels(t.Labels), OwnOwners(t), nil
 	t.Annotations = span.Kept(t.Annotations)
 	s := &t.Spec
-	s.Message = strippedMark + strconv.Itoa(len(size))
+	s.Message = fmt.Sprintf("%s%d %d", strippedMark, len(size), metadata)
 	s.History, s.Shaping, s.Guardrails, s.Output = nil, nil, nil, nil
 	if s.Undo != nil {
 		s.Undo = &v1alpha1.TurnUndo{TurnUID: s.Undo.TurnUID}
@@ -121,14 +122,14 @@ func strippedContext(c *v1alpha1.TurnContext) *v1alpha1.TurnContext {
 	return kept
 }
 
-// checkSize returns an error if the spec of a Turn is too large. It also works for a stripped Turn.
+// checkSize returns an error if the spec or the metadata of a Turn is too large. It also works for a stripped Turn.
 func checkSize(t *v1alpha1.Turn) error {
 	if !isStripped(t) {
-		return t.Spec.CheckSize()
+		return cmp.Or(t.Spec.CheckSize(), v1alpha1.CheckMetadataBytes(t.ObjectMeta.Size()))
 	}
-	size, err := strconv.Atoi(strings.TrimPrefix(t.Spec.Message, strippedMark))
-	if err != nil { // impossible: only Strip writes such a message
-		return fmt.Errorf("failed to read the length of a stripped spec: %w", err)
+	var spec, metadata int
+	if _, err := fmt.Sscanf(t.Spec.Message[len(strippedMark):], "%d %d", &spec, &metadata); err != nil {
+		return fmt.Errorf("failed to read the size of a stripped turn: %w", err) // impossible: only Strip writes it
 	}
-	return v1alpha1.CheckSpecBytes(size)
+	return cmp.Or(v1alpha1.CheckSpecBytes(spec), v1alpha1.CheckMetadataBytes(metadata))
 }

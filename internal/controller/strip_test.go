@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -64,7 +65,7 @@ func TestStripKeepsTheFieldsThatDecisionsNeed(t *testing.T) {
 	want.Annotations = nil
 	named := func(name string) *v1alpha1.ConfigMapKeyReference { return &v1alpha1.ConfigMapKeyReference{Name: name} }
 	want.Spec = v1alpha1.TurnSpec{
-		Message:    fmt.Sprint(strippedMark, len(size)),
+		Message:    fmt.Sprintf("%s%d %d", strippedMark, len(size), whole.ObjectMeta.Size()),
 		Parameters: []v1alpha1.Parameter{{}, {ValueFrom: &v1alpha1.ContentSource{ConfigMapKeyRef: *named("values")}}},
 		AgentRef:   whole.Spec.AgentRef, DesiredState: whole.Spec.DesiredState, Model: "m", Limits: whole.Spec.Limits,
 		Attachments: []v1alpha1.Attachment{
@@ -163,6 +164,20 @@ func TestStrippedTurnIsTooLarge(t *testing.T) {
 	for _, turn := range wholeAndStripped(turn) {
 		if err := checkSize(turn); err == nil || !strings.Contains(err.Error(), "spec is ") {
 			t.Errorf("checkSize = %v, want an error with the size of the spec", err)
+		}
+	}
+}
+
+// TestStrippedTurnHasTooMuchMetadata checks that the size of the metadata counts for a stripped Turn, too.
+func TestStrippedTurnHasTooMuchMetadata(t *testing.T) {
+	turn := turnWith(func(t *v1alpha1.Turn) {
+		t.ManagedFields = []metav1.ManagedFieldsEntry{{
+			FieldsV1: &metav1.FieldsV1{Raw: []byte(strings.Repeat("x", v1alpha1.MaxMetadataBytes))},
+		}}
+	})
+	for _, turn := range wholeAndStripped(turn) {
+		if err := checkSize(turn); err == nil || !strings.Contains(err.Error(), "metadata is ") {
+			t.Errorf("checkSize = %v, want an error with the size of the metadata", err)
 		}
 	}
 }

@@ -188,7 +188,7 @@ func (r *TurnReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if t.DeletionTimestamp.IsZero() && r.expectations.IsStale(&t) {
+	if r.expectations.IsStale(&t) {
 		return ctrl.Result{RequeueAfter: staleInterval}, nil
 	}
 	v, d, leave, err := r.evaluate(ctx, &t)
@@ -271,7 +271,7 @@ func (r *TurnReconciler) evaluate(ctx context.Context, t *v1alpha1.Turn) (v snap
 // snapshot collects the facts that a decision about a Turn depends on.
 func (r *TurnReconciler) snapshot(ctx context.Context, t *v1alpha1.Turn) (snapshot, error) {
 	v := snapshot{turn: t, ceiling: r.Ceiling, recheck: r.Recheck, journals: r.Executors.space.verdictFor(t.Namespace), now: r.Now()}
-	if t.IsFinished() || !t.DeletionTimestamp.IsZero() {
+	if t.IsFinished() {
 		return v, nil
 	}
 	var err error

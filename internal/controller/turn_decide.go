@@ -128,14 +128,13 @@ type policy func(snapshot) (decision, bool)
 // policies holds the policies in the order in which decide asks them. If no policy makes a decision, the Turn is
 // scheduled.
 var policies = []policy{
-	whenDeleted,
 	whenFinished,
 	whenOrphaned,
 	whenBound,
 	whenSubAgentsRunning,
 	whenCancelled,
 	whenSuspended,
-	whenSpecTooLarge,
+	whenTooLarge,
 	whenForeignAgentUncalled,
 	whenStartingDeadlineExceeded,
 	whenDeadlineExceeded,
@@ -158,18 +157,16 @@ func decide(v snapshot) decision {
 	return decision{action: schedule, after: untilDeadline(v)}
 }
 
-// whenDeleted does nothing about a Turn that is being deleted: only a finalizer keeps it, and its executor stops the
-// run.
-func whenDeleted(v snapshot) (decision, bool) {
-	return decision{action: nothing}, !v.turn.DeletionTimestamp.IsZero()
-}
-
-// whenFinished keeps a finished Turn until its time to live is over.
+// whenFinished keeps a finished Turn until its time to live is over. It does nothing about a Turn that was deleted and
+// that only a finalizer keeps.
 func whenFinished(v snapshot) (decision, bool) {
 	if !v.turn.IsFinished() {
 		return decision{}, false
 	}
 	d := decision{action: nothing}
+	if !v.turn.DeletionTimestamp.IsZero() {
+		return d, true
+	}
 	if expiry, ok := v.turn.ExpiryTime(); ok {
 		if !v.now.Before(expiry) {
 			return decision{action: remove}, true
@@ -190,14 +187,20 @@ func whenBound(v snapshot) (decision, bool) {
 	return decision{action: follow}, true
 }
 
+// whenCancelled ends a cancelled Turn that is not running. A Turn that was deleted, but that a finalizer keeps, ends in
+// the same way, so that nothing waits for it: neither its parent nor the next Turn of its Session.
 func whenCancelled(v snapshot) (decision, bool) {
-	if v.turn.Spec.DesiredState != v1alpha1.DesiredStateCancelled {
+	if !v.turn.IsCancelled() {
 		return decision{}, false
 	}
-	message := "the turn was cancelled before it ran"
-	if v.turn.Epoch() > 0 {
-		message = "the turn was cancelled while it was not running"
+	how, when := "cancelled", "before it ran"
+	if !v.turn.DeletionTimestamp.IsZero() {
+		how = "deleted"
 	}
+	if v.turn.Epoch() > 0 {
+		when = "while it was not running"
+	}
+	message := fmt.Sprintf("the turn was %s %s", how, when)
 	return decision{action: endAction(v), reason: v1alpha1.TurnReasonCancelled, message: message}, true
 }
 
@@ -220,7 +223,8 @@ func whenSuspended(v snapshot) (decision, bool) {
 	}, true
 }
 
-func whenSpecTooLarge(v snapshot) (decision, bool) {
+// whenTooLarge ends a Turn that is too large for its result to fit into the object.
+func whenTooLarge(v snapshot) (decision, bool) {
 	err := checkSize(v.turn)
 	if err == nil {
 		return decision{}, false

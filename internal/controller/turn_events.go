@@ -33,7 +33,7 @@ func (r *TurnReconciler) slotEvents() handler.EventHandler {
 			key := client.ObjectKeyFromObject(after)
 			r.fairQueue().Observe(reconcile.Request{NamespacedName: key})
 			switch {
-			case after.IsFinished(), !after.DeletionTimestamp.IsZero():
+			case after.IsFinished():
 				r.slots.Release(key)
 			case before.BoundTo() != "" && after.BoundTo() == "":
 				r.slots.ReleaseBound(key)

@@ -304,7 +304,7 @@ func TestWatchReleasesSlot(t *testing.T) {
 		"it ends": {change("6",
 			func(t *v1alpha1.Turn) { turnstatus.Finish(t, &turn.Result{Stop: turn.StopCompleted}, now) }), false},
 		"it is unbound":           {change("6", unbind), false},
-		"it is being deleted":     {change("6", func(t *v1alpha1.Turn) { t.DeletionTimestamp = new(metav1.NewTime(now)) }), false},
+		"it is being deleted":     {change("6", func(t *v1alpha1.Turn) { t.DeletionTimestamp = new(metav1.NewTime(now)) }), true},
 		"it still runs":           {change("6", func(*v1alpha1.Turn) {}), true},
 		"it has been bound again": {change("4", unbind), true},
 	} {

@@ -170,7 +170,7 @@ func whenSubAgentsRunning(v snapshot) (decision, bool) {
 	if t.BoundTo() != "" || len(v.awaited.unfinished) == 0 {
 		return decision{}, false
 	}
-	if t.Spec.DesiredState == v1alpha1.DesiredStateCancelled {
+	if t.IsCancelled() {
 		return decision{action: cancelSubAgents}, true
 	}
 	active := t.Spec.DesiredState != v1alpha1.DesiredStateSuspended
@@ -183,7 +183,7 @@ func whenSubAgentsRunning(v snapshot) (decision, bool) {
 // cancelSubAgents cancels the Turns that a Turn waits for.
 func (r *TurnReconciler) cancelSubAgents(ctx context.Context, v snapshot) error {
 	for _, child := range v.awaited.unfinished {
-		if child.Spec.DesiredState == v1alpha1.DesiredStateCancelled || !child.DeletionTimestamp.IsZero() {
+		if child.IsCancelled() {
 			continue
 		}
 		if err := r.cancelTurn(ctx, child.DeepCopy()); client.IgnoreNotFound(err) != nil { // the cache owns child
@@ -195,7 +195,7 @@ func (r *TurnReconciler) cancelSubAgents(ctx context.Context, v snapshot) error 
 
 // whenOrphaned cancels the Turn of a sub-agent that no parent Turn waits for any more.
 func whenOrphaned(v snapshot) (decision, bool) {
-	if !v.orphaned || v.turn.Spec.DesiredState == v1alpha1.DesiredStateCancelled {
+	if !v.orphaned || v.turn.IsCancelled() {
 		return decision{}, false
 	}
 	return decision{action: cancel}, true
@@ -221,7 +221,7 @@ func (r *TurnReconciler) isOrphaned(ctx context.Context, t *v1alpha1.Turn) (bool
 
 // isOver reports whether a Turn no longer needs the results of its sub-agents.
 func isOver(t *v1alpha1.Turn) bool {
-	return t.IsFinished() || !t.DeletionTimestamp.IsZero() || t.Spec.DesiredState == v1alpha1.DesiredStateCancelled
+	return t.IsFinished() || t.IsCancelled()
 }
 
 // cancelTurn requests the cancellation of a Turn. It does nothing if another Turn has the name by now: the watch will

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,6 +16,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/scheduler"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
+	"github.com/capstan-dev/capstan/internal/writeerror"
 )
 
 // seedSlots confirms, once, the slots of the Turns that were bound before this process started.
@@ -31,7 +31,7 @@ func (r *TurnReconciler) seedSlots(ctx context.Context) error {
 		return fmt.Errorf("failed to list the bound turns: %w", err)
 	}
 	for i := range turns.Items {
-		if t := &turns.Items[i]; t.BoundTo() != "" && t.DeletionTimestamp.IsZero() {
+		if t := &turns.Items[i]; t.BoundTo() != "" {
 			r.slots.Confirm(requestOf(t), t.BoundTo())
 		}
 	}
@@ -121,8 +121,12 @@ func (r *TurnReconciler) schedule(v snapshot, d decision, executors []scheduler.
 
 // endFromJournal returns an executor for a Turn that is about to end. That executor ends the Turn with everything that
 // the journal holds, and charges its Session. If no executor is running, the Turn waits for one for up to
-// executorGrace. After that, the controller ends the Turn with the facts in its status.
+// executorGrace. After that, the controller ends the Turn with the facts in its status. It also does so if a Turn of a
+// sub-agent has still not ended then: an executor would wait for that Turn, and hand this one back again and again.
 func (r *TurnReconciler) endFromJournal(v snapshot, d decision, executors []scheduler.Executor) (name string, other decision) {
+	if len(v.awaited.unfinished) > 0 && v.executorGrace() <= 0 {
+		return "", decision{action: end, reason: d.reason, message: d.message}
+	}
 	if name := r.slots.ReserveOverLimit(requestOf(v.turn), executors); name != "" {
 		return name, d
 	}
@@ -145,7 +149,7 @@ func (r *TurnReconciler) bind(ctx context.Context, v snapshot, to scheduler.Exec
 		return decision{action: nothing, after: staleInterval}, nil
 	case apierrors.IsNotFound(err):
 		return decision{action: nothing}, nil
-	case isRefused(err), isTooLarge(err):
+	case writeerror.ChangedNothing(err):
 		// The Turn is certainly not bound, so it must not keep a slot that others need.
 		return decision{action: nothing}, fmt.Errorf("the API server refuses to bind the turn to executor %q: %w", name, err)
 	case err != nil:
@@ -161,12 +165,6 @@ func (r *TurnReconciler) bind(ctx context.Context, v snapshot, to scheduler.Exec
 	// If the executor's Lease expires before the cache shows this binding, the Turn is not woken with the other Turns
 	// of the executor. So reconcile the Turn again after the time at which the Lease would have expired.
 	return decision{action: follow, after: executor.LeaseDuration}, nil
-}
-
-// isTooLarge reports whether etcd has refused an object because of its size. The API server has no reason of its own
-// for this message of etcd.
-func isTooLarge(err error) bool {
-	return err != nil && strings.Contains(err.Error(), "etcdserver: request is too large")
 }
 
 // agentInfo returns the facts about an Agent that the scheduler uses.

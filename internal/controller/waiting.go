@@ -77,7 +77,7 @@ type warningBudget struct {
 // causeOf returns the cause for which a Turn waits. ok is false if the Turn does not wait, is suspended, or waits for
 // people or sub-agents.
 func causeOf(t *v1alpha1.Turn) (cause waitCause, ok bool) {
-	if t.IsFinished() || !t.DeletionTimestamp.IsZero() {
+	if t.IsFinished() {
 		return waitCause{}, false
 	}
 	cause = waitCause{Wait: metrics.Wait{Namespace: t.Namespace, Reason: t.StateReason()}, bound: t.BoundTo() != ""}

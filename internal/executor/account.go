@@ -81,7 +81,7 @@ func (r *run) collectUsage(ctx context.Context) ([]*tool.Spent, error) {
 
 // cancelChild cancels the Turn of a sub-agent.
 func (r *run) cancelChild(ctx context.Context, child *v1alpha1.Turn) error {
-	if child.Spec.DesiredState == v1alpha1.DesiredStateCancelled || !child.DeletionTimestamp.IsZero() {
+	if child.IsCancelled() {
 		return nil
 	}
 	err := r.executor.Client.Patch(ctx, child, client.RawPatch(types.MergePatchType, translate.CancelPatch(child.UID)))

@@ -6,6 +6,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
+	"github.com/capstan-dev/capstan/internal/writeerror"
 )
 
 // claimsAtOnce is the number of Turns that are claimed at the same time during the start: half of the writes that
@@ -17,8 +18,7 @@ const claimsAtOnce = 8
 // that writes of an earlier process are refused. adopt does not wait for the claim; adoptions.Wait does.
 //
 //   - While the API server is unavailable, the claim is tried again.
-//   - The run begins when the watch shows the claim, so it never begins for a Turn whose deletion the watch has
-//     already shown.
+//   - The run begins when the watch shows the claim, so it never begins for a Turn that the watch no longer shows.
 //   - The first attempts share claimsAtOnce slots, so that the start causes no more load than normal work. Repeated
 //     attempts use no slot, so a failed claim does not block others.
 func (e *Executor) adopt(ctx context.Context, t *v1alpha1.Turn, adoptions *sync.WaitGroup) {
@@ -40,7 +40,10 @@ func (e *Executor) adopt(ctx context.Context, t *v1alpha1.Turn, adoptions *sync.
 		claimed, err := e.update(ctx, t, t.Epoch(), claim)
 		<-claims
 		if err != nil {
-			claimed, _ = e.persist(ctx, t, t.Epoch(), claim)
+			claimed, err = e.persist(ctx, t, t.Epoch(), claim)
+		}
+		if writeerror.IsRejected(err) {
+			e.markUnclaimed(t, err)
 		}
 		if claimed != nil {
 			e.adopted.Add(1)

@@ -56,6 +56,24 @@ func TestAdoptClaimsBoundTurns(t *testing.T) {
 	}
 }
 
+// TestAdoptedTurnThatOnlyAFinalizerKeeps checks that a Turn that was deleted while no process ran ends, so that nothing
+// waits for it.
+func TestAdoptedTurnThatOnlyAFinalizerKeeps(t *testing.T) {
+	e, _ := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(func(t *v1alpha1.Turn) {
+		t.Finalizers = []string{"example.com/keep"}
+	}))...)
+	remove(t, e, stored(t, e))
+	before := stored(t, e)
+	w := newWatch(t.Context(), e)
+	w.OnAdd(before, true)
+	w.adoptions.Wait()
+	w.OnUpdate(before, stored(t, e))
+	e.all.Wait()
+	if got := stored(t, e); got.StateReason() != v1alpha1.TurnReasonCancelled {
+		t.Errorf("the Turn is %s, want %s", got.StateReason(), v1alpha1.TurnReasonCancelled)
+	}
+}
+
 // TestClaimedTurnThatDisappearsIsNotRun checks that a Turn does not run if the watch shows its end, but
 // never its claim.
 func TestClaimedTurnThatDisappearsIsNotRun(t *testing.T) {

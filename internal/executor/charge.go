@@ -20,6 +20,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/tracing"
 	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/writeerror"
 )
 
 // Charger ends the journals of Turns that were deleted, or that ended without an executor, and adds their usage to the
@@ -215,7 +216,7 @@ func (c *Charger) chargeSession(ctx context.Context, t *v1alpha1.Turn, in *turn.
 // another attempt as well, and the Turn must end.
 func (c *Charger) writeTotals(ctx context.Context, key client.ObjectKey, place *turn.SessionPosition, end time.Time) error {
 	err := writeTotals(ctx, c.Reader, c.Client, key, place, end)
-	if isRefused(err) {
+	if writeerror.IsRejected(err) {
 		c.Log.Error(err, "Failed to write the status of a session", "session", key, "turn", place.Last)
 		return nil
 	}

@@ -179,6 +179,8 @@ type Executor struct {
 	// done maps the UID of a Turn to the epoch that needs no run any more. An entry stays until the watch has caught
 	// up, because an older event must not start a run.
 	done map[types.UID]int64
+	// stuck holds the Turns that are bound to this executor, but that it does not run: see markStuck.
+	stuck map[types.UID]stuckTurn
 	// claims limits how many Turns of an earlier process are claimed at the same time. It is nil before the first
 	// claim.
 	claims chan struct{}
@@ -211,7 +213,7 @@ func (e *Executor) NeedLeaderElection() bool { return e.Elected }
 // executor until ctx ends. It returns when these Turns have ended or were handed back.
 func (e *Executor) Start(ctx context.Context) error {
 	e.mu.Lock()
-	e.runs, e.done = map[types.UID]*run{}, map[types.UID]int64{}
+	e.runs, e.done, e.stuck = map[types.UID]*run{}, map[types.UID]int64{}, map[types.UID]stuckTurn{}
 	e.mu.Unlock()
 	// Runs may continue for the grace period after ctx ends, so they have another context.
 	work, stop := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -293,7 +295,7 @@ func (e *Executor) handler(work context.Context, adopt func(*v1alpha1.Turn)) cac
 		AddFunc: func(obj any, isInInitialList bool) {
 			switch t, ok := obj.(*v1alpha1.Turn); {
 			case !ok:
-			case isInInitialList && t.BoundTo() == e.Name && t.DeletionTimestamp.IsZero():
+			case isInInitialList && t.BoundTo() == e.Name:
 				adopt(t)
 			default:
 				e.observe(work, t)
@@ -325,38 +327,45 @@ func (e *Executor) observe(work context.Context, t *v1alpha1.Turn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r := e.runs[t.UID]
-	mine := t.BoundTo() == e.Name && t.DeletionTimestamp.IsZero()
+	mine := t.BoundTo() == e.Name
 	switch {
 	case r != nil:
 		r.observe(t, mine)
-	case mine && t.Epoch() > e.done[t.UID]:
+	case mine && (t.Epoch() > e.done[t.UID] || e.mayLeaveStuck(t)):
 		e.start(work, t)
 	case !mine:
 		delete(e.done, t.UID) // the watch has caught up
+		delete(e.stuck, t.UID)
 	}
 }
 
-// start begins a run. If the executor is stopping, start hands the Turn back instead. The caller must hold the
-// lock.
+// start begins a run. If the executor is stopping, or could not claim the Turn, start hands the Turn back instead. The
+// caller must hold the lock.
 func (e *Executor) start(work context.Context, t *v1alpha1.Turn) {
 	ctx, abandon := context.WithCancelCause(e.Processors.With(work, t.Namespace))
+	before, again := e.stuck[t.UID]
 	r := &run{
 		executor: e, turn: t, namespace: t.Namespace, epoch: t.Epoch(), begun: e.Now(), abandon: abandon,
 		binding:      *t.Status.Executor.DeepCopy(),
-		first:        t.Epoch() == 1 || turnstatus.NothingBegun(t.Status.Executor),
+		first:        !again && (t.Epoch() == 1 || turnstatus.NothingBegun(t.Status.Executor)),
 		cancellation: newCancellation(work), interrupt: make(chan struct{}),
 	}
-	if e.draining {
+	if e.draining || before.unclaimed {
+		handBack := r.handBack
+		if before.unclaimed {
+			handBack = r.handBackUnclaimed
+		}
 		e.done[t.UID] = t.Epoch()
 		if !e.stopped { // otherwise releasing the Lease, which is next, frees the Turn
-			e.handBacks.Go(func() { r.handBack(ctx) })
+			e.handBacks.Go(func() { handBack(ctx) })
 		}
 		return
 	}
-	r.handleDesiredState(t.Spec.DesiredState)
+	r.handleDesiredState(desiredStateOf(t))
 	e.runs[t.UID] = r
 	e.Specs.add(t)
 	delete(e.done, t.UID)
+	delete(e.stuck, t.UID)
 	countEnd := metrics.Started(t.Namespace)
 	e.all.Go(func() {
 		defer abandon(nil)
@@ -377,6 +386,8 @@ func (e *Executor) onEnd(work context.Context, r *run) {
 	switch {
 	case r.next != nil:
 		e.start(work, r.next)
+	case !r.gone && r.latest != nil && r.latest.BoundTo() == e.Name && e.mayLeaveStuck(r.latest):
+		e.start(work, r.latest) // it changed after the API server had rejected its status
 	case !r.gone:
 		e.done[r.turn.UID] = r.epoch
 	}
@@ -388,6 +399,7 @@ func (e *Executor) onGone(t *v1alpha1.Turn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.done, t.UID)
+	delete(e.stuck, t.UID)
 	if r := e.runs[t.UID]; r != nil {
 		r.gone, r.next = true, nil
 		r.abandon(errSuperseded)

@@ -22,6 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/sharing"
 	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/writeerror"
 )
 
 const (
@@ -219,7 +220,10 @@ func (f *followUp) writeStatus(ctx context.Context, change func(t *v1alpha1.Turn
 		switch {
 		case err == nil, apierrors.IsNotFound(err):
 			return nil
-		case isRefused(err):
+		case writeerror.IsRejected(err) && refused:
+			e.logOf(&t).Error(err, "Failed to write the status of a turn after its end, because the API server rejects it", "task", k.Kind)
+			return nil // a repetition would be rejected again; the store has the result
+		case writeerror.IsRejected(err):
 			e.logOf(&t).Error(err, "The API server refused the status of a turn after its end, writing it without texts", "task", k.Kind)
 			refused = true
 		case !apierrors.IsConflict(err):

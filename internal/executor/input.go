@@ -164,7 +164,7 @@ func (e *Executor) budgetsOf(ctx context.Context, t *v1alpha1.Turn, agent *v1alp
 func (r *run) endsWithoutAgent() bool {
 	t := r.turn
 	none := translate.WithinCeiling(&v1alpha1.Agent{}, t, r.executor.Ceiling)
-	return t.Spec.DesiredState == v1alpha1.DesiredStateCancelled || t.Status.Executor.Overdue ||
+	return t.IsCancelled() || t.Status.Executor.Overdue ||
 		turnstatus.TimeLeft(t, v1alpha1.Timeout(t.Spec.Limits, none.Spec.Limits), r.executor.Now()) <= 0
 }
 

@@ -99,7 +99,7 @@ func (e *Executor) holdLease(ctx context.Context) *heldLease {
 func (h *heldLease) describe(l *coordinationv1.Lease) {
 	capacity := 0
 	if h.acceptsTurns.Load() {
-		capacity = h.executor.Capacity
+		capacity = h.executor.Capacity + h.executor.stuckTurns()
 	}
 	if l.Labels == nil {
 		l.Labels = map[string]string{}

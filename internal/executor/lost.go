@@ -15,6 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
+	"github.com/capstan-dev/capstan/internal/writeerror"
 )
 
 // cutOffError ends a Turn that has no result of the engine. The Turn ends with the data of its status.
@@ -141,7 +142,10 @@ func (r *run) confirm(ctx context.Context, uid string) {
 // endCutOff writes the end of a Turn whose journal cannot be used, then emits its Events.
 func (r *run) endCutOff(ctx context.Context, cut *cutOffError) {
 	e := r.executor
-	written, _ := r.persist(ctx, func(t *v1alpha1.Turn) { turnstatus.CutOff(t, r.progress.last(), cut.Cut, e.Now()) })
+	written, err := r.persist(ctx, func(t *v1alpha1.Turn) { turnstatus.CutOff(t, r.progress.last(), cut.Cut, e.Now()) })
+	if writeerror.IsRejected(err) {
+		written = r.endRejected(ctx, err, turnstatus.FinishRefused)
+	}
 	if written == nil {
 		return
 	}

@@ -35,7 +35,7 @@ func TestObserveOfARun(t *testing.T) {
 		"a suspension":                     {turn: turnWith(boundTo(me, 2), desires(v1alpha1.DesiredStateSuspended)), wantStop: true},
 		"a cancellation":                   {turn: turnWith(boundTo(me, 2), desires(v1alpha1.DesiredStateCancelled)), wantCancel: true},
 		"a deletion with a finalizer":      {turn: turnWith(boundTo(me, 2), deleted), wantCancel: true},
-		"a deletion after a new binding":   {turn: turnWith(boundTo(me, 3), deleted), wantCause: errSuperseded},
+		"a deletion after a new binding":   {turn: turnWith(boundTo(me, 3), deleted), wantCause: errSuperseded, wantNext: true},
 		"a new binding to this executor":   {turn: turnWith(boundTo(me, 3)), wantCause: errSuperseded, wantNext: true},
 		"a binding to another executor":    {turn: turnWith(boundTo("other", 3)), wantCause: errSuperseded},
 		"an unbinding":                     {turn: turnWith(boundTo("", 2)), wantCause: errSuperseded},
@@ -84,8 +84,8 @@ func TestObserveStartsRuns(t *testing.T) {
 		"a Turn of another executor":              {turn: turnWith(boundTo("other", 1))},
 		"a Turn that is unbound":                  {turn: turnWith(boundTo("", 1))},
 		"a Turn that has ended":                   {turn: turnWith(finished)},
-		"a Turn that is being deleted": {
-			turn: turnWith(func(t *v1alpha1.Turn) { t.DeletionTimestamp = &metav1.Time{Time: now} }),
+		"a Turn that only a finalizer keeps": {
+			turn: turnWith(func(t *v1alpha1.Turn) { t.DeletionTimestamp = &metav1.Time{Time: now} }), want: true,
 		},
 		"a Turn that was cancelled in the meantime": {turn: turnWith(desires(v1alpha1.DesiredStateCancelled)), want: true},
 	} {

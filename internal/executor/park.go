@@ -24,7 +24,7 @@ import (
 func (r *run) park(ctx context.Context, waits *loop.Parked) {
 	e := r.executor
 	before := r.turn.Status.PendingApprovals
-	written := r.unbind(ctx, func(t *v1alpha1.Turn, known turnstatus.Run, now time.Time) { turnstatus.Park(t, known, waits, now) })
+	written := r.await(ctx, func(t *v1alpha1.Turn, known turnstatus.Run, now time.Time) { turnstatus.Park(t, known, waits, now) })
 	if written == nil {
 		return
 	}

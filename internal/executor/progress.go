@@ -9,6 +9,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
+	"github.com/capstan-dev/capstan/internal/writeerror"
 )
 
 // progressInterval is the shortest time from the start of a run to the first write of its progress, and between two
@@ -124,7 +125,7 @@ func (p *progress) onTimer() {
 		if p.turn = written; u.wait != nil {
 			p.shown = u.wait
 		}
-	case err == nil, isRefused(err):
+	case err == nil, writeerror.IsRejected(err):
 		p.over = true // the Turn is not ours, or the write would be refused again; the end is written anyway
 	default:
 		p.dirty, p.shown = true, nil

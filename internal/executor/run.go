@@ -74,6 +74,9 @@ type run struct {
 
 	// gone is true if the Turn has left the watch. The executor's lock guards it.
 	gone bool
+	// latest is the newest state of the Turn that the watch has shown during the run; nil if it has shown none. The
+	// executor's lock guards it.
+	latest *v1alpha1.Turn
 	// next is the Turn with a new binding to this executor, which arrived while this run was ending. It is nil if there
 	// is none. The executor's lock guards it.
 	next *v1alpha1.Turn
@@ -93,17 +96,14 @@ func newCancellation(ctx context.Context) cancellation {
 	return c
 }
 
-// observe informs the run of the Turn's current state. mine reports whether the Turn is bound to this executor and is
-// not being deleted. If the Turn is being deleted but a finalizer still keeps it, it ends as if it were cancelled. The
+// observe informs the run of the Turn's current state. mine reports whether the Turn is bound to this executor. The
 // caller must hold the executor's lock.
 func (r *run) observe(t *v1alpha1.Turn, mine bool) {
-	r.gone, r.next = false, nil
+	r.gone, r.next, r.latest = false, nil, t
 	switch {
 	case t.Epoch() < r.epoch: // an event of an earlier epoch
-	case t.DeletionTimestamp != nil && t.BoundTo() == r.executor.Name && t.Epoch() == r.epoch:
-		r.handleDesiredState(v1alpha1.DesiredStateCancelled)
 	case mine && t.Epoch() == r.epoch:
-		r.handleDesiredState(t.Spec.DesiredState)
+		r.handleDesiredState(desiredStateOf(t))
 	default:
 		// The last write of this run may also cause this event. In this case the run has ended or is about to end.
 		r.abandon(errSuperseded)
@@ -111,6 +111,15 @@ func (r *run) observe(t *v1alpha1.Turn, mine bool) {
 			r.next = t
 		}
 	}
+}
+
+// desiredStateOf returns the desired state of a Turn: Cancelled for a Turn that was deleted and that only a finalizer
+// keeps.
+func desiredStateOf(t *v1alpha1.Turn) v1alpha1.DesiredState {
+	if t.IsCancelled() {
+		return v1alpha1.DesiredStateCancelled
+	}
+	return t.Spec.DesiredState
 }
 
 // handleDesiredState acts on the Turn's desired state.
@@ -175,7 +184,7 @@ func (r *run) writeOutcome(ctx context.Context, result *turn.Result, err error) 
 		r.charge(write)
 	case suspended:
 		waits, _ := errors.AsType[*loop.Parked](err)
-		r.unbind(write, func(t *v1alpha1.Turn, known turnstatus.Run, now time.Time) { turnstatus.Suspend(t, known, waits, now) })
+		r.await(write, func(t *v1alpha1.Turn, known turnstatus.Run, now time.Time) { turnstatus.Suspend(t, known, waits, now) })
 	case parked:
 		waits, _ := errors.AsType[*loop.Parked](err)
 		r.park(write, waits)
@@ -185,7 +194,7 @@ func (r *run) writeOutcome(ctx context.Context, result *turn.Result, err error) 
 		log.Info("Handed a turn back", "cause", *r.noSpace.Load())
 	case unprepared:
 		notReady, _ := errors.AsType[*notReadyError](err)
-		r.unbind(write, func(t *v1alpha1.Turn, known turnstatus.Run, now time.Time) {
+		r.await(write, func(t *v1alpha1.Turn, known turnstatus.Run, now time.Time) {
 			turnstatus.ReleaseUnprepared(t, known, notReady.reason, notReady.message, now)
 		})
 		log.Info("Handed a turn back", "cause", notReady.message)
@@ -202,7 +211,12 @@ func (r *run) outcomeOf(result *turn.Result, err error) outcome {
 
 // handBack unbinds the Turn so that another executor can run it.
 func (r *run) handBack(ctx context.Context) {
-	r.release(ctx, v1alpha1.TurnReasonPending, "handed back by executor "+r.executor.Name+"; waiting for an executor")
+	r.release(ctx, v1alpha1.TurnReasonPending, handedBackBy(r.executor.Name))
+}
+
+// handedBackBy returns the message of a Turn that an executor has handed back.
+func handedBackBy(executor string) string {
+	return "handed back by executor " + executor + "; waiting for an executor"
 }
 
 // The first and the longest wait between attempts.

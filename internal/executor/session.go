@@ -14,6 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/writeerror"
 )
 
 // session returns the Session that a Turn names. It reads the API server, because the rest of the Session's budget must
@@ -118,7 +119,7 @@ func writeTotals(
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
-	case isRefused(err):
+	case writeerror.IsRejected(err):
 		return backoff.Permanent(errors.Join(errors.New("the API server refused the totals of the session; its history has them"), err))
 	}
 	return err

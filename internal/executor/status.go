@@ -16,19 +16,19 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
+	"github.com/capstan-dev/capstan/internal/writeerror"
 )
 
 // finish writes the end of a Turn, then emits its Events. If the API server is unavailable, finish repeats the write
-// until it succeeds or the Turn belongs to another run. Until then, only the journal has the result.
+// until it succeeds or the Turn belongs to another run. Until then, only the journal has the result. If the API server
+// rejects the result, the Turn ends with the facts that its status has.
 func (r *run) finish(ctx context.Context, result *turn.Result) {
 	e := r.executor
 	now := e.Now()
 	e.persistTotals(ctx, r.turn, result.Session, now)
 	written, err := r.persist(ctx, func(t *v1alpha1.Turn) { turnstatus.Finish(t, result, now) })
-	if isRefused(err) {
-		// During an upgrade, the CRD of the cluster may differ from the types of this process.
-		message := "the API server refused the status of the turn; its journal has the whole record: " + err.Error()
-		written, _ = r.persist(ctx, func(t *v1alpha1.Turn) { turnstatus.FinishRefused(t, message, now) })
+	if writeerror.IsRejected(err) {
+		written = r.endRejected(ctx, err, turnstatus.FinishRefused)
 	}
 	if written == nil {
 		return
@@ -39,22 +39,62 @@ func (r *run) finish(ctx context.Context, result *turn.Result) {
 	e.announce(written, result, r.warned)
 }
 
-// release unbinds an unfinished Turn.
-func (r *run) release(ctx context.Context, reason, message string) {
-	r.unbind(ctx, func(t *v1alpha1.Turn, known turnstatus.Run, now time.Time) {
-		turnstatus.Release(t, known, reason, message, now)
-	})
+// endRejected ends a Turn whose status the API server has rejected with cause. end writes the end with a message.
+// During an upgrade, the CRD of the cluster may differ from the types of this process. If the end is rejected, too, the
+// Turn is stuck. endRejected returns the Turn as written, or nil.
+func (r *run) endRejected(
+	ctx context.Context, cause error, end func(t *v1alpha1.Turn, message string, now time.Time),
+) *v1alpha1.Turn {
+	now := r.executor.Now()
+	message := "the API server refused the status of the turn; its journal has the whole record: " + cause.Error()
+	written, err := r.persist(ctx, func(t *v1alpha1.Turn) { end(t, message, now) })
+	if writeerror.IsRejected(err) {
+		r.executor.markStuck(r.turn, err)
+	}
+	return written
 }
 
-// unbind hands the Turn back. It returns the Turn as written, or nil if the Turn no longer belongs to this run.
-func (r *run) unbind(ctx context.Context, change func(t *v1alpha1.Turn, known turnstatus.Run, now time.Time)) *v1alpha1.Turn {
+// release unbinds an unfinished Turn. If the API server rejects that, the Turn is stuck until this process ends or the
+// Turn changes. It does not end, because another process may be able to write its status.
+func (r *run) release(ctx context.Context, reason, message string) {
+	_, err := r.unbind(ctx, func(t *v1alpha1.Turn, known turnstatus.Run, now time.Time) {
+		turnstatus.Release(t, known, reason, message, now)
+	})
+	if writeerror.IsRejected(err) {
+		r.executor.markStuck(r.turn, err)
+	}
+}
+
+// await unbinds a Turn that waits for something, with change. It returns the Turn as written, or nil if the Turn no
+// longer belongs to this run. If the API server rejects the status, nobody can learn what the Turn waits for, so await
+// ends the Turn and returns nil.
+func (r *run) await(ctx context.Context, change func(t *v1alpha1.Turn, known turnstatus.Run, now time.Time)) *v1alpha1.Turn {
+	written, err := r.unbind(ctx, change)
+	if !writeerror.IsRejected(err) {
+		return written
+	}
+	ended := r.endRejected(ctx, err, func(t *v1alpha1.Turn, message string, now time.Time) {
+		turnstatus.End(t, v1alpha1.TurnReasonModelFailed, message, now)
+	})
+	if ended != nil {
+		metrics.Ended(ended, nil)
+		r.executor.Traces.End(ended, time.Time{})
+		r.executor.announceEnd(ended, turn.StopModelError)
+	}
+	return nil
+}
+
+// unbind hands the Turn back. It returns the Turn as written, or nil if the Turn no longer belongs to this run. The
+// error is that of persist.
+func (r *run) unbind(
+	ctx context.Context, change func(t *v1alpha1.Turn, known turnstatus.Run, now time.Time),
+) (*v1alpha1.Turn, error) {
 	now := r.executor.Now()
-	written, _ := r.persist(ctx, func(t *v1alpha1.Turn) {
+	return r.persist(ctx, func(t *v1alpha1.Turn) {
 		known := r.known()
 		known.Progress = r.progress.last()
 		change(t, known, now)
 	})
-	return written
 }
 
 // persist changes the status of the Turn like Executor.persist, and keeps the Turn as written.
@@ -66,19 +106,14 @@ func (r *run) persist(ctx context.Context, change func(*v1alpha1.Turn)) (*v1alph
 	return written, err
 }
 
-// isRefused reports whether the API server rejects an object as it is, so that a repetition cannot succeed.
-func isRefused(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err)
-}
-
 // persist repeats the update of a status until it succeeds. It returns nil if the Turn was deleted or is bound
-// elsewhere. It logs and returns an error if ctx ends first or the API server refuses the status.
+// elsewhere. It logs and returns an error if ctx ends first or the API server rejects the status.
 func (e *Executor) persist(ctx context.Context, t *v1alpha1.Turn, epoch int64, change func(*v1alpha1.Turn)) (*v1alpha1.Turn, error) {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
 	written, err := backoff.Retry(ctx, func() (*v1alpha1.Turn, error) {
 		written, err := e.update(ctx, t, epoch, change)
-		if isRefused(err) {
+		if writeerror.IsRejected(err) {
 			err = backoff.Permanent(err)
 		}
 		return written, err

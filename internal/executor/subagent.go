@@ -20,6 +20,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/writeerror"
 )
 
 // subAgent calls another Agent. Each call creates a Turn, a child of the calling Turn. A repeated call finds the child
@@ -261,7 +262,7 @@ func refusalOf(err error) error {
 	switch {
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
 		return &tool.Error{Class: tool.InvalidArguments, Message: message, RemoteMessage: reasonOf(err), Err: err}
-	case apierrors.IsRequestEntityTooLargeError(err):
+	case writeerror.IsTooLarge(err):
 		return &tool.Error{Class: tool.InvalidArguments, Message: message + ": task and context are too long", Err: err}
 	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
 		return &tool.Error{Class: tool.Unavailable, Message: message, RemoteMessage: reasonOf(err), Err: err}

@@ -109,10 +109,10 @@ func withoutRequests(executorName string, share func(*v1alpha1.Turn)) toolscache
 		if !ok || t.BoundTo() == executorName {
 			return withoutBookkeeping(in)
 		}
+		controller.Strip(t) // before the managed fields are removed, because it records their size
 		if t.ManagedFields != nil {
 			t.ManagedFields = nil
 		}
-		controller.Strip(t)
 		return in, nil
 	}
 }

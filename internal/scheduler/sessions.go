@@ -73,10 +73,7 @@ func SessionOrder(t *v1alpha1.Turn) int64 {
 // BlocksSession reports whether later Turns of the Session must wait for this Turn. They wait for a cancelled Turn only
 // if it was bound at least once: its usage counts in the Session, so an executor must first write its end.
 func BlocksSession(t *v1alpha1.Turn) bool {
-	if t.IsFinished() || !t.DeletionTimestamp.IsZero() {
-		return false
-	}
-	return t.Spec.DesiredState != v1alpha1.DesiredStateCancelled || t.Epoch() > 0
+	return !t.IsFinished() && (!t.IsCancelled() || t.Epoch() > 0)
 }
 
 // SessionKey returns the key of a Turn's Session. The Turn must have a Session.

@@ -222,6 +222,7 @@ var _ = Describe("A deleted Turn", func() {
 		Expect(apiClient.Delete(ctx, s.turn(ctx, "stuck"))).To(Succeed())
 		s.awaitState(ctx, "next", v1alpha1.TurnReasonCompleted)
 		for _, name := range []string{"stuck", "queued-stuck"} {
+			s.awaitState(ctx, name, v1alpha1.TurnReasonCancelled)
 			change(ctx, s, name, &v1alpha1.Turn{}, func(t *v1alpha1.Turn) { t.Finalizers = nil })
 		}
 	}, SpecTimeout(patience))

@@ -1,0 +1,173 @@
+package executor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/session"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+// storageLimit is the size limit of the API server of these tests, in bytes.
+const storageLimit = 100_000
+
+// storing refuses objects that are too large for it, as etcd does.
+var storing = interceptor.Funcs{SubResourceUpdate: func(
+	ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption,
+) error {
+	if data, err := json.Marshal(o); err != nil || len(data) > storageLimit {
+		return apierrors.NewInternalError(errors.Join(errors.New("etcdserver: request is too large"), err))
+	}
+	return c.SubResource(sub).Update(ctx, o, opts...)
+}}
+
+// padding leaves space for about the given number of bytes in the object.
+func padding(left int) string { return strings.Repeat("x", storageLimit-left) }
+
+// setPadding changes the metadata of the Turn as a client does.
+func setPadding(t *testing.T, e *Executor, text string) *v1alpha1.Turn {
+	t.Helper()
+	one := stored(t, e)
+	one.Annotations = map[string]string{"example.com/padding": text}
+	if err := e.Client.Update(t.Context(), one); err != nil {
+		t.Fatal(err)
+	}
+	return stored(t, e)
+}
+
+// TestStuckTurn checks that a Turn whose every status is too large for etcd does not take a slot of its executor, and
+// ends when it has become smaller.
+func TestStuckTurn(t *testing.T) {
+	for name, tc := range map[string]struct {
+		begin func(t *testing.T, e *Executor)
+		// want is the state of the Turn once there is space.
+		want string
+	}{
+		"its end is too large": {func(t *testing.T, e *Executor) {
+			e.observe(t.Context(), setPadding(t, e, padding(500)))
+		}, v1alpha1.TurnReasonPrepared},
+		"it changed while it ran": {func(t *testing.T, e *Executor) {
+			before := stored(t, e)
+			setPadding(t, e, padding(500))
+			e.observe(t.Context(), before) // its write meets a conflict first
+		}, v1alpha1.TurnReasonPrepared},
+		"it is left by an earlier process": {func(t *testing.T, e *Executor) {
+			var adoptions sync.WaitGroup
+			e.adopt(t.Context(), setPadding(t, e, padding(500)), &adoptions)
+			adoptions.Wait()
+		}, v1alpha1.TurnReasonPending}, // handed back, so that the controller binds it with a new epoch
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, _ := newExecutor(t, storing, append(surroundings(), turnWith())...)
+			tc.begin(t, e)
+			e.all.Wait()
+			if got := stored(t, e); got.IsFinished() || e.stuckTurns() != 1 {
+				t.Fatalf("ended: %t, %d stuck; want a Turn that is stuck", got.IsFinished(), e.stuckTurns())
+			}
+			const want = "Warning StatusRejected the turn has stopped, but the API server rejects its status"
+			if got := <-e.Events.(*events.FakeRecorder).Events; !strings.HasPrefix(got, want) {
+				t.Errorf("Event %q, want %q", got, want)
+			}
+
+			e.observe(t.Context(), stored(t, e)) // the watch shows the state that the executor knows
+			e.all.Wait()
+			if stored(t, e).IsFinished() || e.stuckTurns() != 1 {
+				t.Fatal("an event without a change must not help")
+			}
+			e.observe(t.Context(), setPadding(t, e, ""))
+			e.all.Wait()
+			e.handBacks.Wait()
+			e.observe(t.Context(), stored(t, e))
+			got := stored(t, e)
+			if got.StateReason() != tc.want || got.BoundTo() != "" || e.stuckTurns() != 0 {
+				t.Errorf("state %s, %d stuck; want %s once there is space", got.StateReason(), e.stuckTurns(), tc.want)
+			}
+			if !got.IsFinished() && (got.Epoch() != 2 || got.Status.Executor.JournalComplete) {
+				t.Errorf("binding %+v, want a new epoch, because an earlier process may still write", got.Status.Executor)
+			}
+		})
+	}
+}
+
+// TestStuckTurnThatIsGone checks that a Turn that was deleted is not counted any more.
+func TestStuckTurnThatIsGone(t *testing.T) {
+	e, _ := newExecutor(t, storing, append(surroundings(), turnWith())...)
+	e.observe(t.Context(), setPadding(t, e, padding(500)))
+	e.all.Wait()
+	e.onGone(stored(t, e))
+	if e.stuckTurns() != 0 {
+		t.Error("a Turn that is gone must not count as stuck")
+	}
+}
+
+// TestRejectedWait checks that a Turn ends if the API server rejects the status that says what it waits for.
+func TestRejectedWait(t *testing.T) {
+	e, _ := newExecutor(t, failing(refusal), turnWith())
+	r := &run{executor: e, turn: stored(t, e), epoch: 1}
+	r.writeOutcome(t.Context(), nil, &loop.Parked{Turns: []string{"child"}})
+	got := stored(t, e)
+	if got.StateReason() != v1alpha1.TurnReasonModelFailed || !got.EndedWithoutExecutor() {
+		t.Errorf("status %+v, want an end; the leader then ends the journal and charges the Session", got.Status)
+	}
+	if e.stuckTurns() != 0 {
+		t.Error("a Turn that has ended is not stuck")
+	}
+}
+
+// TestRejectedHandBack checks that a Turn that cannot be handed back does not end: another process may be able to write
+// its status.
+func TestRejectedHandBack(t *testing.T) {
+	e, _ := newExecutor(t, failing(refusal), turnWith())
+	r := &run{executor: e, turn: stored(t, e), epoch: 1}
+	r.handBack(t.Context())
+	if got := stored(t, e); got.BoundTo() != me || e.stuckTurns() != 1 {
+		t.Errorf("bound to %q, %d stuck; want a Turn that stays bound", got.BoundTo(), e.stuckTurns())
+	}
+}
+
+// TestLeaseOffersSlotsOfStuckTurns checks that the Lease offers the slots of stuck Turns to other Turns.
+func TestLeaseOffersSlotsOfStuckTurns(t *testing.T) {
+	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
+	e.markStuck(stored(t, e), refusal)
+	h, l := &heldLease{executor: e}, &coordinationv1.Lease{}
+	h.acceptsTurns.Store(true)
+	h.describe(l)
+	if got := l.Annotations[CapacityAnnotation]; got != "11" {
+		t.Errorf("the Lease reports %s slots, want 11: the 10 of the executor and that of the stuck Turn", got)
+	}
+}
+
+// TestTotalsThatAreTooLarge checks that an executor stops writing the totals of a Session that etcd refuses.
+func TestTotalsThatAreTooLarge(t *testing.T) {
+	e, _ := newExecutor(t, storing, append(surroundings(), talk(), turnWith(inTalk))...)
+	read := func() *v1alpha1.Session {
+		s := &v1alpha1.Session{}
+		if err := e.Reader.Get(t.Context(), client.ObjectKeyFromObject(talk()), s); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	s := read()
+	s.Annotations = map[string]string{"example.com/padding": padding(100)}
+	if err := e.Client.Update(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	place := &turn.SessionPosition{UID: string(s.UID), Name: s.Name, Number: 1, Last: "one", Totals: session.Totals{Turns: 1}}
+	e.persistTotals(t.Context(), stored(t, e), place, now.Add(time.Second))
+	if read().Status.Turns != 0 {
+		t.Error("the totals were written, so this test checks nothing")
+	}
+}

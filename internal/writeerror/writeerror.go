@@ -1,0 +1,58 @@
+// Package writeerror says what a failed write to the API server means.
+package writeerror
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// ChangedNothing reports whether the API server has refused a write or a deletion, so that it changed nothing. This does
+// not prove that the object exists: Forbidden, for example, is also the answer for an object that is gone.
+// ChangedNothing returns false for three codes: NotFound, because the object is gone; RequestTimeout, because the
+// request may have succeeded; and TooManyRequests, because the request is repeated soon.
+func ChangedNothing(err error) bool {
+	if IsTooLarge(err) {
+		return true
+	}
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusNotFound, http.StatusRequestTimeout, http.StatusTooManyRequests:
+		return false
+	default:
+		return code >= 400 && code < 500
+	}
+}
+
+// IsRejected reports whether the API server rejects the object as it is, so that a repetition of the write cannot
+// succeed until the object is changed.
+func IsRejected(err error) bool {
+	return apierrors.IsInvalid(err) || IsTooLarge(err)
+}
+
+// tooLarge are the messages about an object that etcd does not store because of its size: the first is that of etcd
+// itself, whose limit is --max-request-bytes, 1.5 MiB by default. The second is that of its client in the API server,
+// whose limit is 2 MiB. The API server passes them on as internal errors, without a reason of their own.
+var tooLarge = []string{"etcdserver: request is too large", "trying to send message larger than max"}
+
+// IsTooLarge reports whether an object was refused because of its size: by the API server, whose limit for a request is
+// 3 MiB, or by etcd.
+func IsTooLarge(err error) bool {
+	if err == nil {
+		return false
+	}
+	if apierrors.IsRequestEntityTooLargeError(err) {
+		return true
+	}
+	for _, message := range tooLarge {
+		if strings.Contains(err.Error(), message) {
+			return true
+		}
+	}
+	return false
+}
