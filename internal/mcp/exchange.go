@@ -17,6 +17,8 @@ type exchange struct {
 	// whole means that the SDK gets the response, without its large members: see reduce. Otherwise the SDK gets an
 	// empty response, because the exchange keeps the real one.
 	whole bool
+	// cursor is the page that a request for tools asks for: see sendCursor.
+	cursor string
 	// sent is true if the request may have reached the server.
 	sent atomic.Bool
 
