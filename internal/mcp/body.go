@@ -56,21 +56,20 @@ func (s *stream) readAll(resp *http.Response) ([]byte, error) {
 	}
 }
 
-// present records that a member of a JSON message exists. The value of the member is not copied.
-type present bool
+// presence says whether a JSON message has a member, and whether the member is null. Its value is not copied.
+type presence int
 
-// UnmarshalJSON sets p to true.
-func (p *present) UnmarshalJSON([]byte) error {
-	*p = true
-	return nil
-}
+const (
+	isAbsent presence = iota
+	isNull
+	hasValue
+)
 
-// notNull records that a member of a JSON message exists and is not null. The value of the member is not copied.
-type notNull bool
-
-// UnmarshalJSON sets n to true unless the value is null.
-func (n *notNull) UnmarshalJSON(data []byte) error {
-	*n = string(data) != "null"
+// UnmarshalJSON implements json.Unmarshaler.
+func (p *presence) UnmarshalJSON(data []byte) error {
+	if *p = hasValue; string(data) == "null" {
+		*p = isNull
+	}
 	return nil
 }
 
@@ -79,8 +78,8 @@ type envelope struct {
 	Version string    `json:"jsonrpc"`
 	RawID   messageID `json:"id"`
 	Method  string    `json:"method"`
-	Result  present   `json:"result"`
-	Error   notNull   `json:"error"`
+	Result  presence  `json:"result"`
+	Error   presence  `json:"error"`
 
 	id jsonrpc.ID
 }
@@ -99,7 +98,13 @@ func decodeEnvelope(ctx context.Context, message []byte) (m envelope, err error)
 }
 
 // answers reports whether the message is the response to a request: it has a result, which may be null, or an error.
-// Some servers send both members, and null for the error of a result.
+// Some servers send both members, and null for the one that does not apply.
 func (m *envelope) answers(call jsonrpc.ID) bool {
-	return m.Method == "" && bool(m.Result) != bool(m.Error) && m.id == call
+	if m.Method != "" || m.id != call {
+		return false
+	}
+	if m.Error == hasValue {
+		return m.Result != hasValue
+	}
+	return m.Result != isAbsent
 }

@@ -147,14 +147,14 @@ func (r *reservation) release() {
 // reserve reserves memory before a response grows to this number of bytes. The reservation of a small response grows
 // with the response. When the response becomes large, reserve waits for maxBytes, the most that the response can need.
 // Then done is true, and the caller need not call reserve again. The owner of the exchange calls free or end once the
-// response is decoded. For an exchange without an owner, reserve reserves nothing.
+// response is decoded.
 func (ex *exchange) reserve(ctx context.Context, w *wire, bytes, maxBytes int64, abort context.CancelCauseFunc) (done bool, err error) {
 	ex.mu.Lock()
 	if ex.small == nil {
 		ex.small = w.memory.For(ctx).GrowingReservation()
 	}
 	switch {
-	case ex.large != nil, !ex.owned:
+	case ex.large != nil:
 		done = true
 	case ex.ended: // the owner has gone, and nobody would release the memory
 		err = errBroken

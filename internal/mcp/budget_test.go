@@ -22,9 +22,7 @@ import (
 // owned returns an exchange with an owner.
 func owned(t *testing.T) *exchange {
 	t.Helper()
-	ex := &exchange{}
-	_ = withExchange(t.Context(), ex) // sets ex.owned
-	return ex
+	return exchangeOf(withExchange(t.Context(), &exchange{}))
 }
 
 // large returns a stream that contains one event of the given size.
@@ -207,13 +205,16 @@ func TestSmallResponsesReserveMemory(t *testing.T) {
 	}
 }
 
-// TestEndedExchangeReservesNoMemory checks that a response that arrives after the end of its call reserves no memory,
-// although the SDK still reads it.
+// TestEndedExchangeReservesNoMemory checks that a response that arrives after the end of its call, or that has no owner,
+// reserves no memory, although the SDK reads it.
 func TestEndedExchangeReservesNoMemory(t *testing.T) {
 	ex, budget := owned(t), newServerBudget()
 	ex.end()
 	if err := holdLargest(t.Context(), ex, budget, func(error) {}); !errors.Is(err, errBroken) {
 		t.Errorf("reserve = %v, want an error for an exchange that has ended", err)
+	}
+	if data, err := large(t.Context(), exchangeOf(t.Context()), budget, 2*unreservedBytes).event(); !errors.Is(err, errBroken) {
+		t.Errorf("a response without an owner = %d bytes, %v; want no more than %d bytes", len(data), err, unreservedBytes)
 	}
 	mustBeFree(t, budget)
 }

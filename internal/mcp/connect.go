@@ -128,6 +128,7 @@ func (c *Client) dial(ctx context.Context) (*session, *Listing, error) {
 		// protocol version requires a subscription.
 		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) {},
 	})
+	client.AddSendingMiddleware(sendCursor)
 	ex, newer := &exchange{whole: true}, &exchange{whole: true}
 	defer ex.end()
 	defer newer.end()

@@ -143,6 +143,9 @@ func (c *Client) statusMessage(e *statusError) string {
 		return fmt.Sprintf("the server failed (HTTP %d)", e.status)
 	case Protocol, NoMemory:
 	}
+	if e.status < http.StatusMultipleChoices {
+		return fmt.Sprintf("the server accepted the request without a response to it (HTTP %d): check the path of mcp.url", e.status)
+	}
 	return fmt.Sprintf("the server refused the request (HTTP %d): check the path of mcp.url", e.status)
 }
 
@@ -177,7 +180,7 @@ func (c *Client) callError(ctx context.Context, ex *exchange, err error) *tool.E
 	case !ex.sent.Load():
 		failure := c.discoveryError(ctx, err)
 		return &tool.Error{Class: tool.Unavailable, Message: c.prefix() + failure.Message, RemoteMessage: failure.RemoteMessage, Err: err}
-	case refused && (isFailure(status.status) || status.status == http.StatusFound || status.status == http.StatusSeeOther):
+	case refused && mayHaveActed(status.status):
 		return withStatus(tool.OutcomeUnknown)
 	case refused && status.status == http.StatusBadRequest:
 		return withStatus(tool.Failed)

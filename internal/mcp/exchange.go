@@ -17,6 +17,8 @@ type exchange struct {
 	// whole means that the SDK gets the response, without its large members: see reduce. Otherwise the SDK gets an
 	// empty response, because the exchange keeps the real one.
 	whole bool
+	// cursor is the page that a request for tools asks for: see sendCursor.
+	cursor string
 	// sent is true if the request may have reached the server.
 	sent atomic.Bool
 
@@ -24,11 +26,11 @@ type exchange struct {
 	response []byte
 	// failure is the reason for a missing response, if the SDK does not report it.
 	failure error
-	// small is the reservation for a small response, and large is the reservation for a large one. owned is true if a
-	// caller will release them. ended is true after the caller has released them for good.
-	owned, ended bool
-	small        *bytebudget.Reservation
-	large        *reservation
+	// small is the reservation for a small response, and large is the reservation for a large one. ended is true after
+	// the caller has released them for good.
+	ended bool
+	small *bytebudget.Reservation
+	large *reservation
 }
 
 type exchangeKey struct{}
@@ -36,17 +38,16 @@ type exchangeKey struct{}
 // withExchange returns a context for a request whose progress and response are recorded in ex. The caller must free ex
 // when it no longer needs the response.
 func withExchange(ctx context.Context, ex *exchange) context.Context {
-	ex.owned = true
 	return context.WithValue(ctx, exchangeKey{}, ex)
 }
 
 // exchangeOf returns the exchange of a context. For a context without one, it returns a new exchange that passes the
-// whole response on to the SDK.
+// whole response on to the SDK. This exchange has ended: nobody would release memory, so the response must be small.
 func exchangeOf(ctx context.Context) *exchange {
 	if ex, ok := ctx.Value(exchangeKey{}).(*exchange); ok {
 		return ex
 	}
-	return &exchange{whole: true}
+	return &exchange{whole: true, ended: true}
 }
 
 func (ex *exchange) keep(response []byte) {

@@ -153,7 +153,18 @@ func TestFailedCalls(t *testing.T) {
 			"a list of messages is not a response", answer(200, jsonType, `[]`),
 			tool.OutcomeUnknown, "does not follow the Model Context Protocol",
 		},
-		"202": {"the server accepts the request but will not respond", answer(202, "", ""), tool.Unavailable, "HTTP 202"},
+		"202": {
+			"the server may still make the call, but will not respond", answer(202, "", ""), tool.OutcomeUnknown,
+			"the server accepted the request without a response to it (HTTP 202): check the path of mcp.url",
+		},
+		"202, events": {
+			"a response with this status has no stream", answer(202, events, "data: {}\n\n"), tool.OutcomeUnknown, "HTTP 202",
+		},
+		"201": {
+			"the server has made the call", answer(201, jsonType, `{"order":7}`), tool.OutcomeUnknown,
+			`(HTTP 201): check the path of mcp.url: {"order":7}`,
+		},
+		"204": {"the server has made the call, which has no result", answer(204, "", ""), tool.OutcomeUnknown, "HTTP 204"},
 		"huge": {"the response is too long", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", jsonType)
 			for chunk := bytes.Repeat([]byte("x"), 1<<20); ; {
@@ -476,6 +487,10 @@ func TestConnecting(t *testing.T) {
 		"404": {
 			"the path is wrong", serving(answer(404, "text/plain", "no such page")), netpolicy.NewLocalPolicy(),
 			mcp.Protocol, "the server refused the request (HTTP 404): check the path of mcp.url: no such page",
+		},
+		"202": {
+			"the server accepts everything, and responds to nothing", serving(answer(202, "", "")), netpolicy.NewLocalPolicy(), mcp.Protocol,
+			"the server accepted the request without a response to it (HTTP 202): check the path of mcp.url",
 		},
 		"502": {
 			"the server behind a gateway failed", serving(answer(502, "text/plain", "")), netpolicy.NewLocalPolicy(), mcp.Unreachable,

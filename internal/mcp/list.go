@@ -147,11 +147,24 @@ type wirePage struct {
 	NextCursor string             `json:"nextCursor"`
 }
 
+// sendCursor is a middleware of the SDK that adds the cursor to a request for tools. If the SDK knew the cursor, it
+// would keep it, with an empty list, until the session ends: in newer versions of the protocol, the SDK caches each page
+// by its cursor. A server could send new cursors without end.
+func sendCursor(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+		if params, ok := req.GetParams().(*sdk.ListToolsParams); ok {
+			params.Cursor = exchangeOf(ctx).cursor
+			defer func() { params.Cursor = "" }()
+		}
+		return next(ctx, method, req)
+	}
+}
+
 // page requests one page of the list, and returns it with its size in bytes.
 func (s *session) page(ctx context.Context, cursor string) (*wirePage, int, error) {
-	ex := &exchange{}
+	ex := &exchange{cursor: cursor}
 	defer ex.end()
-	_, err := s.ListTools(withExchange(ctx, ex), &sdk.ListToolsParams{Cursor: cursor})
+	_, err := s.ListTools(withExchange(ctx, ex), &sdk.ListToolsParams{})
 	page := &wirePage{}
 	release := fairgate.AcquireProcessor(ctx, ex.size())
 	remoteErr, decodeErr := ex.decode(page)

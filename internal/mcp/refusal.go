@@ -17,6 +17,13 @@ func isFailure(status int) bool {
 	return status == http.StatusRequestTimeout || status >= http.StatusInternalServerError
 }
 
+// mayHaveActed reports whether a server that replies with a status, and without the protocol's response, may have
+// processed the request nevertheless. It has accepted the request if the status is a success: the protocol has such
+// replies, as 202, only for messages that need no response.
+func mayHaveActed(status int) bool {
+	return isFailure(status) || status < http.StatusMultipleChoices || status == http.StatusFound || status == http.StatusSeeOther
+}
+
 // handleRefusal handles a response with a status other than 200. If the body contains the protocol's response to this
 // request, handleRefusal returns that response, because the server has processed the request. Statuses that mean
 // Refused are an exception.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -273,6 +274,40 @@ func TestNullErrors(t *testing.T) {
 			})
 			if got, err := call(patient(t), client(t, s.URL), "hello", `{}`); err != nil || got != "hi" {
 				t.Errorf("Call = %q, %v; want the result", got, err)
+			}
+		})
+	}
+}
+
+// TestNullResults checks that a response with an error and a null result is the error. Some libraries send both members.
+func TestNullResults(t *testing.T) {
+	for kind, wrap := range map[string]string{jsonType: "%s", events: "data: %s\n\n"} {
+		t.Run(kind, func(t *testing.T) {
+			s := serve(t, nil, says("hello", "hi"))
+			refuse := func(method, reason string) {
+				s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+					if m.Method != method {
+						return false
+					}
+					response := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":null,"error":%s}`, m.ID, reason)
+					answer(http.StatusOK, kind, fmt.Sprintf(wrap, response))(w, r)
+					return true
+				})
+			}
+			c := client(t, s.URL)
+			refuse("tools/call", `{"code":-32602,"message":"no such city"}`)
+			if e := failure(t, c, "hello"); e.Class != tool.InvalidArguments || e.RemoteMessage != "no such city" {
+				t.Errorf("Call = %s %q, want the error of the server", e.Class, e)
+			}
+			refuse("tools/list", `{"code":-32000,"message":"no list today"}`)
+			_, err := c.Discover(patient(t))
+			if e, ok := errors.AsType[*mcp.Error](err); !ok || e.RemoteMessage != "no list today" {
+				t.Errorf("Discover = %v, want the error of the server", err)
+			}
+			refuse("initialize", `{"code":-32000,"message":"closed on Mondays"}`)
+			_, err = client(t, s.URL).Discover(patient(t))
+			if e, ok := errors.AsType[*mcp.Error](err); !ok || e.RemoteMessage != "closed on Mondays" {
+				t.Errorf("Discover = %v, want the error of the server", err)
 			}
 		})
 	}

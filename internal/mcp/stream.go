@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -46,6 +47,9 @@ type stream struct {
 	// call is the ID of the request whose response the stream contains. A standing stream has none.
 	call     jsonrpc.ID
 	standing bool
+	// listen is the message that opens a standing stream in newer versions of the protocol. If it is nil, a GET opens
+	// the stream.
+	listen []byte
 
 	body  io.ReadCloser
 	lines *bufio.Reader
@@ -67,13 +71,17 @@ type stream struct {
 	done    bool
 }
 
-// openStandingStream returns the stream of messages that the server sends on its own. The stream connects on the first
-// read, and again after its connection breaks, until the session ends.
-func (w *wire) openStandingStream(req *http.Request) *http.Response {
+// openStandingStream returns the stream of messages that the server sends on its own: see stream.listen. The stream
+// connects on the first read, and again after its connection breaks, until the session ends. So nobody waits for a
+// server that does not respond.
+func (w *wire) openStandingStream(req *http.Request, listen []byte) *http.Response {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	//nolint:contextcheck // because the connection may end before the request
 	stop := context.AfterFunc(w.life, func() { cancel(ErrClosed) })
-	s := &stream{wire: w, ctx: ctx, cancel: cancel, release: func() { stop() }, header: req.Header, standing: true, pause: newPause()}
+	s := &stream{
+		wire: w, ctx: ctx, cancel: cancel, release: func() { stop() },
+		header: req.Header, standing: true, listen: listen, pause: newPause(),
+	}
 	resp := reply(req, &http.Response{}, http.StatusOK, eventsType, nil)
 	resp.Body, resp.ContentLength = s, -1
 	return resp
@@ -212,18 +220,25 @@ func isTemporary(status int) bool {
 	return status >= http.StatusInternalServerError
 }
 
-// get requests the stream, starting after the last event. A reply with another content type counts as a refusal. So
-// does status 404 for a standing stream that was never open: only later, this status means that the session is over.
+// get requests the stream, starting after the last event if a GET opens it. A reply with another content type counts as
+// a refusal. So does status 404 for a standing stream that was never open: only later, this status means that the
+// session is over.
 func (s *stream) get() (*http.Response, error) {
-	req, err := http.NewRequestWithContext(s.ctx, http.MethodGet, s.wire.url, http.NoBody)
+	method := http.MethodGet
+	if s.listen != nil {
+		method = http.MethodPost
+	}
+	req, err := http.NewRequestWithContext(s.ctx, method, s.wire.url, bytes.NewReader(s.listen))
 	if err != nil {
 		return nil, err
 	}
 	req.Header = s.header.Clone()
-	req.Header.Del("Content-Type")
-	req.Header.Set("Accept", eventsType)
-	if s.lastID != "" {
-		req.Header.Set(lastEventIDHeader, s.lastID)
+	if s.listen == nil {
+		req.Header.Del("Content-Type")
+		req.Header.Set("Accept", eventsType)
+		if s.lastID != "" {
+			req.Header.Set(lastEventIDHeader, s.lastID)
+		}
 	}
 	resp, err := s.wire.do(req)
 	if err != nil {

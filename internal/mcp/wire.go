@@ -94,7 +94,7 @@ type wire struct {
 func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch req.Method {
 	case http.MethodGet:
-		return w.openStandingStream(req), nil
+		return w.openStandingStream(req, nil), nil
 	case http.MethodPost:
 		return w.post(req)
 	}
@@ -118,6 +118,9 @@ func (w *wire) post(req *http.Request) (*http.Response, error) {
 		if message.Method != "tools/call" { // net/http may repeat all other requests if the connection turns out to be closed
 			req = req.Clone(req.Context())
 			req.Header["X-Idempotency-Key"] = nil // net/http sends no header without values, but repeats requests that have this key
+		}
+		if message.Method == "subscriptions/listen" {
+			return w.openStandingStream(req, body), nil
 		}
 		return w.call(req, body, message.id)
 	}

@@ -1,6 +1,7 @@
 package netpolicy
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -20,10 +21,22 @@ func SendOnce(req *http.Request) *http.Request {
 	if req.GetBody == nil {
 		return req
 	}
-	// Over HTTP/1, the trace also reports a request that is only in the buffer of a connection that the server has
-	// closed. Such a request must be sent again.
+	trace, isSent := newTrace()
+	out := req.WithContext(httptrace.WithClientTrace(req.Context(), trace))
+	out.GetBody = func() (io.ReadCloser, error) {
+		if isSent.Load() {
+			return nil, errSent
+		}
+		return req.GetBody()
+	}
+	return out
+}
+
+// newTrace returns a trace that notes that all of a request was sent over HTTP/2. Over HTTP/1, a trace also reports a
+// request that is only in the buffer of a connection that the server has closed. Such a request must be sent again.
+func newTrace() (*httptrace.ClientTrace, *atomic.Bool) {
 	var isHTTP2, isSent atomic.Bool
-	out := req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
+	return &httptrace.ClientTrace{
 		GotConn: func(info httptrace.GotConnInfo) {
 			conn, isTLS := info.Conn.(*tls.Conn)
 			isHTTP2.Store(isTLS && conn.ConnectionState().NegotiatedProtocol == "h2")
@@ -33,12 +46,43 @@ func SendOnce(req *http.Request) *http.Request {
 				isSent.Store(true)
 			}
 		},
-	}))
-	out.GetBody = func() (io.ReadCloser, error) {
-		if isSent.Load() {
-			return nil, errSent
-		}
-		return req.GetBody()
+	}, &isSent
+}
+
+// RoundTripOnce sends a request that may have no body, as a GET, and does not send it again over HTTP/2 after all of it
+// was sent. SendOnce cannot prevent that for a request without a body: net/http repeats it after PROTOCOL_ERROR without
+// limit and without a pause, each time on a new connection. The caller must close the body of the response.
+func RoundTripOnce(transport http.RoundTripper, req *http.Request) (*http.Response, error) {
+	if req.Body != nil && req.Body != http.NoBody {
+		return transport.RoundTrip(SendOnce(req))
 	}
-	return out
+	ctx, cancel := context.WithCancelCause(req.Context())
+	trace, isSent := newTrace()
+	trace.GetConn = func(string) {
+		if isSent.Load() {
+			cancel(errSent)
+		}
+	}
+	resp, err := transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(ctx, trace)))
+	if err != nil {
+		if cause := context.Cause(ctx); errors.Is(cause, errSent) {
+			err = cause // the error may only say that the request was cancelled
+		}
+		cancel(nil)
+		return nil, err
+	}
+	resp.Body = &onceBody{resp.Body, cancel}
+	return resp, nil
+}
+
+// onceBody is the body of a response to RoundTripOnce. Its end ends the context of the request.
+type onceBody struct {
+	io.ReadCloser
+	cancel context.CancelCauseFunc
+}
+
+// Close closes the body.
+func (b *onceBody) Close() error {
+	defer b.cancel(nil)
+	return b.ReadCloser.Close()
 }

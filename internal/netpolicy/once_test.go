@@ -18,14 +18,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/netpolicy/http2test"
 )
 
-// post sends a request with SendOnce, and returns the status of the response.
-func post(t *testing.T, transport *http.Transport, url string) (int, error) {
+// send sends a request with RoundTripOnce, and returns the status of the response.
+func send(t *testing.T, transport *http.Transport, method, url, body string) (int, error) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader("once"))
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := transport.RoundTrip(netpolicy.SendOnce(req))
+	resp, err := netpolicy.RoundTripOnce(transport, req)
 	if err != nil {
 		return 0, err
 	}
@@ -36,35 +36,38 @@ func post(t *testing.T, transport *http.Transport, url string) (int, error) {
 	return resp.StatusCode, nil
 }
 
-// TestSendOnce checks that a request is not sent again over HTTP/2 after the server has received all of it.
-func TestSendOnce(t *testing.T) {
-	for _, code := range []http2.ErrCode{http2.ErrCodeProtocol, http2.ErrCodeRefusedStream} {
-		t.Run(code.String(), func(t *testing.T) {
-			var received atomic.Int32
-			url, certificate := http2test.Serve(t, func(_ string, body []byte) http2test.Response {
-				if string(body) != "once" {
-					t.Errorf("the body is %q, want the whole one", body)
+// TestRoundTripOnce checks that a request is not sent again over HTTP/2 after the server has received all of it.
+func TestRoundTripOnce(t *testing.T) {
+	for method, want := range map[string]string{http.MethodPost: "once", http.MethodGet: ""} {
+		for _, code := range []http2.ErrCode{http2.ErrCodeProtocol, http2.ErrCodeRefusedStream} {
+			t.Run(method+" "+code.String(), func(t *testing.T) {
+				var received atomic.Int32
+				url, certificate := http2test.Serve(t, func(_ string, body []byte) http2test.Response {
+					if string(body) != want {
+						t.Errorf("the body is %q, want the whole one", body)
+					}
+					if received.Add(1) == 1 {
+						return http2test.Response{Reset: code}
+					}
+					return http2test.Response{Status: http.StatusOK, ContentType: "text/plain", Body: "done"}
+				})
+				certificates, err := netpolicy.Certificates{Authorities: certificate}.TLS()
+				if err != nil {
+					t.Fatal(err)
 				}
-				if received.Add(1) == 1 {
-					return http2test.Response{Reset: code}
+				transport := netpolicy.Transport(netpolicy.NewLocalPolicy(), time.Minute, certificates)
+				defer transport.CloseIdleConnections()
+				const reason = "the server ended the HTTP/2 stream after the whole request was sent"
+				status, err := send(t, transport, method, url, want)
+				if err == nil || netpolicy.Cause(err) != reason || received.Load() != 1 {
+					t.Errorf("the response is %d, %v, and the server has received %d requests; want an error and one request",
+						status, err, received.Load())
 				}
-				return http2test.Response{Status: http.StatusOK, ContentType: "text/plain"}
+				if status, err := send(t, transport, method, url, want); err != nil || status != http.StatusOK {
+					t.Errorf("the next request: %d, %v; want status 200", status, err)
+				}
 			})
-			certificates, err := netpolicy.Certificates{Authorities: certificate}.TLS()
-			if err != nil {
-				t.Fatal(err)
-			}
-			transport := netpolicy.Transport(netpolicy.NewLocalPolicy(), time.Minute, certificates)
-			defer transport.CloseIdleConnections()
-			const want = "the server ended the HTTP/2 stream after the whole request was sent"
-			if status, err := post(t, transport, url); err == nil || netpolicy.Cause(err) != want || received.Load() != 1 {
-				t.Errorf("the response is %d, %v, and the server has received %d requests; want an error and one request",
-					status, err, received.Load())
-			}
-			if status, err := post(t, transport, url); err != nil || status != http.StatusOK {
-				t.Errorf("the next request: %d, %v; want status 200", status, err)
-			}
-		})
+		}
 	}
 }
 
@@ -85,30 +88,34 @@ func (c *brokenConn) Write(b []byte) (int, error) {
 // TestUnsentRequestIsSentAgain checks that a request of which nothing was written is sent on another connection: over
 // HTTP/1, a server may close a connection at the moment when it is used again.
 func TestUnsentRequestIsSentAgain(t *testing.T) {
-	var received, dialed atomic.Int32
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		received.Add(1)
-		_, _ = io.Copy(w, r.Body) // the client checks that it arrives
-	}))
-	defer web.Close()
-	transport := netpolicy.Transport(netpolicy.NewLocalPolicy(), time.Minute, nil)
-	defer transport.CloseIdleConnections()
-	dial := transport.DialContext
-	var broken atomic.Bool
-	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(ctx, network, address)
-		if err == nil && dialed.Add(1) == 1 {
-			conn = &brokenConn{conn, &broken}
-		}
-		return conn, err
-	}
-	for range 2 {
-		if status, err := post(t, transport, web.URL); err != nil || status != http.StatusOK {
-			t.Fatalf("the response is %d, %v; want status 200", status, err)
-		}
-		broken.Store(true)
-	}
-	if received.Load() != 2 || dialed.Load() != 2 {
-		t.Errorf("%d requests on %d connections, want 2 on 2", received.Load(), dialed.Load())
+	for method, body := range map[string]string{http.MethodPost: "once", http.MethodGet: ""} {
+		t.Run(method, func(t *testing.T) {
+			var received, dialed atomic.Int32
+			web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				received.Add(1)
+				_, _ = io.Copy(w, r.Body) // the client checks that it arrives
+			}))
+			defer web.Close()
+			transport := netpolicy.Transport(netpolicy.NewLocalPolicy(), time.Minute, nil)
+			defer transport.CloseIdleConnections()
+			dial := transport.DialContext
+			var broken atomic.Bool
+			transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+				conn, err := dial(ctx, network, address)
+				if err == nil && dialed.Add(1) == 1 {
+					conn = &brokenConn{conn, &broken}
+				}
+				return conn, err
+			}
+			for range 2 {
+				if status, err := send(t, transport, method, web.URL, body); err != nil || status != http.StatusOK {
+					t.Fatalf("the response is %d, %v; want status 200", status, err)
+				}
+				broken.Store(true)
+			}
+			if received.Load() != 2 || dialed.Load() != 2 {
+				t.Errorf("%d requests on %d connections, want 2 on 2", received.Load(), dialed.Load())
+			}
+		})
 	}
 }

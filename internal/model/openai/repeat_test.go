@@ -93,3 +93,26 @@ func TestRequestIsSentOnceOverHTTP2(t *testing.T) {
 		})
 	}
 }
+
+// TestProbeIsSentOnceOverHTTP2 checks that the request for the list of models is not sent again if the endpoint resets
+// its stream. net/http would repeat it without limit and without a pause.
+func TestProbeIsSentOnceOverHTTP2(t *testing.T) {
+	var received atomic.Int32
+	url, certificate := http2test.Serve(t, func(string, []byte) http2test.Response {
+		if received.Add(1) == 1 {
+			return http2test.Response{Reset: http2.ErrCodeProtocol}
+		}
+		return http2test.Response{Status: http.StatusOK, ContentType: "application/json", Body: `{"data":[{"id":"m"}]}`}
+	})
+	certificates, err := netpolicy.Certificates{Authorities: certificate}.TLS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := provider(t, url+"/v1", func(cfg *openai.Config) { cfg.TLS = certificates })
+	if _, err := p.Probe(t.Context()); err == nil || model.AsError(err).Kind != model.Network || received.Load() != 1 {
+		t.Errorf("Probe = %v, sent %d times; want an error of the network, sent once", err, received.Load())
+	}
+	if listed, err := p.Probe(t.Context()); err != nil || !listed {
+		t.Errorf("the next Probe = %t, %v; want the list", listed, err)
+	}
+}
