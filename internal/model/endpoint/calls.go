@@ -262,7 +262,7 @@ func join(whole, piece string) string {
 func (c *calls) finish() ([]model.ToolCall, error) {
 	if c.tooMany {
 		return nil, &model.Error{
-			Kind:    model.ReplyTooLong,
+			Kind: model.ReplyTooLong, MayBeBilled: true,
 			Message: fmt.Sprintf("the model called more than %d tools in one reply", MaxToolCalls),
 		}
 	}

@@ -96,7 +96,7 @@ type Protocol interface {
 type Decoder interface {
 	// Decode adds an event, or a whole answer, to the answer. The event is only valid during the call. failure is the
 	// error that the endpoint has put into the event, in any form that servers send, or nil. err means that the event
-	// does not follow the protocol.
+	// does not follow the protocol. In both cases, Decode raises the usage of the answer if the event has a usage.
 	Decode(event []byte, answer *Answer) (failure []byte, err error)
 }
 
