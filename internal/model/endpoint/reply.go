@@ -122,11 +122,11 @@ func (a *Answer) KeepData(piece string) string {
 	return piece
 }
 
-// spent returns the cost of an unusable answer: its usage and, unless the usage is final, the number of bytes that
-// arrived. Some endpoints already report a usage at the beginning, which grows.
+// spent returns the cost of an unusable answer: its usage and, unless the usage of the output is final, the number of
+// bytes that arrived. Some endpoints already report a usage at the beginning, which grows.
 func (a *Answer) spent() model.Reply {
 	reply := model.Reply{Usage: a.usage}
-	if a.finish == "" || a.usage == (model.Usage{}) {
+	if a.finish == "" || a.usage.OutputTokens == 0 {
 		reply.Received = a.received
 	}
 	return reply
