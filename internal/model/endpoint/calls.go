@@ -119,7 +119,7 @@ func (c *calls) unlessReused(known *call, piece CallPiece) *call {
 	case !known.progress.hasBegun():
 		isReused = otherName && c.isTool(known.name) && c.isTool(piece.Name)
 	case known.progress.isWhole():
-		isReused = otherName || piece.Name != "" && opensObject(piece.Arguments)
+		isReused = otherName || piece.Name != "" && opensObject(piece.Arguments) && !known.hasPlaceholder()
 	}
 	if isReused {
 		return nil
@@ -203,6 +203,10 @@ func (c *call) extend(piece CallPiece) {
 		c.name = join(c.name, piece.Name)
 	}
 	c.data = cmp.Or(piece.Data, c.data)
+	if c.hasPlaceholder() && opensObject(piece.Arguments) {
+		c.arguments.Reset()
+		c.progress, c.parts, c.last = progress{}, 0, 0
+	}
 	if piece.Arguments != "" {
 		c.differs = c.differs || !strings.HasPrefix(piece.Arguments, c.arguments.String()[c.last:])
 		c.last = c.arguments.Len()
@@ -211,6 +215,10 @@ func (c *call) extend(piece CallPiece) {
 		c.parts++
 	}
 }
+
+// hasPlaceholder reports whether the arguments so far are an empty object. Some servers send it before the arguments of
+// a call: github.com/openai/openai-agents-js/pull/712 (Bedrock) and github.com/ogx-ai/ogx/pull/5462.
+func (c *call) hasPlaceholder() bool { return c.arguments.String() == "{}" }
 
 // whole returns the arguments of the call: the joined pieces, or the last piece alone if only the last piece is JSON.
 // Some servers send the arguments so far with every piece, or repeat all arguments at the end.

@@ -65,6 +65,15 @@ func TestRepeatedCalls(t *testing.T) {
 		"an empty piece at last":  {[]CallPiece{without("a", `{"n":1}`), without("a", ""), without("a", "\n")}, []string{"{\"n\":1}\n"}},
 		"the whole call at last":  {[]CallPiece{without("a", `{"n"`), without("a", `:1}`), without("a", `{"n":1}`)}, []string{`{"n":1}`}},
 		"the whole call in parts": {[]CallPiece{at(0, "a", `{"n":1}`), at(0, "a", `{"n"`), at(0, "a", `:1}`)}, []string{`{"n":1}`}},
+		"an empty object first": {
+			[]CallPiece{at(0, "a", "{}"), {Arguments: `{"n"`}, {Arguments: `:1}`}}, []string{`{"n":1}`},
+		},
+		"an empty object first, the ID again": {[]CallPiece{without("a", "{}"), without("a", `{"n":1}`)}, []string{`{"n":1}`}},
+		"an empty object alone":               {[]CallPiece{at(0, "a", "{}"), at(0, "a", "{}"), at(0, "a", "")}, []string{"{}"}},
+		"an empty object, another call": {
+			[]CallPiece{at(0, "a", "{}"), at(0, "b", `{"n":1}`), at(0, "", "{}"), at(0, "", `{"n":2}`)},
+			[]string{"{}", `{"n":1}`, "{}", `{"n":2}`},
+		},
 		"no ID, arguments in pieces": {
 			[]CallPiece{at(0, "", `{"n"`), at(0, "", `:1}`), at(0, "", `{"n"`), at(0, "", `:2}`)}, []string{`{"n":1}`, `{"n":2}`},
 		},
