@@ -77,6 +77,7 @@ func (x *exchange) requestVectors(ctx context.Context, req *model.Request) (repl
 	if err != nil {
 		return reply, err
 	}
+	answer = trimmed(answer)
 	x.partArrived()
 	defer fairgate.AcquireProcessor(ctx, len(answer))()
 	read, failure, err := protocol.ReadVectors(onlyElement(answer), len(req.Embed.Texts))

@@ -220,7 +220,7 @@ func (x *exchange) models(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	data = bytes.TrimSpace(data)
+	data = trimmed(data)
 	var answer struct {
 		Models lenient.List[json.RawMessage] `json:"data"` // a list of a million numbers would need 30 MB
 		Error  json.RawMessage               `json:"error"`
