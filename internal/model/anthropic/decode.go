@@ -130,6 +130,7 @@ func (d *decoder) Decode(data []byte, out *endpoint.Answer) (failure []byte, err
 	if err := json.Unmarshal(data, &e); err != nil {
 		return nil, err
 	}
+	out.RaiseUsage(e.Usage.Value.tokens()) // also that of an error
 	switch e.Type.Value {
 	case "error":
 		return slices.Clone(data), nil
@@ -145,7 +146,6 @@ func (d *decoder) Decode(data []byte, out *endpoint.Answer) (failure []byte, err
 	case "content_block_stop":
 		d.closeCall(out)
 	case "message_delta":
-		out.RaiseUsage(e.Usage.Value.tokens())
 		d.finish(e.Delta.Value.StopReason.Value, out)
 	case "message_stop":
 		out.SetComplete()

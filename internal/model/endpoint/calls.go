@@ -81,7 +81,7 @@ func (c *calls) find(piece CallPiece) *call {
 	for _, known := range slices.Backward(c.list) {
 		switch {
 		case piece.ID == known.id && piece.ID != "":
-			return known
+			return c.unlessReused(known, piece)
 		case piece.ID == "" && piece.Name == "":
 			return known // without index and ID, the piece continues the last call
 		}
@@ -97,7 +97,7 @@ func (c *calls) findAtIndex(piece CallPiece) *call {
 		case known.index != piece.Index.Value:
 			continue
 		case piece.ID != "" && piece.ID == known.id:
-			return known
+			return c.unlessReused(known, piece)
 		}
 		last = cmp.Or(last, known)
 	}
@@ -105,6 +105,26 @@ func (c *calls) findAtIndex(piece CallPiece) *call {
 		return nil
 	}
 	return last
+}
+
+// unlessReused returns the call with the ID of a piece, or nil if the piece begins another call with this ID. Some
+// servers have one ID for all calls of a reply, or use the name of the tool as the ID: github.com/TanStack/ai/pull/199.
+// Many others repeat the ID, and some the name, with each piece of a call. So another call begins only with the name of
+// a tool, and only if it is another tool or the arguments of the call are whole. If the whole call comes again,
+// withoutRepeated removes it.
+func (c *calls) unlessReused(known *call, piece CallPiece) *call {
+	otherName := piece.Name != "" && known.name != "" && piece.Name != known.name
+	isReused := false
+	switch {
+	case !known.progress.hasBegun():
+		isReused = otherName && c.isTool(known.name) && c.isTool(piece.Name)
+	case known.progress.isWhole():
+		isReused = otherName || piece.Name != "" && opensObject(piece.Arguments) && !known.hasPlaceholder()
+	}
+	if isReused {
+		return nil
+	}
+	return known
 }
 
 // findOpen returns the last call if the piece continues it, although no call has the index of the piece. Otherwise
@@ -142,7 +162,10 @@ func (c *calls) beginsAnother(last *call, piece CallPiece) bool {
 	case piece.ID != "" && last.id != "":
 		return piece.Name != last.name || !last.isContinuedBy(piece.Arguments)
 	}
-	return last.parts == 1 && piece.Arguments != "" && last.progress.isWhole()
+	if piece.Arguments == "" || !last.progress.isWhole() {
+		return false
+	}
+	return last.parts == 1 || opensObject(piece.Arguments) && piece.Arguments != last.arguments.String()
 }
 
 // isContinuedBy reports whether a piece with another ID and the name of the call continues the call. Some servers send
@@ -180,6 +203,10 @@ func (c *call) extend(piece CallPiece) {
 		c.name = join(c.name, piece.Name)
 	}
 	c.data = cmp.Or(piece.Data, c.data)
+	if c.hasPlaceholder() && opensObject(piece.Arguments) {
+		c.arguments.Reset()
+		c.progress, c.parts, c.last = progress{}, 0, 0
+	}
 	if piece.Arguments != "" {
 		c.differs = c.differs || !strings.HasPrefix(piece.Arguments, c.arguments.String()[c.last:])
 		c.last = c.arguments.Len()
@@ -188,6 +215,10 @@ func (c *call) extend(piece CallPiece) {
 		c.parts++
 	}
 }
+
+// hasPlaceholder reports whether the arguments so far are an empty object. Some servers send it before the arguments of
+// a call: github.com/openai/openai-agents-js/pull/712 (Bedrock) and github.com/ogx-ai/ogx/pull/5462.
+func (c *call) hasPlaceholder() bool { return c.arguments.String() == "{}" }
 
 // whole returns the arguments of the call: the joined pieces, or the last piece alone if only the last piece is JSON.
 // Some servers send the arguments so far with every piece, or repeat all arguments at the end.
@@ -262,7 +293,7 @@ func join(whole, piece string) string {
 func (c *calls) finish() ([]model.ToolCall, error) {
 	if c.tooMany {
 		return nil, &model.Error{
-			Kind:    model.ReplyTooLong,
+			Kind: model.ReplyTooLong, MayBeBilled: true,
 			Message: fmt.Sprintf("the model called more than %d tools in one reply", MaxToolCalls),
 		}
 	}

@@ -40,6 +40,7 @@ func TestRepeatedCalls(t *testing.T) {
 	at := func(index lenient.Number, id, arguments string) CallPiece {
 		return CallPiece{Index: lenient.Maybe[lenient.Number]{Given: true, Value: index}, ID: id, Name: "count", Arguments: arguments}
 	}
+	without := func(id, arguments string) CallPiece { return CallPiece{ID: id, Name: "count", Arguments: arguments} }
 	for name, tc := range map[string]struct {
 		pieces []CallPiece
 		want   []string
@@ -50,8 +51,36 @@ func TestRepeatedCalls(t *testing.T) {
 		"three of a kind":              {[]CallPiece{at(0, "a", ""), at(1, "a", ""), at(2, "a", "")}, []string{""}},
 		// Gemini has one ID for the calls of a reply: github.com/jyasuu/llm-playground-rs, ISSUES.md.
 		"a reused ID": {[]CallPiece{at(0, "a", `{"n":1}`), at(1, "a", `{"n":2}`)}, []string{`{"n":1}`, `{"n":2}`}},
-		"two IDs":     {[]CallPiece{at(0, "a", "{}"), at(1, "b", "{}")}, []string{"{}", "{}"}},
-		"no ID":       {[]CallPiece{at(0, "", "{}"), at(1, "", "{}")}, []string{"{}", "{}"}},
+		"a reused ID at one index": {
+			[]CallPiece{at(0, "a", `{"n":1}`), at(0, "a", `{"n":2}`), at(0, "a", `{"n":3}`)}, []string{`{"n":1}`, `{"n":2}`, `{"n":3}`},
+		},
+		"a reused ID without an index": {
+			[]CallPiece{without("a", `{"n":1}`), without("a", `{"n":2}`)}, []string{`{"n":1}`, `{"n":2}`},
+		},
+		"a reused ID, arguments in pieces": {
+			[]CallPiece{without("a", `{"n"`), without("a", `:1}`), without("a", `{"n"`), without("a", `:2}`)},
+			[]string{`{"n":1}`, `{"n":2}`},
+		},
+		"an ID with each piece":   {[]CallPiece{without("a", ""), without("a", `{"n"`), without("a", `:1}`)}, []string{`{"n":1}`}},
+		"an empty piece at last":  {[]CallPiece{without("a", `{"n":1}`), without("a", ""), without("a", "\n")}, []string{"{\"n\":1}\n"}},
+		"the whole call at last":  {[]CallPiece{without("a", `{"n"`), without("a", `:1}`), without("a", `{"n":1}`)}, []string{`{"n":1}`}},
+		"the whole call in parts": {[]CallPiece{at(0, "a", `{"n":1}`), at(0, "a", `{"n"`), at(0, "a", `:1}`)}, []string{`{"n":1}`}},
+		"an empty object first": {
+			[]CallPiece{at(0, "a", "{}"), {Arguments: `{"n"`}, {Arguments: `:1}`}}, []string{`{"n":1}`},
+		},
+		"an empty object first, the ID again": {[]CallPiece{without("a", "{}"), without("a", `{"n":1}`)}, []string{`{"n":1}`}},
+		"an empty object alone":               {[]CallPiece{at(0, "a", "{}"), at(0, "a", "{}"), at(0, "a", "")}, []string{"{}"}},
+		"an empty object, another call": {
+			[]CallPiece{at(0, "a", "{}"), at(0, "b", `{"n":1}`), at(0, "", "{}"), at(0, "", `{"n":2}`)},
+			[]string{"{}", `{"n":1}`, "{}", `{"n":2}`},
+		},
+		"no ID, arguments in pieces": {
+			[]CallPiece{at(0, "", `{"n"`), at(0, "", `:1}`), at(0, "", `{"n"`), at(0, "", `:2}`)}, []string{`{"n":1}`, `{"n":2}`},
+		},
+		"no ID, the whole call at last": {[]CallPiece{at(0, "", `{"n"`), at(0, "", `:1}`), at(0, "", `{"n":1}`)}, []string{`{"n":1}`}},
+		"text, no object":               {[]CallPiece{at(0, "a", "count"), at(0, "a", " it")}, []string{"count it"}},
+		"two IDs":                       {[]CallPiece{at(0, "a", "{}"), at(1, "b", "{}")}, []string{"{}", "{}"}},
+		"no ID":                         {[]CallPiece{at(0, "", "{}"), at(1, "", "{}")}, []string{"{}", "{}"}},
 		"an object in an object of the same name": {[]CallPiece{at(0, "a", `{"n":`), at(0, "a", `{"n":1}}`)}, []string{`{"n":{"n":1}}`}},
 		"no JSON at all":     {[]CallPiece{at(0, "a", `{"n`), at(0, "a", `{"n":`)}, []string{`{"n{"n":`}},
 		"another last piece": {[]CallPiece{at(0, "a", `{"n":1`), at(0, "a", `{"m":2}`)}, []string{`{"n":1{"m":2}`}},

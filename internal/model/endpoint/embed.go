@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,7 +23,8 @@ type Embedder interface {
 	// EmbeddingsBody returns the body of a request for vectors. The same request always gives the same bytes.
 	EmbeddingsBody(req *model.Request) ([]byte, error)
 	// ReadVectors reads an answer for a number of texts. failure is the error that the endpoint has sent instead, in
-	// any form that servers send, or nil. err means that the answer does not follow the protocol.
+	// any form that servers send, or nil. err means that the answer does not follow the protocol. In both cases, v has
+	// the usage if the answer has it.
 	ReadVectors(answer []byte, texts int) (v Vectors, failure []byte, err error)
 }
 
@@ -75,23 +77,28 @@ func (x *exchange) requestVectors(ctx context.Context, req *model.Request) (repl
 	if err != nil {
 		return reply, err
 	}
+	answer = trimmed(answer)
 	x.partArrived()
 	defer fairgate.AcquireProcessor(ctx, len(answer))()
 	read, failure, err := protocol.ReadVectors(onlyElement(answer), len(req.Embed.Texts))
+	reply.Usage = read.Usage
 	switch {
 	case err != nil:
 		unreadable := Malformed("the response does not follow %s%s", x.provider.protocol.Name(), x.contentTypeHint())
 		unreadable.RemoteMessage = x.provider.clean(string(answer[:min(len(answer), maxRefusal)]))
+		sinceSent, _ := x.payload.sinceSent()
+		unreadable.MayBeBilled = sinceSent > unbilled
 		return reply, unreadable
 	case failure != nil:
 		return reply, x.embeddingsError(failure)
 	}
-	reply.Usage = read.Usage
 	if x.facts != nil && len(read.Model) <= maxModelName {
 		x.facts.Model = x.provider.redactor.Redact(strings.ToValidUTF8(read.Model, ""))
 	}
 	if reply.Vectors = vectorsOf(read.Values, len(req.Embed.Texts)); reply.Vectors == nil {
-		return reply, Malformed("the endpoint sent no vector that can be used: check that the model is one for embeddings")
+		unusable := Malformed("the endpoint sent no vector that can be used: check that the model is one for embeddings")
+		unusable.MayBeBilled = slices.ContainsFunc(read.Values, func(v json.RawMessage) bool { return IsPresent(v) })
+		return reply, unusable
 	}
 	reply.FinishReason = model.FinishStop
 	return reply, nil

@@ -96,7 +96,7 @@ type Protocol interface {
 type Decoder interface {
 	// Decode adds an event, or a whole answer, to the answer. The event is only valid during the call. failure is the
 	// error that the endpoint has put into the event, in any form that servers send, or nil. err means that the event
-	// does not follow the protocol.
+	// does not follow the protocol. In both cases, Decode raises the usage of the answer if the event has a usage.
 	Decode(event []byte, answer *Answer) (failure []byte, err error)
 }
 
@@ -220,7 +220,7 @@ func (x *exchange) models(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	data = bytes.TrimSpace(data)
+	data = trimmed(data)
 	var answer struct {
 		Models lenient.List[json.RawMessage] `json:"data"` // a list of a million numbers would need 30 MB
 		Error  json.RawMessage               `json:"error"`
@@ -356,7 +356,8 @@ func (x *exchange) endOf(ctx context.Context, answer *Answer, end error, stream 
 	other := bytes.TrimPrefix(bytes.TrimSpace(stream.other), []byte("error:")) // llama.cpp before September 2025
 	defer fairgate.AcquireProcessor(ctx, len(other))()
 	var whole json.RawMessage
-	if !errors.Is(end, io.EOF) || json.NewDecoder(bytes.NewReader(other)).Decode(&whole) != nil {
+	values := json.NewDecoder(bytes.NewReader(other))
+	if !errors.Is(end, io.EOF) || values.Decode(&whole) != nil {
 		isWhole := errors.Is(end, io.EOF) && !stream.cut && len(other) == 0
 		answer.complete = answer.complete || isWhole && answer.endsWhole(hasOwnEnd(x.resp))
 		return end
@@ -365,6 +366,8 @@ func (x *exchange) endOf(ctx context.Context, answer *Answer, end error, stream 
 	if err := x.read(whole, answer); err != nil {
 		return err
 	}
-	answer.complete = answer.complete || answer.received > before
+	// Another object after it means that the server sends events without "data:", and that the rest of them is missing.
+	isAlone := !opensObject(string(other[values.InputOffset():]))
+	answer.complete = answer.complete || isAlone && answer.received > before
 	return end
 }

@@ -52,7 +52,9 @@ func (x *exchange) classifyCause(ctx context.Context, err error, partial model.R
 		return e
 	}
 	if encoded, ok := errors.AsType[*netpolicy.EncodedError](err); ok {
-		return as(model.InvalidRequest, "%s", encoded)
+		e := as(model.InvalidRequest, "%s", encoded)
+		e.MayBeBilled = sent // the endpoint has accepted the request
+		return e
 	}
 	remote := "endpoint"
 	if proxy := netpolicy.FailedProxy(x.out, err); proxy != "" {
@@ -68,7 +70,9 @@ func (x *exchange) classifyCause(ctx context.Context, err error, partial model.R
 		e.MayBeBilled = sent || partial.Received > 0
 		return e
 	case isLong:
-		return as(model.ReplyTooLong, "%s", long)
+		e := as(model.ReplyTooLong, "%s", long)
+		e.MayBeBilled = sent // so much has arrived that the endpoint has worked
+		return e
 	case errors.Is(err, errRedirect):
 		return as(model.InvalidRequest, "the endpoint redirects to another address: set baseURL to the final one")
 	case errors.Is(err, io.ErrUnexpectedEOF):

@@ -11,8 +11,13 @@ import (
 // endMark is the data of the event that ends a stream.
 const endMark = "[DONE]"
 
-// byteOrderMark may be at the beginning of a stream.
+// byteOrderMark may be at the beginning of a stream, and of any other body.
 const byteOrderMark = "\ufeff"
+
+// trimmed returns a body without a byte order mark and without white space around it.
+func trimmed(body []byte) []byte {
+	return bytes.TrimSpace(bytes.TrimPrefix(body, []byte(byteOrderMark)))
+}
 
 // events reads the events of a stream. It drops comments and fields other than data, of which some endpoints send many
 // while a model thinks. Most events have one data line.

@@ -41,7 +41,7 @@ type report struct {
 func reportOf(data []byte) report { return nestedReport(data, maxNesting) }
 
 func nestedReport(data []byte, depth int) report {
-	data = bytes.TrimSpace(data)
+	data = trimmed(data)
 	var text string
 	if json.Unmarshal(data, &text) == nil {
 		if data = []byte(text); !bytes.HasPrefix(data, []byte("{")) || !json.Valid(data) {

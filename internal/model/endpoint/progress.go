@@ -53,5 +53,8 @@ func (p *progress) isWhole() bool { return p.hasBegun() && !p.isOpen() }
 
 // accepts reports whether a text may be the next piece: an object begins only where a value is due.
 func (p *progress) accepts(piece string) bool {
-	return p.inText || !strings.HasPrefix(strings.TrimLeft(piece, jsonSpace), "{") || strings.IndexByte(":,[", p.last) >= 0
+	return p.inText || !opensObject(piece) || strings.IndexByte(":,[", p.last) >= 0
 }
+
+// opensObject reports whether a text is the beginning of an object.
+func opensObject(text string) bool { return strings.HasPrefix(strings.TrimLeft(text, jsonSpace), "{") }

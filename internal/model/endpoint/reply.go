@@ -122,11 +122,11 @@ func (a *Answer) KeepData(piece string) string {
 	return piece
 }
 
-// spent returns the cost of an unusable answer: its usage and, unless the usage is final, the number of bytes that
-// arrived. Some endpoints already report a usage at the beginning, which grows.
+// spent returns the cost of an unusable answer: its usage and, unless the usage of the output is final, the number of
+// bytes that arrived. Some endpoints already report a usage at the beginning, which grows.
 func (a *Answer) spent() model.Reply {
 	reply := model.Reply{Usage: a.usage}
-	if a.finish == "" || a.usage == (model.Usage{}) {
+	if a.finish == "" || a.usage.OutputTokens == 0 {
 		reply.Received = a.received
 	}
 	return reply
@@ -266,17 +266,19 @@ func (x *exchange) result(ctx context.Context, a *Answer, end error) (model.Repl
 
 // unfinishedResult is result for an answer that is not complete.
 func (x *exchange) unfinishedResult(ctx context.Context, a *Answer, end error) (model.Reply, error) {
+	sinceSent, _ := x.payload.sinceSent()
+	hasWorked := sinceSent > unbilled || a.received > 0
 	switch {
 	case a.cutOff(ctx, end):
 		a.tooLong = true
 		return a.reply(model.FinishLength), nil
 	case errors.Is(end, io.EOF):
 		broken := Malformed("the stream ended before the answer was finished%s", x.contentTypeHint())
-		sinceSent, _ := x.payload.sinceSent()
-		broken.MayBeBilled = sinceSent > unbilled || a.received > 0
+		broken.MayBeBilled = hasWorked
 		return a.spent(), broken
 	}
-	if failed, ok := errors.AsType[*model.Error](end); ok && a.received > 0 {
+	failed, ok := errors.AsType[*model.Error](end)
+	if ok && (a.received > 0 || failed.Kind == model.Malformed && hasWorked) {
 		failed.MayBeBilled = true // the model has done a part of its work, so a repetition is as expensive
 	}
 	return a.spent(), end

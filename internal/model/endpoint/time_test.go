@@ -13,6 +13,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/model/anthropic"
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
+	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
@@ -39,17 +40,22 @@ func (p pipes) dial(context.Context, string, string) (net.Conn, error) {
 // ask sends a request to a server with one handler. The server and the client are in the synctest bubble of the test.
 func ask(ctx context.Context, t *testing.T, first time.Duration, handle http.HandlerFunc) (*model.Reply, *model.Error) {
 	t.Helper()
+	p := anthropic.New(anthropic.Config{Config: endpoint.Config{
+		Name: "demo", BaseURL: "http://model.test/v1", IdleTimeout: time.Minute, FirstEventTimeout: first,
+	}})
+	return exchange(ctx, p, &model.Request{Model: "m", Messages: []model.Message{{Role: model.RoleUser, Content: "hello"}}}, handle)
+}
+
+// exchange sends a request with a provider, and closes the provider. Otherwise it is like ask.
+func exchange(ctx context.Context, p *endpoint.Provider, req *model.Request, handle http.HandlerFunc) (*model.Reply, *model.Error) {
 	conns := make(pipes)
 	web := &http.Server{ReadHeaderTimeout: time.Hour, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // because a pipe has no buffer
 		handle(w, r)
 	})}
 	go func() { _ = web.Serve(conns) }()
-	p := anthropic.New(anthropic.Config{Config: endpoint.Config{
-		Name: "demo", BaseURL: "http://model.test/v1", IdleTimeout: time.Minute, FirstEventTimeout: first,
-	}})
 	p.DialWith(conns.dial)
-	reply, err := p.Generate(ctx, &model.Request{Model: "m", Messages: []model.Message{{Role: model.RoleUser, Content: "hello"}}})
+	reply, err := p.Generate(ctx, req)
 	p.Close()
 	close(conns)
 	_ = web.Close()
@@ -166,6 +172,21 @@ func TestMayBeBilled(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			_, _ = io.WriteString(w, "data: "+start+"\n\n")
 		}, 0, model.Malformed, true},
+		"unreadable": {func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "data: {\"type\":7\n\ndata: [\n\n")
+		}, 0, model.Malformed, false},
+		"unreadable after a time": {func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(10 * time.Second)
+			_, _ = io.WriteString(w, "data: {\"type\":7\n\ndata: [\n\n")
+		}, 0, model.Malformed, true},
+		"comments alone": {func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(10 * time.Second)
+			_, _ = io.WriteString(w, strings.Repeat(": still here\n", endpoint.MaxBetweenEvents/8))
+		}, 0, model.Malformed, true},
+		"error after a time": {func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(10 * time.Second)
+			_, _ = io.WriteString(w, "data: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n")
+		}, 0, model.Overloaded, false},
 		"refused after a time": {func(w http.ResponseWriter, _ *http.Request) {
 			time.Sleep(10 * time.Second)
 			w.WriteHeader(http.StatusServiceUnavailable)
@@ -192,6 +213,26 @@ func TestMayBeBilled(t *testing.T) {
 	p.DialWith(func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("no connection") })
 	if _, err := p.Generate(ctx, &model.Request{Model: "m"}); model.AsError(err).MayBeBilled {
 		t.Error("a request that was never sent may be billed")
+	}
+}
+
+// TestUnreadableVectorsMayBeBilled checks that vectors that cannot be read may be billed if the endpoint has worked on
+// them for some time.
+func TestUnreadableVectorsMayBeBilled(t *testing.T) {
+	for worked, want := range map[time.Duration]bool{time.Second: false, 10 * time.Second: true} {
+		synctest.Test(t, func(t *testing.T) {
+			p := openai.New(openai.Config{Config: endpoint.Config{
+				Name: "demo", BaseURL: "http://model.test/v1", IdleTimeout: time.Minute, FirstEventTimeout: time.Minute,
+			}})
+			_, e := exchange(t.Context(), p, &model.Request{Model: "m", Embed: &model.Embed{Texts: []string{"hello"}}},
+				func(w http.ResponseWriter, _ *http.Request) {
+					time.Sleep(worked)
+					_, _ = io.WriteString(w, `{"data":[{"embedding":[1,2`)
+				})
+			if e == nil || e.Kind != model.Malformed || e.MayBeBilled != want {
+				t.Errorf("the error after %s is %+v, want Malformed, billed %t", worked, e, want)
+			}
+		})
 	}
 }
 

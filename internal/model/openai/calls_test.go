@@ -222,6 +222,45 @@ func TestToolCalls(t *testing.T) {
 			},
 			"", "", two,
 		},
+		"no index, same id": {
+			"a call with the ID of another one is another call, and gets an ID of its own",
+			[]string{
+				callEvent(`"id":"count","function":{"name":"count","arguments":"{\"n\":1}"}`),
+				callEvent(`"id":"count","function":{"name":"count","arguments":"{\"n\":2}"}`),
+				callEvent(`"id":"count","function":{"name":"list","arguments":"{}"}`),
+			},
+			"", "",
+			[]model.ToolCall{
+				{ID: "count", Name: "count", Arguments: `{"n":1}`}, {ID: "count_2", Name: "count", Arguments: `{"n":2}`},
+				{ID: "count_3", Name: "list", Arguments: "{}"},
+			},
+		},
+		"no index, same id, later arguments": {
+			"the names of tools identify calls before their arguments begin",
+			[]string{
+				callEvent(`"id":"a","function":{"name":"count","arguments":""}`), callEvent(`"function":{"arguments":"{\"n\":1}"}`),
+				callEvent(`"id":"a","function":{"name":"list","arguments":""}`), callEvent(`"function":{"arguments":"{}"}`),
+			},
+			"", "",
+			[]model.ToolCall{{ID: "a", Name: "count", Arguments: `{"n":1}`}, {ID: "a_2", Name: "list", Arguments: "{}"}},
+		},
+		"no index, same id, no arguments": {
+			"a call may have none",
+			[]string{
+				callEvent(`"id":"a","function":{"name":"count"}`), callEvent(`"id":"a","function":{"name":"list"}`),
+			},
+			"", "",
+			[]model.ToolCall{{ID: "a", Name: "count"}, {ID: "a_2", Name: "list"}},
+		},
+		"same index, same id": {
+			"a call with the ID of another one is another call, and gets an ID of its own",
+			[]string{callPart(0, "a", "count", `{"n":1}`), callPart(0, "a", "count", `{"n":2}`), callPart(0, "a", "list", "{}")},
+			"", "",
+			[]model.ToolCall{
+				{ID: "a", Name: "count", Arguments: `{"n":1}`}, {ID: "a_2", Name: "count", Arguments: `{"n":2}`},
+				{ID: "a_3", Name: "list", Arguments: "{}"},
+			},
+		},
 		"no index, no id": {
 			"without indices and IDs, the order identifies the calls",
 			[]string{

@@ -13,15 +13,26 @@ import (
 type chunk struct {
 	Choices choices               `json:"choices"`
 	Model   lenient.Maybe[string] `json:"model"`
-	Usage   lenient.Maybe[usage]  `json:"usage"`
-	// Groq is Groq's own member, which also holds the usage.
-	Groq lenient.Maybe[struct {
-		Usage lenient.Maybe[usage] `json:"usage"`
-	}] `json:"x_groq"`
+	counts
 	// The members below belong to an error, which is sent in place of a part of the answer.
 	Object lenient.Maybe[string] `json:"object"`
 	Type   lenient.Maybe[string] `json:"type"`
 	endpoint.Problem
+}
+
+// counts are the members of an event that have the usage.
+type counts struct {
+	Usage lenient.Maybe[usage] `json:"usage"`
+	// Groq is Groq's own member, which also holds the usage.
+	Groq lenient.Maybe[struct {
+		Usage lenient.Maybe[usage] `json:"usage"`
+	}] `json:"x_groq"`
+}
+
+// raise raises the usage of an answer.
+func (c *counts) raise(answer *endpoint.Answer) {
+	answer.RaiseUsage(c.Usage.Value.tokens())
+	answer.RaiseUsage(c.Groq.Value.Usage.Value.tokens())
 }
 
 // maxChoices bounds the choices that are read from a chunk. Only the choice with index 0 counts, which servers send

@@ -56,6 +56,7 @@ func (p *protocol) ReadVectors(answer []byte, texts int) (v endpoint.Vectors, fa
 	if err := json.Unmarshal(answer, &e); err != nil {
 		return v, nil, err
 	}
+	v.Usage = model.Usage{InputTokens: int64(max(e.Usage.Value.Prompt.Value, e.Usage.Value.Total.Value))}
 	all, err := lenient.First[embedding](e.Data, texts)
 	if len(all) == 0 && (endpoint.IsPresent(e.Error) || endpoint.IsPresent(e.Message) || endpoint.IsPresent(e.Detail) ||
 		e.Object.Value == "error") {
@@ -64,7 +65,7 @@ func (p *protocol) ReadVectors(answer []byte, texts int) (v endpoint.Vectors, fa
 	if err != nil {
 		return v, nil, err
 	}
-	v.Model, v.Usage = e.Model.Value, model.Usage{InputTokens: int64(max(e.Usage.Value.Prompt.Value, e.Usage.Value.Total.Value))}
+	v.Model = e.Model.Value
 	v.Values = make([]json.RawMessage, texts)
 	for i := range all {
 		at := i

@@ -77,10 +77,15 @@ func TestUnmarkedEnd(t *testing.T) {
 		"no length, usage": {
 			"the usage is the end", generic, events(text, usage), []string{"Transfer-Encoding: identity"}, wholeText(counted),
 		},
-		"half an event":   {"a part is cut off", generic, events(text) + `data: {"choices":[{"ind`, nil, nil},
-		"text at the end": {"the text may be an error", generic, events(text) + "upstream closed\n", nil, nil},
-		"only reasoning":  {"no answer has begun", generic, events(delta(`"reasoning_content":"hm"`)), nil, nil},
-		"nothing":         {"there is no answer", generic, events(usage), nil, nil},
+		"events on lines": {
+			"only the first of several events without data: was read", generic, delta(`"content":"ye"`) + "\n" + delta(`"content":"s"`),
+			nil, nil,
+		},
+		"events on lines, cut off": {"likewise", generic, delta(`"content":"ye"`) + "\n" + `{"choices":[{"ind`, nil, nil},
+		"half an event":            {"a part is cut off", generic, events(text) + `data: {"choices":[{"ind`, nil, nil},
+		"text at the end":          {"the text may be an error", generic, events(text) + "upstream closed\n", nil, nil},
+		"only reasoning":           {"no answer has begun", generic, events(delta(`"reasoning_content":"hm"`)), nil, nil},
+		"nothing":                  {"there is no answer", generic, events(usage), nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			url := serve(t, respond(200, tc.body, append(tc.headers, stream)...))

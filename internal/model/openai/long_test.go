@@ -212,6 +212,12 @@ func TestReceivedBytesOfFailedReplies(t *testing.T) {
 			0,
 			model.Usage{InputTokens: 9, OutputTokens: 4},
 		},
+		"only the input reported": {
+			"the output is not free",
+			[]string{delta(`"content":"text "`), finishEvent("content_filter"), `{"choices":[],"usage":{"prompt_tokens":9}}`},
+			5,
+			model.Usage{InputTokens: 9},
+		},
 		"reported before the end": {
 			"the usage may have grown since",
 			[]string{usage, delta(`"content":"text "`)},

@@ -4,6 +4,7 @@
 package openai
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/url"
 
@@ -80,11 +81,14 @@ type decoder struct {
 // Decode adds a chunk to an answer. failure is the error that the endpoint sent in place of a chunk, or nil.
 func (d *decoder) Decode(event []byte, answer *endpoint.Answer) (failure []byte, err error) {
 	c, err := chunkOf(event)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		failure = c.failure(event)
 	}
-	if failure := c.failure(event); failure != nil {
-		return failure, nil
+	if err != nil || failure != nil {
+		var counted counts // c lacks the members after an unreadable one
+		_ = json.Unmarshal(event, &counted)
+		counted.raise(answer)
+		return failure, err
 	}
 	d.add(&c, answer)
 	return nil, nil
@@ -96,12 +100,10 @@ func (d *decoder) add(c *chunk, answer *endpoint.Answer) {
 		answer.AllowOpenEnd()
 	}
 	answer.SetModel(c.Model.Value)
-	if usage := c.Usage.Value.tokens(); len(c.Choices) == 0 {
-		answer.RaiseSeparateUsage(usage)
-	} else {
-		answer.RaiseUsage(usage)
+	if len(c.Choices) == 0 {
+		answer.RaiseSeparateUsage(c.Usage.Value.tokens())
 	}
-	answer.RaiseUsage(c.Groq.Value.Usage.Value.tokens())
+	c.raise(answer)
 	for i := range c.Choices {
 		choice := &c.Choices[i]
 		if choice.Index.Value != 0 {

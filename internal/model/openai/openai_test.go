@@ -347,6 +347,9 @@ func TestProbe(t *testing.T) {
 			errorParts{},
 		},
 		"a list of Together": {"github.com/longy2k/obsidian-bmo-chatbot/pull/51", respond(200, `[{"id":"a"}]`, jsonType), errorParts{}},
+		"a list after a byte order mark": {
+			"the mark is no part of it", respond(200, "\ufeff"+`{"data":[]}`, jsonType), errorParts{},
+		},
 		"a list of many models": {
 			"gateways have thousands of models",
 			respond(200, `{"data":[`+strings.Repeat(`{"id":"a"},`, 100000)+`{}]}`, jsonType),

@@ -108,7 +108,8 @@ type Error struct {
 	// not count as a request.
 	Unsent bool
 	// MayBeBilled is true if the endpoint may bill the failed request: it timed out, broke off or was cancelled after
-	// it was sent, it failed after a part of the answer, or the model only reasoned.
+	// it was sent, it failed after a part of the answer, its answer was too long, compressed or, after some time,
+	// unreadable, or the model only reasoned.
 	MayBeBilled bool
 	// Usage is the usage that the endpoint reported before the request failed.
 	Usage Usage
