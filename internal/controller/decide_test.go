@@ -226,7 +226,7 @@ func TestDecide(t *testing.T) {
 			}), agent: ready,
 			want: decision{
 				action: end, reason: v1alpha1.TurnReasonInvalidSpec,
-				message: "metadata is 524334 bytes and must be at most 524288: remove labels, annotations, ownerReferences, " +
+				message: "metadata is 524417 bytes and must be at most 524288: remove labels, annotations, ownerReferences, " +
 					"finalizers or managedFields",
 			},
 		},

@@ -295,13 +295,22 @@ func TestOverdueAfterSuspension(t *testing.T) {
 // TestTurnEndsWithoutExecutor checks that a Turn waits for an executor that can read the usage in its journal. If no
 // executor appears, the Turn ends with the facts in its status, and a call without a result gets an unknown outcome.
 func TestTurnEndsWithoutExecutor(t *testing.T) {
-	for complete, want := range map[bool]int32{false: 1, true: 0} {
-		turn := turnWith(boundTo("lost"), func(t *v1alpha1.Turn) {
-			t.Status.Executor.SideEffects, t.Status.Executor.JournalComplete = true, complete
+	for name, tc := range map[string]struct {
+		executor string
+		complete bool
+		want     int32
+	}{
+		"a run was lost": {"lost", false, 1},
+		"a run was lost after another handed it back":  {"lost", true, 1},
+		"an earlier version handed it back":            {"", false, 1},
+		"the last run handed it back with all entries": {"", true, 0},
+	} {
+		turn := turnWith(boundTo(tc.executor), func(t *v1alpha1.Turn) {
+			t.Status.Executor.SideEffects, t.Status.Executor.JournalComplete = true, tc.complete
 		})
 		turnstatus.End(turn, v1alpha1.TurnReasonCancelled, "cancelled", now)
-		if got := turn.Status.Steps.UnknownOutcomes; got != want {
-			t.Errorf("%d unknown outcomes with journalComplete %t, want %d", got, complete, want)
+		if got := turn.Status.Steps.UnknownOutcomes; got != tc.want {
+			t.Errorf("%s: %d unknown outcomes, want %d", name, got, tc.want)
 		}
 	}
 	called := func(t *v1alpha1.Turn) {

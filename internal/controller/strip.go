@@ -28,7 +28,7 @@ func Strip(t *v1alpha1.Turn) {
 	}
 	// A spec always marshals, because it was decoded from JSON.
 	size, _ := json.Marshal(&t.Spec)
-	metadata := t.ObjectMeta.Size()
+	metadata := metadataBytes(t)
 	t.Labels, t.OwnerReferences, t.Finalizers = OwnLabels(t.Labels), OwnOwners(t), nil
 	t.Annotations = span.Kept(t.Annotations)
 	s := &t.Spec
@@ -93,6 +93,21 @@ func OwnOwners(t *v1alpha1.Turn) []metav1.OwnerReference {
 	return []metav1.OwnerReference{*owner}
 }
 
+// metadataBytes returns the size of the metadata of a Turn as JSON, which is the form that etcd stores. For small
+// metadata, which is the usual case, it returns the smaller size of another encoding, which is known in less time.
+func metadataBytes(t *v1alpha1.Turn) int {
+	const mostGrowth = 8 // JSON has six bytes for some characters, and repeats the names of fields
+	size := t.ObjectMeta.Size()
+	if size <= v1alpha1.MaxMetadataBytes/mostGrowth {
+		return size
+	}
+	data, err := json.Marshal(&t.ObjectMeta)
+	if err != nil { // impossible: the metadata was decoded from JSON
+		return size
+	}
+	return len(data)
+}
+
 // isStripped reports whether a Turn was stripped.
 func isStripped(t *v1alpha1.Turn) bool { return strings.HasPrefix(t.Spec.Message, strippedMark) }
 
@@ -122,14 +137,21 @@ func strippedContext(c *v1alpha1.TurnContext) *v1alpha1.TurnContext {
 	return kept
 }
 
-// checkSize returns an error if the spec or the metadata of a Turn is too large. It also works for a stripped Turn.
+// checkSize returns an error if the spec of a Turn is too large, or if a Turn that was never bound has too much
+// metadata. A Turn that has run may have a result that was paid for, so it does not end because of labels that somebody
+// adds later. checkSize also works for a stripped Turn.
 func checkSize(t *v1alpha1.Turn) error {
-	if !isStripped(t) {
-		return cmp.Or(t.Spec.CheckSize(), v1alpha1.CheckMetadataBytes(t.ObjectMeta.Size()))
-	}
 	var spec, metadata int
-	if _, err := fmt.Sscanf(t.Spec.Message[len(strippedMark):], "%d %d", &spec, &metadata); err != nil {
+	if !isStripped(t) {
+		if err := t.Spec.CheckSize(); err != nil {
+			return err
+		}
+		metadata = metadataBytes(t)
+	} else if _, err := fmt.Sscanf(t.Spec.Message[len(strippedMark):], "%d %d", &spec, &metadata); err != nil {
 		return fmt.Errorf("failed to read the size of a stripped turn: %w", err) // impossible: only Strip writes it
+	}
+	if t.Epoch() > 0 {
+		metadata = 0
 	}
 	return cmp.Or(v1alpha1.CheckSpecBytes(spec), v1alpha1.CheckMetadataBytes(metadata))
 }

@@ -65,7 +65,7 @@ func TestStripKeepsTheFieldsThatDecisionsNeed(t *testing.T) {
 	want.Annotations = nil
 	named := func(name string) *v1alpha1.ConfigMapKeyReference { return &v1alpha1.ConfigMapKeyReference{Name: name} }
 	want.Spec = v1alpha1.TurnSpec{
-		Message:    fmt.Sprintf("%s%d %d", strippedMark, len(size), whole.ObjectMeta.Size()),
+		Message:    fmt.Sprintf("%s%d %d", strippedMark, len(size), metadataBytes(whole)),
 		Parameters: []v1alpha1.Parameter{{}, {ValueFrom: &v1alpha1.ContentSource{ConfigMapKeyRef: *named("values")}}},
 		AgentRef:   whole.Spec.AgentRef, DesiredState: whole.Spec.DesiredState, Model: "m", Limits: whole.Spec.Limits,
 		Attachments: []v1alpha1.Attachment{
@@ -172,12 +172,24 @@ func TestStrippedTurnIsTooLarge(t *testing.T) {
 func TestStrippedTurnHasTooMuchMetadata(t *testing.T) {
 	turn := turnWith(func(t *v1alpha1.Turn) {
 		t.ManagedFields = []metav1.ManagedFieldsEntry{{
-			FieldsV1: &metav1.FieldsV1{Raw: []byte(strings.Repeat("x", v1alpha1.MaxMetadataBytes))},
+			FieldsV1: &metav1.FieldsV1{Raw: []byte(`"` + strings.Repeat("x", v1alpha1.MaxMetadataBytes) + `"`)},
 		}}
 	})
 	for _, turn := range wholeAndStripped(turn) {
 		if err := checkSize(turn); err == nil || !strings.Contains(err.Error(), "metadata is ") {
 			t.Errorf("checkSize = %v, want an error with the size of the metadata", err)
+		}
+		turn.Status.Executor = &v1alpha1.ExecutorBinding{Epoch: 1}
+		if err := checkSize(turn); err != nil {
+			t.Errorf("checkSize = %v, want none for a Turn that has run", err)
+		}
+	}
+	escaped := turnWith(func(t *v1alpha1.Turn) {
+		t.Annotations = map[string]string{"example.com/a": strings.Repeat("<", v1alpha1.MaxMetadataBytes/6)}
+	})
+	for _, turn := range wholeAndStripped(escaped) {
+		if err := checkSize(turn); err == nil || !strings.Contains(err.Error(), "metadata is ") {
+			t.Errorf("checkSize = %v, want an error, because JSON has six bytes for each character", err)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -163,34 +164,32 @@ func (r *TurnReconciler) children(ctx context.Context, t *v1alpha1.Turn) ([]v1al
 }
 
 // whenSubAgentsRunning cancels the Turns of sub-agents that a Turn waits for, before the Turn itself ends. The Turn
-// then waits until they have ended, so that their usage is known. If the time of the Turn is over, it waits for at most
-// executorGrace.
+// then waits until they have ended, so that their usage is known, but for at most executorGrace.
 func whenSubAgentsRunning(v snapshot) (decision, bool) {
 	t := v.turn
 	if t.BoundTo() != "" || len(v.awaited.unfinished) == 0 {
 		return decision{}, false
 	}
-	if t.IsCancelled() {
-		return decision{action: cancelSubAgents}, true
-	}
 	active := t.Spec.DesiredState != v1alpha1.DesiredStateSuspended
-	if left := v.executorGrace(); active && untilDeadline(v) <= 0 && left > 0 {
+	if left := v.executorGrace(); left > 0 && (t.IsCancelled() || active && untilDeadline(v) <= 0) {
 		return decision{action: cancelSubAgents, after: left}, true
 	}
 	return decision{}, false
 }
 
-// cancelSubAgents cancels the Turns that a Turn waits for.
+// cancelSubAgents cancels the Turns that a Turn waits for. If one of them cannot be cancelled, it cancels the others
+// before it returns the error.
 func (r *TurnReconciler) cancelSubAgents(ctx context.Context, v snapshot) error {
+	var failed error
 	for _, child := range v.awaited.unfinished {
 		if child.IsCancelled() {
 			continue
 		}
 		if err := r.cancelTurn(ctx, child.DeepCopy()); client.IgnoreNotFound(err) != nil { // the cache owns child
-			return err
+			failed = errors.Join(failed, err)
 		}
 	}
-	return nil
+	return failed
 }
 
 // whenOrphaned cancels the Turn of a sub-agent that no parent Turn waits for any more.

@@ -564,7 +564,12 @@ func TestSubAgentsEndBeforeTurn(t *testing.T) {
 		want  action
 		after time.Duration
 	}{
-		"cancelled, and a sub-agent runs":         {parked(desired(v1alpha1.DesiredStateCancelled)), working, cancelSubAgents, 0},
+		"cancelled, and a sub-agent runs": {
+			parked(seconds(9), desired(v1alpha1.DesiredStateCancelled)), working, cancelSubAgents, 8 * time.Second,
+		},
+		"cancelled, and a sub-agent runs for too long": {
+			parked(seconds(4), desired(v1alpha1.DesiredStateCancelled)), working, endFromJournal, 0,
+		},
 		"cancelled, and none runs":                {parked(desired(v1alpha1.DesiredStateCancelled)), waitProgress{}, endFromJournal, 0},
 		"past its deadline, and a sub-agent runs": {parked(seconds(9)), working, cancelSubAgents, 8 * time.Second},
 		"past its deadline, and none runs":        {parked(seconds(9)), waitProgress{}, endFromJournal, 0},

@@ -16,6 +16,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
+	"github.com/capstan-dev/capstan/internal/writeerror"
 )
 
 // endInterrupted ends a Turn whose journal cannot be used, with the data of its status. It returns the errors of
@@ -85,6 +86,10 @@ func (r *run) cancelChild(ctx context.Context, child *v1alpha1.Turn) error {
 		return nil
 	}
 	err := r.executor.Client.Patch(ctx, child, client.RawPatch(types.MergePatchType, translate.CancelPatch(child.UID)))
+	if writeerror.IsRejected(err) {
+		r.log().Error(err, "Failed to cancel the turn of a sub-agent, because the API server rejects it", "child", child.Name)
+		return nil // a repetition would be rejected, too; the caller waits for the end of the child's time
+	}
 	if client.IgnoreNotFound(err) != nil && !translate.IsOtherObject(err) {
 		return &retryError{fmt.Errorf("failed to cancel turn %q of a sub-agent: %w", child.Name, err)}
 	}

@@ -179,7 +179,7 @@ type Executor struct {
 	// done maps the UID of a Turn to the epoch that needs no run any more. An entry stays until the watch has caught
 	// up, because an older event must not start a run.
 	done map[types.UID]int64
-	// stuck holds the Turns that are bound to this executor, but that it does not run: see markStuck.
+	// stuck holds the Turns that are bound to this executor, but that it neither runs nor can hand back.
 	stuck map[types.UID]stuckTurn
 	// claims limits how many Turns of an earlier process are claimed at the same time. It is nil before the first
 	// claim.
@@ -331,33 +331,33 @@ func (e *Executor) observe(work context.Context, t *v1alpha1.Turn) {
 	switch {
 	case r != nil:
 		r.observe(t, mine)
-	case mine && (t.Epoch() > e.done[t.UID] || e.mayLeaveStuck(t)):
+	case mine && t.Epoch() > e.done[t.UID]:
 		e.start(work, t)
+	case mine && e.hasChanged(t):
+		e.freeStuck(work, t)
 	case !mine:
 		delete(e.done, t.UID) // the watch has caught up
 		delete(e.stuck, t.UID)
 	}
 }
 
-// start begins a run. If the executor is stopping, or could not claim the Turn, start hands the Turn back instead. The
-// caller must hold the lock.
+// start begins a run. If the executor is stopping, start hands the Turn back instead. The caller must hold the
+// lock.
 func (e *Executor) start(work context.Context, t *v1alpha1.Turn) {
 	ctx, abandon := context.WithCancelCause(e.Processors.With(work, t.Namespace))
-	before, again := e.stuck[t.UID]
 	r := &run{
 		executor: e, turn: t, namespace: t.Namespace, epoch: t.Epoch(), begun: e.Now(), abandon: abandon,
 		binding:      *t.Status.Executor.DeepCopy(),
-		first:        !again && (t.Epoch() == 1 || turnstatus.NothingBegun(t.Status.Executor)),
+		first:        t.Epoch() == 1 || turnstatus.NothingBegun(t.Status.Executor),
 		cancellation: newCancellation(work), interrupt: make(chan struct{}),
 	}
-	if e.draining || before.unclaimed {
-		handBack := r.handBack
-		if before.unclaimed {
-			handBack = r.handBackUnclaimed
-		}
+	if e.draining {
 		e.done[t.UID] = t.Epoch()
 		if !e.stopped { // otherwise releasing the Lease, which is next, frees the Turn
-			e.handBacks.Go(func() { handBack(ctx) })
+			e.handBacks.Go(func() {
+				defer abandon(nil)
+				r.handBack(ctx)
+			})
 		}
 		return
 	}
@@ -386,10 +386,11 @@ func (e *Executor) onEnd(work context.Context, r *run) {
 	switch {
 	case r.next != nil:
 		e.start(work, r.next)
-	case !r.gone && r.latest != nil && r.latest.BoundTo() == e.Name && e.mayLeaveStuck(r.latest):
-		e.start(work, r.latest) // it changed after the API server had rejected its status
 	case !r.gone:
 		e.done[r.turn.UID] = r.epoch
+		if latest := r.latest; latest != nil && latest.BoundTo() == e.Name && e.hasChanged(latest) {
+			e.freeStuck(work, latest) // it changed after the API server had rejected its status
+		}
 	}
 }
 

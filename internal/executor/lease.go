@@ -25,6 +25,9 @@ const (
 	// CapacityAnnotation is the number of Turns that may be bound to the executor of a Lease at the same time. It is
 	// 0 while the executor stops.
 	CapacityAnnotation = "capstan.dev/max-concurrent-turns"
+	// StuckAnnotation is the number of Turns that are bound to the executor of a Lease, but that need no slot, because
+	// it neither runs them nor can hand them back. It is at most the value of CapacityAnnotation, and absent if it is 0.
+	StuckAnnotation = "capstan.dev/stuck-turns"
 	// StoreAnnotation is the ID of the store in which the executor of a Lease keeps journals.
 	StoreAnnotation = "capstan.dev/store-id"
 	// IncarnationAnnotation is the incarnation of that store.
@@ -99,7 +102,7 @@ func (e *Executor) holdLease(ctx context.Context) *heldLease {
 func (h *heldLease) describe(l *coordinationv1.Lease) {
 	capacity := 0
 	if h.acceptsTurns.Load() {
-		capacity = h.executor.Capacity + h.executor.stuckTurns()
+		capacity = h.executor.Capacity
 	}
 	if l.Labels == nil {
 		l.Labels = map[string]string{}
@@ -109,6 +112,11 @@ func (h *heldLease) describe(l *coordinationv1.Lease) {
 	}
 	l.Labels[LeaseLabel] = LeaseLabelValue
 	l.Annotations[CapacityAnnotation] = strconv.Itoa(capacity)
+	delete(l.Annotations, StuckAnnotation)
+	// A limit keeps the number of Turns that are bound to one executor bounded.
+	if stuck := min(capacity, h.executor.stuckTurns()); stuck > 0 {
+		l.Annotations[StuckAnnotation] = strconv.Itoa(stuck)
+	}
 	own := h.executor.Store.Last()
 	l.Annotations[StoreAnnotation], l.Annotations[IncarnationAnnotation] = own.ID, own.Incarnation
 	l.Annotations[PositionAnnotation] = strconv.FormatInt(own.Position, 10)

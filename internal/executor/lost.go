@@ -27,7 +27,7 @@ func (e *cutOffError) Error() string { return e.Message }
 // continue, a *cutOffError if the Turn must end, and another error if the check is not possible now.
 func (r *run) checkJournal(ctx context.Context, found finding, in *turn.Input, agent *v1alpha1.Agent) error {
 	e := r.executor
-	own, err := e.identity(ctx, r.epoch)
+	own, err := e.identity(ctx, r.first)
 	if err != nil {
 		return fmt.Errorf("failed to ask the store of the journal for its identity: %w", err)
 	}
@@ -161,10 +161,10 @@ func (r *run) endCutOff(ctx context.Context, cut *cutOffError) {
 // StoreIdentity identifies the store in which an executor keeps journals.
 type StoreIdentity = store.Identity
 
-// identity returns the identity of the store. The first run may use the last known identity, because no journal
-// existed before it.
-func (e *Executor) identity(ctx context.Context, epoch int64) (store.Identity, error) {
-	if last := e.Store.Last(); epoch == 1 && last.ID != "" {
+// identity returns the identity of the store. first is true for a run before which no journal existed: it may use the
+// last known identity.
+func (e *Executor) identity(ctx context.Context, first bool) (store.Identity, error) {
+	if last := e.Store.Last(); first && last.ID != "" {
 		return last.Identity, nil
 	}
 	return e.Store.Identity(ctx)

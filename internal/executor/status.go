@@ -49,7 +49,7 @@ func (r *run) endRejected(
 	message := "the API server refused the status of the turn; its journal has the whole record: " + cause.Error()
 	written, err := r.persist(ctx, func(t *v1alpha1.Turn) { end(t, message, now) })
 	if writeerror.IsRejected(err) {
-		r.executor.markStuck(r.turn, err)
+		r.markStuck(err)
 	}
 	return written
 }
@@ -61,7 +61,7 @@ func (r *run) release(ctx context.Context, reason, message string) {
 		turnstatus.Release(t, known, reason, message, now)
 	})
 	if writeerror.IsRejected(err) {
-		r.executor.markStuck(r.turn, err)
+		r.markStuck(err)
 	}
 }
 

@@ -9,63 +9,92 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
-	"github.com/capstan-dev/capstan/internal/writeerror"
 )
 
-// stuckTurn is a Turn that this executor cannot end or unbind, because the API server rejects every status.
+// stuckTurn is a Turn that is bound to this executor, and that the executor neither runs nor can end or unbind, because
+// the API server rejects every status. Usually the Turn is too large for etcd, because somebody has added metadata to it
+// since it was bound.
+//
+// A stuck Turn needs nothing of this process, so it must not take a slot that other Turns need: until it is changed or
+// deleted, the Lease of this executor offers one more slot. When it is changed, it is handed back, and the controller
+// binds it again when there is a slot.
 type stuckTurn struct {
-	// version is the resource version of the Turn for which the API server rejected the status, or an older one.
+	epoch int64
+	// version is the resource version for which the API server rejected the status, or an older one.
 	version string
-	// unclaimed is true if the Turn was bound by an earlier process, and could not be claimed. An executor must not run
-	// such a Turn.
+	// known is what the run knows about the journal.
+	known turnstatus.Run
+	// unclaimed is true if an earlier process ran the Turn, and this process could not claim it.
 	unclaimed bool
 }
 
-// markStuck records that a run has stopped, but can neither end nor unbind its Turn, because the API server rejects
-// every status. Usually the Turn is too large for etcd, because somebody has added metadata to it since it was bound.
-//
-// A stuck Turn needs nothing of this process, so it must not take a slot that other Turns need: until it is changed or
-// deleted, the Lease of this executor reports one more slot. When it is changed, a new run tries again.
-func (e *Executor) markStuck(t *v1alpha1.Turn, cause error) {
+// markStuck records that the run has stopped and that its Turn is stuck. cause is the last error of the API server. It
+// does nothing if the Turn is gone or bound elsewhere by now.
+func (r *run) markStuck(cause error) {
+	e, uid := r.executor, r.turn.UID
+	known := r.known()
+	known.Progress = r.progress.last()
 	e.mu.Lock()
-	e.stuck[t.UID] = stuckTurn{t.ResourceVersion, e.stuck[t.UID].unclaimed}
+	running := e.runs[uid]
+	mine := running == r && !r.gone || running == nil && e.done[uid] == r.epoch
+	if mine {
+		e.stuck[uid] = stuckTurn{epoch: r.epoch, version: r.turn.ResourceVersion, known: known}
+	}
 	e.mu.Unlock()
+	if mine {
+		e.reportStuck(r.turn, cause)
+	}
+}
+
+// markUnclaimed records that a Turn that an earlier process left is stuck, because it cannot be claimed.
+func (e *Executor) markUnclaimed(t *v1alpha1.Turn, cause error) {
+	e.mu.Lock()
+	mine := e.runs[t.UID] == nil && e.done[t.UID] == t.Epoch()
+	if mine {
+		e.stuck[t.UID] = stuckTurn{epoch: t.Epoch(), version: t.ResourceVersion, unclaimed: true}
+	}
+	e.mu.Unlock()
+	if mine {
+		e.reportStuck(t, cause)
+	}
+}
+
+// reportStuck tells users and administrators about a Turn that is stuck.
+func (e *Executor) reportStuck(t *v1alpha1.Turn, cause error) {
 	e.logOf(t).Error(cause, "The API server rejects every status of a turn that has stopped; trying again when the turn changes")
 	e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventStatusRejected, "Run", "%s", translate.Note(
 		"the turn has stopped, but the API server rejects its status; its journal has what it did. Remove labels, annotations, "+
 			"ownerReferences, finalizers or managedFields, or delete the turn: "+cause.Error()))
 }
 
-// markUnclaimed is like markStuck, for a Turn that an earlier process left and that cannot be claimed. When it is
-// changed, it is handed back.
-func (e *Executor) markUnclaimed(t *v1alpha1.Turn, cause error) {
-	e.mu.Lock()
-	e.stuck[t.UID] = stuckTurn{unclaimed: true}
-	e.mu.Unlock()
-	e.markStuck(t, cause)
-}
-
-// handBackUnclaimed hands back a Turn that this process could not claim, with a new epoch, as a claim has.
-func (r *run) handBackUnclaimed(ctx context.Context) {
-	_, err := r.persist(ctx, func(t *v1alpha1.Turn) {
-		now := r.executor.Now()
-		turnstatus.Adopt(t, now)
-		turnstatus.Release(t, turnstatus.Run{}, v1alpha1.TurnReasonPending, handedBackBy(r.executor.Name), now)
-	})
-	if writeerror.IsRejected(err) {
-		r.executor.markStuck(r.turn, err)
-	}
-}
-
-// mayLeaveStuck reports whether a Turn was stuck and has changed since, so that the API server may accept a status. The
-// caller must hold the lock.
-func (e *Executor) mayLeaveStuck(t *v1alpha1.Turn) bool {
+// hasChanged reports whether a stuck Turn has changed since it was recorded, so that the API server may accept a status.
+// The caller must hold the lock of the executor.
+func (e *Executor) hasChanged(t *v1alpha1.Turn) bool {
 	s, stuck := e.stuck[t.UID]
-	if !stuck {
+	if !stuck || s.epoch != t.Epoch() {
 		return false
 	}
 	order, err := resourceversion.CompareResourceVersion(t.ResourceVersion, s.version)
 	return err != nil || order > 0
+}
+
+// freeStuck hands back a stuck Turn that has changed, in the background. If the API server still rejects the status, the
+// Turn stays stuck. The caller must hold the lock of the executor.
+func (e *Executor) freeStuck(work context.Context, t *v1alpha1.Turn) {
+	if e.stopped {
+		return // releasing the Lease, which is next, frees the Turn
+	}
+	s := e.stuck[t.UID]
+	s.version = t.ResourceVersion
+	e.stuck[t.UID] = s
+	e.handBacks.Go(func() {
+		_, _ = e.persist(work, t, s.epoch, func(t *v1alpha1.Turn) { // the watch shows a success, and persist logs a failure
+			if s.unclaimed {
+				turnstatus.Adopt(t, e.Now())
+			}
+			turnstatus.Release(t, s.known, v1alpha1.TurnReasonPending, handedBackBy(e.Name), e.Now())
+		})
+	})
 }
 
 // stuckTurns returns the number of Turns that are stuck.

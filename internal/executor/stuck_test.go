@@ -48,27 +48,28 @@ func setPadding(t *testing.T, e *Executor, text string) *v1alpha1.Turn {
 	return stored(t, e)
 }
 
-// TestStuckTurn checks that a Turn whose every status is too large for etcd does not take a slot of its executor, and
-// ends when it has become smaller.
+// TestStuckTurn checks that a Turn whose every status is too large for etcd does not take a slot of its executor, and is
+// handed back when it has become smaller.
 func TestStuckTurn(t *testing.T) {
 	for name, tc := range map[string]struct {
 		begin func(t *testing.T, e *Executor)
-		// want is the state of the Turn once there is space.
-		want string
+		// epoch is the epoch at the end, and complete reports whether the status then has the number of all entries.
+		epoch    int64
+		complete bool
 	}{
 		"its end is too large": {func(t *testing.T, e *Executor) {
 			e.observe(t.Context(), setPadding(t, e, padding(500)))
-		}, v1alpha1.TurnReasonPrepared},
+		}, 1, true},
 		"it changed while it ran": {func(t *testing.T, e *Executor) {
 			before := stored(t, e)
 			setPadding(t, e, padding(500))
 			e.observe(t.Context(), before) // its write meets a conflict first
-		}, v1alpha1.TurnReasonPrepared},
-		"it is left by an earlier process": {func(t *testing.T, e *Executor) {
+		}, 1, true},
+		"it is left by an earlier process, which may still write": {func(t *testing.T, e *Executor) {
 			var adoptions sync.WaitGroup
 			e.adopt(t.Context(), setPadding(t, e, padding(500)), &adoptions)
 			adoptions.Wait()
-		}, v1alpha1.TurnReasonPending}, // handed back, so that the controller binds it with a new epoch
+		}, 2, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, _ := newExecutor(t, storing, append(surroundings(), turnWith())...)
@@ -83,20 +84,25 @@ func TestStuckTurn(t *testing.T) {
 			}
 
 			e.observe(t.Context(), stored(t, e)) // the watch shows the state that the executor knows
-			e.all.Wait()
+			e.handBacks.Wait()
 			if stored(t, e).IsFinished() || e.stuckTurns() != 1 {
 				t.Fatal("an event without a change must not help")
 			}
-			e.observe(t.Context(), setPadding(t, e, ""))
-			e.all.Wait()
+			e.observe(t.Context(), setPadding(t, e, padding(400)))
 			e.handBacks.Wait()
-			e.observe(t.Context(), stored(t, e))
-			got := stored(t, e)
-			if got.StateReason() != tc.want || got.BoundTo() != "" || e.stuckTurns() != 0 {
-				t.Errorf("state %s, %d stuck; want %s once there is space", got.StateReason(), e.stuckTurns(), tc.want)
+			if stored(t, e).BoundTo() != me || e.stuckTurns() != 1 {
+				t.Fatal("a change that does not make it smaller must not help")
 			}
-			if !got.IsFinished() && (got.Epoch() != 2 || got.Status.Executor.JournalComplete) {
-				t.Errorf("binding %+v, want a new epoch, because an earlier process may still write", got.Status.Executor)
+			e.observe(t.Context(), setPadding(t, e, ""))
+			e.handBacks.Wait()
+			got := stored(t, e)
+			e.observe(t.Context(), got)
+			if got.StateReason() != v1alpha1.TurnReasonPending || got.BoundTo() != "" || e.stuckTurns() != 0 {
+				t.Errorf("%s, %d stuck; want it handed back once there is space", got.StateReason(), e.stuckTurns())
+			}
+			if b := got.Status.Executor; b.Epoch != tc.epoch || b.JournalComplete != tc.complete ||
+				tc.complete && (b.JournalEntries == nil || *b.JournalEntries == 0) {
+				t.Errorf("binding %+v, want epoch %d, and all entries known: %t", b, tc.epoch, tc.complete)
 			}
 		})
 	}
@@ -132,21 +138,48 @@ func TestRejectedWait(t *testing.T) {
 func TestRejectedHandBack(t *testing.T) {
 	e, _ := newExecutor(t, failing(refusal), turnWith())
 	r := &run{executor: e, turn: stored(t, e), epoch: 1}
+	e.runs["uid-one"] = r
 	r.handBack(t.Context())
 	if got := stored(t, e); got.BoundTo() != me || e.stuckTurns() != 1 {
 		t.Errorf("bound to %q, %d stuck; want a Turn that stays bound", got.BoundTo(), e.stuckTurns())
 	}
 }
 
+// TestTurnThatIsGoneIsNotStuck checks that a rejection that arrives after the end of a Turn has no effect.
+func TestTurnThatIsGoneIsNotStuck(t *testing.T) {
+	for name, change := range map[string]func(e *Executor, r *run){
+		"it was deleted":     func(e *Executor, r *run) { e.onGone(r.turn) },
+		"it is bound again":  func(e *Executor, _ *run) { e.runs["uid-one"] = &run{executor: e} },
+		"it was handed back": func(e *Executor, _ *run) { delete(e.runs, "uid-one") },
+		"it has a later run": func(e *Executor, _ *run) { delete(e.runs, "uid-one"); e.done["uid-one"] = 2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
+			r := &run{executor: e, turn: stored(t, e), epoch: 1, abandon: func(error) {}}
+			e.runs["uid-one"] = r
+			change(e, r)
+			r.markStuck(refusal)
+			if e.stuckTurns() != 0 {
+				t.Error("it counts as stuck")
+			}
+		})
+	}
+}
+
 // TestLeaseOffersSlotsOfStuckTurns checks that the Lease offers the slots of stuck Turns to other Turns.
 func TestLeaseOffersSlotsOfStuckTurns(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
-	e.markStuck(stored(t, e), refusal)
+	e.done["uid-one"] = 1
+	e.markUnclaimed(stored(t, e), refusal)
 	h, l := &heldLease{executor: e}, &coordinationv1.Lease{}
 	h.acceptsTurns.Store(true)
 	h.describe(l)
-	if got := l.Annotations[CapacityAnnotation]; got != "11" {
-		t.Errorf("the Lease reports %s slots, want 11: the 10 of the executor and that of the stuck Turn", got)
+	if capacity, stuck := l.Annotations[CapacityAnnotation], l.Annotations[StuckAnnotation]; capacity != "10" || stuck != "1" {
+		t.Errorf("the Lease has a capacity of %s and %s stuck Turns, want 10 and 1", capacity, stuck)
+	}
+	h.acceptsTurns.Store(false)
+	if h.describe(l); l.Annotations[StuckAnnotation] != "" {
+		t.Error("an executor that stops offers no slots")
 	}
 }
 

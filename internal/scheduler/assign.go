@@ -100,12 +100,12 @@ func (s *Slots) setExecutors(executors []Executor) {
 	}
 	removed := map[string]int{} // first all old executors with their capacities
 	for _, e := range s.executors {
-		removed[e.Name] = e.Capacity
+		removed[e.Name] = e.slots()
 	}
 	gained := false
 	for _, e := range executors {
 		capacity, known := removed[e.Name]
-		gained = gained || !known || e.Capacity > capacity
+		gained = gained || !known || e.slots() > capacity
 		delete(removed, e.Name)
 	}
 	s.executors = executors
@@ -366,7 +366,7 @@ func (s *Slots) assign(caller *turn) {
 // same number of free slots, it returns the first of them by name. If no slot is free, the name is empty.
 func (s *Slots) freest() (name string, free int) {
 	for _, e := range s.executors {
-		if left := e.Capacity - s.used[e.Name]; left > free {
+		if left := e.slots() - s.used[e.Name]; left > free {
 			name, free = e.Name, left
 		}
 	}

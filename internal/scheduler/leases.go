@@ -240,8 +240,12 @@ func ExecutorOf(l *coordinationv1.Lease) Executor {
 	if err != nil {
 		capacity = 0
 	}
+	stuck, err := strconv.Atoi(l.Annotations[executor.StuckAnnotation])
+	if err != nil {
+		stuck = 0
+	}
 	return Executor{
-		Name: strings.TrimPrefix(l.Name, executor.LeasePrefix), Capacity: capacity,
+		Name: strings.TrimPrefix(l.Name, executor.LeasePrefix), Capacity: capacity, Stuck: max(0, min(stuck, capacity)),
 		Store: executor.StoreIdentity{
 			ID: l.Annotations[executor.StoreAnnotation], Incarnation: l.Annotations[executor.IncarnationAnnotation],
 		},

@@ -19,10 +19,16 @@ type Executor struct {
 	Name string
 	// Capacity is the maximum number of Turns that may be bound to the executor at the same time.
 	Capacity int
+	// Stuck is the number of Turns that are bound to the executor and hold a slot, but do not need it: the executor has
+	// as many further slots. They do not count in the share of a namespace.
+	Stuck int
 	// Store is the store in which the executor keeps journals. It is the zero value if the executor has an older
 	// version, which does not report its store.
 	Store executor.StoreIdentity
 }
+
+// slots returns the number of slots of the executor.
+func (e Executor) slots() int { return e.Capacity + e.Stuck }
 
 // Agent holds the scheduler's facts about an Agent.
 type Agent struct {

@@ -334,6 +334,27 @@ func TestReleaseBoundIgnoresNewerReservation(t *testing.T) {
 	}
 }
 
+// TestStuckTurnsNeedNoSlot checks that an executor has further slots for stuck Turns, and that these do not raise the
+// share of a namespace.
+func TestStuckTurnsNeedNoSlot(t *testing.T) {
+	h := newHarness(t, Limits{Running: Share{percent: 50}})
+	h.SetAgent(Agent{Key: Key{Namespace: "a", Name: "x"}, Version: 1})
+	h.SetAgent(Agent{Key: Key{Namespace: "b", Name: "x"}, Version: 1})
+	all := executors(2)
+	h.Confirm(requestOf("a", "x", "stuck", 0), all[0].Name)
+	h.Confirm(requestOf("b", "x", "runs", 0), all[0].Name)
+	if v := h.Reserve(requestOf("b", "x", "second", 0), all); v.Cause == NoCause {
+		t.Fatal("all slots are taken")
+	}
+	all[0].Stuck = 1
+	if v := h.Reserve(requestOf("b", "x", "second", 0), all); v.Cause != NamespaceLimit {
+		t.Errorf("verdict %+v, want the limit of the namespace, which is half of 2 slots", v)
+	}
+	if v := h.Reserve(requestOf("c", "x", "third", 0), all); v.Cause != NoCause {
+		t.Errorf("verdict %+v, want the slot that the stuck Turn does not need", v)
+	}
+}
+
 func TestReserveOverLimit(t *testing.T) {
 	h := newHarness(t, Limits{Running: Share{count: 1}})
 	h.Reserve(requestOf("n", "agent", "a", 1), executors(1))

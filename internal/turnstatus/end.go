@@ -74,6 +74,9 @@ func FinishRefused(t *v1alpha1.Turn, message string, now time.Time) {
 // not list. The facts in the status are kept. reason must be the reason of a failure in the table outcomes.
 func End(t *v1alpha1.Turn, reason, message string, now time.Time) {
 	if b := t.Status.Executor; b != nil {
+		if b.Name != "" {
+			b.JournalComplete = false // the last run did not hand the Turn back, so it may have made more calls
+		}
 		b.Name = ""
 		endPendingCalls(&t.Status, b.SideEffects, b.SideEffects && !b.JournalComplete)
 	}
