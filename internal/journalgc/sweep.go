@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -152,12 +151,12 @@ func (c *Collector) removeReferenced(ctx context.Context, left sets.Set[string])
 }
 
 // isReferenced reports whether an object is a Session to whose history an unfinished Turn may refer.
-func (c *Collector) isReferenced(ctx context.Context, uid types.UID, d suspect) (bool, error) {
+func (c *Collector) isReferenced(ctx context.Context, d suspect) (bool, error) {
 	if c.Turns == nil || d.object.kind.Kind != "Session" {
 		return false, nil
 	}
 	return c.anyReference(ctx, d.object.key.Namespace, d.object.key.Name, func(session string) bool {
-		return session == "" || session == string(uid)
+		return session == "" || session == string(d.uid)
 	})
 }
 
