@@ -5,7 +5,8 @@
 // It finds deletions in two ways:
 //
 //  1. The event of a watch is an immediate hint. The package asks the API server for confirmation before it acts.
-//  2. A periodic sweep compares all journals with all objects. It finds deletions that the watch has missed.
+//  2. A periodic sweep compares all journals, and all records with comments, with all objects. It finds deletions that
+//     the watch has missed.
 package journalgc
 
 import (
@@ -24,14 +25,23 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/metrics"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 )
+
+// Store keeps journals, and the records of Turns with the comments on them.
+type Store interface {
+	store.Keeper
+
+	// Records is the method of store.Records.
+	Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error)
+}
 
 // Collector retires the journals of deleted objects, and purges journals that were retired long enough ago. It
 // implements manager.Runnable.
 type Collector struct {
-	// Store keeps the journals.
-	Store store.Keeper
+	// Store keeps the journals. To retire a journal also deletes the comments on its Turn, even if there is no journal.
+	Store Store
 	// Reader reads from the API server. A cache may be stale, so it does not justify the deletion of a journal.
 	Reader client.Reader
 	// Cache provides the watches of Turns and Sessions. It does not contain finished Turns.
