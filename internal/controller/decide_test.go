@@ -377,6 +377,15 @@ func TestDecide(t *testing.T) {
 				message: `Agent "support" is not ready: its provider is missing`,
 			},
 		},
+		"a Turn that may have its prompt waits while a redaction rule of its agent cannot be used": {
+			turn: turnWith(boundTo("e"), started(30*time.Second), handedBack(v1alpha1.TurnReasonWaitingForAgent)),
+			agent: agentWith(metav1.ConditionFalse, "a rule cannot be used", modelsResolved(metav1.ConditionTrue),
+				func(a *v1alpha1.Agent) { a.Status.Conditions[0].Reason = v1alpha1.ReasonInvalidRedaction }),
+			want: decision{
+				action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, after: 30 * time.Second,
+				message: `Agent "support" is not ready: a rule cannot be used`,
+			},
+		},
 		"a Turn waits for a missing ConfigMap until its starting deadline": {
 			turn: turnWith(), agent: ready, missing: `ConfigMap "terms" does not exist`,
 			want: decision{

@@ -68,12 +68,16 @@ func agentReadinessOf(a *v1alpha1.Agent, key client.ObjectKey, turnNamespace str
 
 // mayContinue reports whether a Turn may continue although its Agent is not ready. If the Turn was bound before, its
 // journal may hold the prompt, and a change of the profile does not change that prompt. The Agent must have a usable
-// model. The Turn also waits while the Agent's profile is being rendered, which takes only a moment.
+// model, and redaction rules that can be used. The Turn also waits while the Agent's profile is being rendered, which
+// takes only a moment.
 func mayContinue(v snapshot) bool {
 	if v.agent == nil || v.turn.Epoch() == 0 || lacksPrompt(v.turn) {
 		return false
 	}
 	conditions := v.agent.Status.Conditions
+	if c := ready(conditions, v.agent.Generation); c != nil && c.Reason == v1alpha1.ReasonInvalidRedaction {
+		return false
+	}
 	profile := meta.FindStatusCondition(conditions, v1alpha1.ConditionProfileResolved)
 	return meta.IsStatusConditionTrue(conditions, v1alpha1.ConditionModelsResolved) &&
 		(profile == nil || profile.Reason != v1alpha1.ReasonProfileNotRendered)

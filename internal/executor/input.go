@@ -40,10 +40,9 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		return nil, err
 	}
 	r.agent = found
-	agent := translate.WithinCeiling(r.agent, t, e.Ceiling)
-	redaction, err := translate.Redaction(ctx, agent, fairgate.Fairly(ctx, e.Credentials.RedactFunc(t.CredentialNamespaces()...)))
-	if err != nil { // the Agent was changed after the Turn was bound
-		return nil, agentNotReady(t, err.Error())
+	agent, redaction, err := r.redaction(ctx, translate.WithinCeiling(r.agent, t, e.Ceiling))
+	if err != nil {
+		return nil, err
 	}
 	chain := make([]translate.Link, 0, len(agent.Spec.Models))
 	caller := pace.Caller{Namespace: t.Namespace, Agent: t.Spec.AgentRef.String(), Waits: r.progress.setProviderWait}
@@ -159,31 +158,53 @@ func (e *Executor) budgetsOf(ctx context.Context, t *v1alpha1.Turn, agent *v1alp
 	return func() ([]budget.Rule, error) { return e.Budgets(ctx, t, agent.Labels, requester) }
 }
 
-// endsWithoutAgent reports whether the Turn only has to end, so that its run can do without the Agent: to end, the Turn
-// needs no model, and its journal has its usage.
-func (r *run) endsWithoutAgent() bool {
+// onlyEnds reports whether a Turn of an Agent with these limits only has to end, so that its run can do without the
+// rest of the Agent: to end, the Turn needs no model, and its journal has its usage.
+func (r *run) onlyEnds(limits *v1alpha1.Limits) bool {
 	t := r.turn
-	none := translate.WithinCeiling(&v1alpha1.Agent{}, t, r.executor.Ceiling)
 	return t.IsCancelled() || t.Status.Executor.Overdue ||
-		turnstatus.TimeLeft(t, v1alpha1.Timeout(t.Spec.Limits, none.Spec.Limits), r.executor.Now()) <= 0
+		turnstatus.TimeLeft(t, v1alpha1.Timeout(t.Spec.Limits, limits), r.executor.Now()) <= 0
 }
 
-// notReadyError means that the prompt cannot be made because an object is missing or not ready. The Turn waits for
-// that object.
+// redaction returns the redaction of the Turn, and the Agent with which the Turn runs. If a rule of the Agent cannot be
+// used, because the Agent was changed after the Turn was bound, the Turn waits for the Agent. If such a Turn only has to
+// end, it runs with an Agent that has only limits: the texts in its journal were redacted when they were written.
+func (r *run) redaction(ctx context.Context, agent *v1alpha1.Agent) (*v1alpha1.Agent, *redact.TurnRedactor, error) {
+	credentials := fairgate.Fairly(ctx, r.executor.Credentials.RedactFunc(r.turn.CredentialNamespaces()...))
+	redaction, err := translate.Redaction(ctx, agent, credentials)
+	if err == nil {
+		return agent, redaction, nil
+	}
+	if !r.onlyEnds(agent.Spec.Limits) {
+		missing := agentNotReady(r.turn, err.Error())
+		missing.mayBePrepared = !r.first || r.tried
+		return nil, nil, missing
+	}
+	agent = &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Limits: agent.Spec.Limits}}
+	redaction, err = translate.Redaction(ctx, agent, credentials)
+	return agent, redaction, err
+}
+
+// notReadyError means that the Turn cannot run because an object is missing or not ready. The Turn waits for that
+// object.
 type notReadyError struct {
 	// reason and message are the reason and the message of the wait.
 	reason, message string
+	// mayBePrepared is true if the journal may have the prompt. Otherwise the prompt cannot be made without the object.
+	mayBePrepared bool
 }
 
 func (e *notReadyError) Error() string { return e.message }
 
 // agentNotReady returns the *notReadyError for a Turn whose Agent cannot run Turns because of cause. If the Agent is in
 // another namespace, the message leaves out the cause, because the cause may contain names from that namespace.
-func agentNotReady(t *v1alpha1.Turn, cause string) error {
+func agentNotReady(t *v1alpha1.Turn, cause string) *notReadyError {
 	if t.IsOfForeignAgent() {
 		cause = "ask its owner"
 	}
-	return &notReadyError{v1alpha1.TurnReasonWaitingForAgent, fmt.Sprintf("Agent %q is not ready: %s", t.Spec.AgentRef, cause)}
+	return &notReadyError{
+		reason: v1alpha1.TurnReasonWaitingForAgent, message: fmt.Sprintf("Agent %q is not ready: %s", t.Spec.AgentRef, cause),
+	}
 }
 
 // preparation returns the input for the messages of a Turn, and the profile of its Agent. It is called only if the
@@ -232,7 +253,7 @@ func awaitingConfigMap(err error, t *v1alpha1.Turn) error {
 		return err
 	}
 	if wrong, ok := errors.AsType[*invalid.Error](err); ok && strings.HasPrefix(wrong.Field, "Turn ") {
-		return &notReadyError{v1alpha1.TurnReasonPending, wrong.Error()}
+		return &notReadyError{reason: v1alpha1.TurnReasonPending, message: wrong.Error()}
 	}
 	return agentNotReady(t, err.Error())
 }

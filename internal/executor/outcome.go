@@ -27,8 +27,8 @@ const (
 	suspended
 	// outOfSpace means that the Turn waits for space for its journal.
 	outOfSpace
-	// unprepared means that the prompt cannot be made yet.
-	unprepared
+	// notReady means that the Turn waits for an object that it needs to run.
+	notReady
 	// handedBack means that another run must continue the Turn.
 	handedBack
 )
@@ -38,7 +38,7 @@ const (
 func outcomeOf(result *turn.Result, err error, suspends, full bool) outcome {
 	var (
 		cut         *cutOffError
-		notReady    *notReadyError
+		missing     *notReadyError
 		waits       *loop.Parked
 		notBegun    *handBackError
 		interrupted = errors.Is(err, loop.ErrInterrupted)
@@ -56,8 +56,8 @@ func outcomeOf(result *turn.Result, err error, suspends, full bool) outcome {
 		return outOfSpace
 	case waits != nil: // errors.As has set waits above, even if suspends is false
 		return parked
-	case errors.As(err, &notReady):
-		return unprepared
+	case errors.As(err, &missing):
+		return notReady
 	case interrupted, errors.As(err, &notBegun), errors.Is(err, journal.ErrFenced), errors.Is(err, journal.ErrNewer):
 		// Handing back changes nothing if the Turn is bound elsewhere. If it is still bound here, the next binding
 		// gives it an epoch that is newer than the journal's.

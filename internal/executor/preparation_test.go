@@ -181,6 +181,90 @@ func TestTurnWaitsForADeletedConfigMap(t *testing.T) {
 	}
 }
 
+// writePrompt writes the journal of a Turn that an earlier run has prepared, and that has asked a model once.
+func writePrompt(t *testing.T, e *Executor, store *memory) {
+	t.Helper()
+	log, err := journal.Open(t.Context(), "uid-one", 1, journal.Options{
+		Journal: store, Now: e.Now, Apply: func(journal.Entry) error { return nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := log.Append(t.Context(),
+		journal.Record{Kind: journal.Prepared, Payload: prepare.Prepared{Prompt: prepare.Prompt{
+			Provider: "demo", Model: "m", Messages: []model.Message{{Role: model.RoleUser, Content: "Hello"}},
+		}}},
+		journal.Record{Kind: journal.ModelRequested, Payload: loop.Request{Step: 1, Provider: "demo", Model: "m", Attempt: 1}},
+	); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// withoutUsableRules returns surroundings whose Agent has a redaction rule that cannot be used, and a time limit of 30
+// seconds.
+func withoutUsableRules() []client.Object {
+	all := surroundings()
+	agent := all[0].(*v1alpha1.Agent)
+	agent.Spec.Redaction = &v1alpha1.AgentRedaction{Patterns: []v1alpha1.RedactionPattern{{Name: "a", Pattern: "("}}}
+	agent.Spec.Limits = &v1alpha1.Limits{TimeoutSeconds: new(int32(30))}
+	return all
+}
+
+// TestTurnWaitsForUsableRedactionRules checks that a Turn waits for its Agent while a redaction rule cannot be used. The
+// status says that there is no prompt only if no run can have made one: otherwise the controller would check the Turn
+// like a new one, and end it without its journal.
+func TestTurnWaitsForUsableRedactionRules(t *testing.T) {
+	const want = `Agent "support" is not ready: Agent spec.redaction.patterns[0].pattern: `
+	for name, tc := range map[string]struct {
+		change   []func(*v1alpha1.Turn)
+		prepared bool
+	}{
+		"first run": {},
+		"nothing begun": {change: []func(*v1alpha1.Turn){boundTo(me, 2), func(t *v1alpha1.Turn) {
+			t.Status.Executor.JournalEntries, t.Status.Executor.JournalComplete = new(int64(0)), true
+		}}},
+		"waited for approval": {change: []func(*v1alpha1.Turn){boundTo(me, 2), func(t *v1alpha1.Turn) {
+			t.Status.PendingApprovals = []v1alpha1.PendingApproval{{Step: 1, CallID: "c1", Name: "pay"}}
+		}}, prepared: true},
+		"was suspended": {change: []func(*v1alpha1.Turn){boundTo(me, 2)}, prepared: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, store := newExecutor(t, interceptor.Funcs{}, append(withoutUsableRules(), turnWith(tc.change...))...)
+			if tc.prepared {
+				writePrompt(t, e, store)
+			}
+			got := runTurn(t, e)
+			if message := got.Status.Conditions[0].Message; got.BoundTo() != "" || !strings.HasPrefix(message, want) ||
+				got.StateReason() != v1alpha1.TurnReasonWaitingForAgent {
+				t.Errorf("the Turn is %s: %s\nwant it handed back, WaitingForAgent: %s", got.StateReason(), message, want)
+			}
+			c := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionPrepared)
+			if lacks := c != nil && c.Reason == v1alpha1.TurnReasonNotPrepared; lacks == tc.prepared {
+				t.Errorf("Prepared is %+v, want NotPrepared only for a Turn without a prompt", c)
+			}
+		})
+	}
+}
+
+// TestTurnEndsWithoutUsableRedactionRules checks that a Turn that only has to end does not wait for the rules.
+func TestTurnEndsWithoutUsableRedactionRules(t *testing.T) {
+	aMinuteAgo := metav1.NewMicroTime(now.Add(-time.Minute))
+	for reason, change := range map[string]func(*v1alpha1.Turn){
+		v1alpha1.TurnReasonCancelled:        desires(v1alpha1.DesiredStateCancelled),
+		v1alpha1.TurnReasonDeadlineExceeded: func(t *v1alpha1.Turn) { t.Status.StartTime = &aMinuteAgo },
+	} {
+		t.Run(reason, func(t *testing.T) {
+			asks := func(t *v1alpha1.Turn) { t.Spec.Execution = v1alpha1.ExecutionRun }
+			e, store := newExecutor(t, interceptor.Funcs{}, append(withoutUsableRules(), turnWith(asks, boundTo(me, 2), change))...)
+			writePrompt(t, e, store)
+			got := runTurn(t, e)
+			if n := got.Status.Steps; got.StateReason() != reason || n == nil || n.ModelRequests != 1 {
+				t.Errorf("the Turn is %s with steps %+v, want %s and the one request that the journal holds", got.StateReason(), n, reason)
+			}
+		})
+	}
+}
+
 // TestTurnEndsFromItsJournal checks that a Turn can end if, of the objects that it was made from, only its
 // Agent still exists.
 func TestTurnEndsFromItsJournal(t *testing.T) {
@@ -202,20 +286,7 @@ func TestTurnEndsFromItsJournal(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			asks := func(t *v1alpha1.Turn) { t.Spec.Execution = v1alpha1.ExecutionRun }
 			e, store := newExecutor(t, interceptor.Funcs{}, surroundings()[0], turnWith(asks, boundTo(me, 2), tc.change))
-			log, err := journal.Open(t.Context(), "uid-one", 1, journal.Options{
-				Journal: store, Now: e.Now, Apply: func(journal.Entry) error { return nil },
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := log.Append(t.Context(),
-				journal.Record{Kind: journal.Prepared, Payload: prepare.Prepared{Prompt: prepare.Prompt{
-					Provider: "demo", Model: "m", Messages: []model.Message{{Role: model.RoleUser, Content: "Hello"}},
-				}}},
-				journal.Record{Kind: journal.ModelRequested, Payload: loop.Request{Step: 1, Provider: "demo", Model: "m", Attempt: 1}},
-			); err != nil {
-				t.Fatal(err)
-			}
+			writePrompt(t, e, store)
 			got := runTurn(t, e)
 			message := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionSucceeded).Message
 			if got.StateReason() != tc.reason || !strings.HasPrefix(message, tc.message) || got.Status.Steps == nil ||

@@ -192,12 +192,16 @@ func (r *run) writeOutcome(ctx context.Context, result *turn.Result, err error) 
 	case outOfSpace:
 		r.release(write, v1alpha1.TurnReasonWaitingForJournalSpace, *r.noSpace.Load())
 		log.Info("Handed a turn back", "cause", *r.noSpace.Load())
-	case unprepared:
-		notReady, _ := errors.AsType[*notReadyError](err)
+	case notReady:
+		missing, _ := errors.AsType[*notReadyError](err)
+		release := turnstatus.ReleaseUnprepared
+		if missing.mayBePrepared {
+			release = turnstatus.Release
+		}
 		r.await(write, func(t *v1alpha1.Turn, known turnstatus.Run, now time.Time) {
-			turnstatus.ReleaseUnprepared(t, known, notReady.reason, notReady.message, now)
+			release(t, known, missing.reason, missing.message, now)
 		})
-		log.Info("Handed a turn back", "cause", notReady.message)
+		log.Info("Handed a turn back", "cause", missing.message)
 	case handedBack, tryAgain:
 		r.handBack(write)
 		log.Info("Handed a turn back", "cause", err.Error())
@@ -395,7 +399,7 @@ func (r *run) endAttempt(ctx context.Context, err error) error {
 // isFutile reports whether a new run would fail in the same way if it began immediately: the Turn needs something that
 // is missing, or waits for something that has not happened.
 func (r *run) isFutile(err error) bool {
-	if _, notReady := errors.AsType[*notReadyError](err); notReady {
+	if _, missing := errors.AsType[*notReadyError](err); missing {
 		return true
 	}
 	parked, ok := errors.AsType[*loop.Parked](err)

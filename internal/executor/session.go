@@ -53,7 +53,9 @@ func (e *retryError) Unwrap() error { return e.error }
 // sessionGone returns the *notReadyError for a Turn that has no prompt yet, and whose Session was deleted after the
 // Turn was bound.
 func sessionGone(name string) error {
-	return &notReadyError{v1alpha1.TurnReasonWaitingForSession, fmt.Sprintf("Session %q was deleted; Capstan creates it again", name)}
+	return &notReadyError{
+		reason: v1alpha1.TurnReasonWaitingForSession, message: fmt.Sprintf("Session %q was deleted; Capstan creates it again", name),
+	}
 }
 
 // onLoss returns the function that a Turn calls if the history of earlier Turns of its Session is lost. The
@@ -75,7 +77,7 @@ func (e *Executor) onLoss(t *v1alpha1.Turn) func(ctx context.Context, missing in
 				"The journal no longer has the history of %d of %d turns", s.Status.MissingTurns, s.Status.Turns)
 		}
 		if why := translate.WaitsForHistory(&s); why != "" {
-			return &notReadyError{v1alpha1.TurnReasonWaitingForSession, fmt.Sprintf("Session %q: %s", key.Name, why)}
+			return &notReadyError{reason: v1alpha1.TurnReasonWaitingForSession, message: fmt.Sprintf("Session %q: %s", key.Name, why)}
 		}
 		return nil
 	}

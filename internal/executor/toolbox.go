@@ -52,7 +52,7 @@ func unusable(t *v1alpha1.Turn, kind, name string, err error) error {
 	refused, isRefused := errors.AsType[*sharing.RefusedError](err)
 	switch {
 	case isRefused && refused.Kind == "Agent" && t.IsOfForeignAgent(): // the model already knows the Agent that the message names
-		return &notReadyError{v1alpha1.TurnReasonWaitingForAgent, refused.Error()}
+		return &notReadyError{reason: v1alpha1.TurnReasonWaitingForAgent, message: refused.Error()}
 	case isRefused:
 		return agentNotReady(t, refused.Error())
 	case apierrors.IsNotFound(err):

@@ -5,7 +5,8 @@
 // It finds deletions in two ways:
 //
 //  1. The event of a watch is an immediate hint. The package asks the API server for confirmation before it acts.
-//  2. A periodic sweep compares all journals with all objects. It finds deletions that the watch has missed.
+//  2. A periodic sweep compares all journals, and all records with comments, with all objects. It finds deletions that
+//     the watch has missed.
 package journalgc
 
 import (
@@ -14,6 +15,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -22,16 +24,24 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/internal/existence"
 	"github.com/capstan-dev/capstan/internal/metrics"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 )
+
+// Store keeps journals, and the records of Turns with the comments on them.
+type Store interface {
+	store.Keeper
+
+	// Records is the method of store.Records.
+	Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error)
+}
 
 // Collector retires the journals of deleted objects, and purges journals that were retired long enough ago. It
 // implements manager.Runnable.
 type Collector struct {
-	// Store keeps the journals.
-	Store store.Keeper
+	// Store keeps the journals. To retire a journal also deletes the comments on its Turn, even if there is no journal.
+	Store Store
 	// Reader reads from the API server. A cache may be stale, so it does not justify the deletion of a journal.
 	Reader client.Reader
 	// Cache provides the watches of Turns and Sessions. It does not contain finished Turns.
@@ -64,6 +74,10 @@ type Collector struct {
 	suspects suspects
 	// inUse holds deleted Sessions to whose history an unfinished Turn refers. The next round checks them again.
 	inUse map[types.UID]suspect
+	// pause is the back-off of all hints while all of them fail, which ends at resume. Both are zero before the first
+	// failure.
+	pause  *backoff.ExponentialBackOff
+	resume time.Time
 	// foreign holds the journals of other namespaces that the last sweep found.
 	foreign sets.Set[string]
 }
@@ -72,7 +86,9 @@ const (
 	// settleTime is how long a Turn that has left the watch of unfinished Turns may take to appear among the
 	// finished ones. After that, the API server is asked. A run that the deletion interrupted has stopped by then.
 	settleTime = 2 * time.Second
-	// retryTime is the time between a failed round and the next one.
+	// maxBackOff is the longest time between two attempts to follow up a hint.
+	maxBackOff = 5 * time.Minute
+	// retryTime is the time between a failed round and the next one, and the longest pause of all hints.
 	retryTime = time.Minute
 	// purgeBatch is the number of journals that one call of the store purges. purgePause is the time between two
 	// batches, in which other writers can proceed.
@@ -115,15 +131,12 @@ func (c *Collector) work(ctx context.Context) {
 		case <-round.C:
 			round.Reset(c.round(ctx))
 		case <-c.suspects.hinted():
-			follow.Reset(settleTime)
+			c.scheduleFollowUp(follow)
 		case <-follow.C:
-			retired, left := c.followUp(ctx)
-			if left {
-				follow.Reset(settleTime)
-			}
-			if retired {
+			if c.followUp(ctx) {
 				due.Reset(c.Retention)
 			}
+			c.scheduleFollowUp(follow)
 		case <-measure.C:
 			c.measure(ctx)
 		case <-due.C:
@@ -155,8 +168,8 @@ func (c *Collector) roundInterval() time.Duration {
 
 // round sweeps, purges and measures. It returns the time until the next round.
 func (c *Collector) round(ctx context.Context) time.Duration {
-	for uid, d := range c.inUse {
-		c.suspects.hint(uid, d.object, c.Now())
+	for _, d := range c.inUse {
+		c.suspects.hint(d.uid, d.object, c.Now())
 	}
 	c.inUse = nil
 	swept := c.sweep(ctx)
@@ -176,97 +189,6 @@ func (c *Collector) report(what string, err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		c.Log.Error(err, "Failed to "+what)
 	}
-}
-
-// followUp asks the API server about hints, and retires the journals of deleted objects. left reports that hints
-// remain for a later call.
-func (c *Collector) followUp(ctx context.Context) (retired, left bool) {
-	gone := map[types.UID]suspect{}
-	for uid, d := range c.suspects.due(c.Now()) {
-		isGone, err := existence.IsGone(ctx, c.Reader, d.object.kind.Kind, d.object.key, uid)
-		if err != nil {
-			c.report("check whether an object was deleted", err)
-			c.suspects.hint(uid, d.object, c.Now())
-			continue
-		}
-		if !isGone {
-			continue
-		}
-		used, err := c.isReferenced(ctx, uid, d)
-		if err != nil {
-			c.report("check whether the history of a session is in use", err)
-			c.suspects.hint(uid, d.object, c.Now())
-			continue
-		}
-		if used {
-			if err := c.forget(ctx, string(uid)); err != nil {
-				c.report("forget what was learned in a session", err)
-				c.suspects.hint(uid, d.object, c.Now())
-				continue
-			}
-			if c.inUse == nil {
-				c.inUse = map[types.UID]suspect{}
-			}
-			c.inUse[uid] = d
-			continue
-		}
-		if err := c.charge(ctx, uid, d); err != nil {
-			c.report("add the usage of a deleted turn to its session", err)
-			c.suspects.hint(uid, d.object, c.Now())
-			continue
-		}
-		gone[uid] = d
-	}
-	if len(gone) > 0 {
-		retired = c.retire(ctx, gone)
-	}
-	return retired, c.suspects.any()
-}
-
-// charge adds the usage of a deleted Turn to its Session: see Charge.
-func (c *Collector) charge(ctx context.Context, uid types.UID, d suspect) error {
-	if d.object.charged || d.object.kind.Kind != "Turn" {
-		return nil
-	}
-	return c.chargeUID(ctx, string(uid))
-}
-
-// chargeUID calls Charge for a UID.
-func (c *Collector) chargeUID(ctx context.Context, uid string) error {
-	if c.Charge == nil {
-		return nil
-	}
-	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	return c.Charge(bounded, uid)
-}
-
-// forget deletes what was learned in deleted Sessions whose histories are kept. It does not wait until no Turn refers
-// to the histories: this may take long, and until then, Turns of other Sessions would use what was learned about users.
-func (c *Collector) forget(ctx context.Context, sessions ...string) error {
-	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	return c.Store.Forget(bounded, c.Now(), sessions...)
-}
-
-// retire retires the journals of deleted objects. If that fails, it adds the hints again, so that they do not wait
-// for a sweep.
-func (c *Collector) retire(ctx context.Context, gone map[types.UID]suspect) bool {
-	uids := make([]string, 0, len(gone))
-	for uid := range gone {
-		uids = append(uids, string(uid))
-	}
-	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	err := c.Store.Retire(bounded, c.Now(), uids...)
-	if err == nil {
-		return true
-	}
-	c.report("retire journals", err)
-	for uid, d := range gone {
-		c.suspects.hint(uid, d.object, c.Now())
-	}
-	return false
 }
 
 // purge deletes the journals whose retention time is over, in batches, so that appends can proceed.

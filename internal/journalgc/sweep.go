@@ -7,11 +7,11 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/store"
 )
 
 // The page sizes for listing journals and objects.
@@ -23,7 +23,8 @@ const (
 // sweep retires the journals of deleted objects. It finds the objects whose deletion no watch has reported.
 //
 //  1. Executors create journals at any time, so sweep lists the journals before the objects. Each object is older than
-//     its journal, so the later list of objects contains the object of each listed journal, unless it was deleted.
+//     its journal, so the later list of objects contains the object of each listed journal, unless it was deleted. The
+//     same holds for the comments on Turns. A Turn that never ran has no journal.
 //  2. Caches may be stale, so only the API server decides that a journal is orphaned.
 //  3. sweep leaves suspects to followUp, which knows the kinds and names of the objects. So only followUp finds that a
 //     Turn is about to use the history of a Session that was deleted a moment ago.
@@ -32,6 +33,11 @@ func (c *Collector) sweep(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("failed to list the journals: %w", err)
 	}
+	commented, err := c.commented(ctx)
+	if err != nil {
+		return fmt.Errorf("failed to list the records with comments: %w", err)
+	}
+	left = left.Union(commented)
 	for _, kind := range []string{"TurnList", "SessionList"} {
 		for _, namespace := range c.namespaces() {
 			if err := c.removeExisting(ctx, kind, namespace, left); err != nil {
@@ -40,13 +46,13 @@ func (c *Collector) sweep(ctx context.Context) error {
 		}
 	}
 	c.suspects.exclude(left) // after the list of objects, because objects may have been deleted since the list of journals
-	if err := errors.Join(c.removeForeign(ctx, left), c.removeReferenced(ctx, left)); err != nil {
+	if err := errors.Join(c.removeForeign(ctx, left, commented), c.removeReferenced(ctx, left)); err != nil {
 		return err
 	}
 	if left.Len() == 0 {
 		return nil
 	}
-	c.Log.Info("Found journals of deleted objects", "journals", left.Len(), "keptFor", c.Retention.String())
+	c.Log.Info("Found journals or comments of deleted objects", "objects", left.Len(), "keptFor", c.Retention.String())
 	gone, uncharged := c.chargeAll(ctx, left.UnsortedList())
 	for batch := range slices.Chunk(gone, storePage) {
 		bounded, cancel := context.WithTimeout(ctx, storeTimeout)
@@ -90,6 +96,22 @@ func (c *Collector) journals(ctx context.Context) (sets.Set[string], error) {
 	}
 }
 
+// commented returns the UIDs of the Turns of this installation that have comments.
+func (c *Collector) commented(ctx context.Context) (sets.Set[string], error) {
+	all := sets.New[string]()
+	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	for r, err := range store.AllRecords(bounded, c.Store, store.RecordQuery{Commented: true}) {
+		if err != nil {
+			return nil, err
+		}
+		if len(c.Namespaces) == 0 || slices.Contains(c.Namespaces, r.Namespace) {
+			all.Insert(r.UID)
+		}
+	}
+	return all, nil
+}
+
 // namespaces returns the namespaces in which to list objects. The empty namespace means all.
 func (c *Collector) namespaces() []string {
 	if len(c.Namespaces) == 0 {
@@ -98,13 +120,14 @@ func (c *Collector) namespaces() []string {
 	return c.Namespaces
 }
 
-// removeForeign removes from a set the journals that belong to other namespaces, or do not name their namespace.
-func (c *Collector) removeForeign(ctx context.Context, left sets.Set[string]) error {
+// removeForeign removes from a set the journals that belong to other namespaces, or do not name their namespace. It
+// does not ask for the namespaces of the UIDs in own, which are known.
+func (c *Collector) removeForeign(ctx context.Context, left, own sets.Set[string]) error {
 	if len(c.Namespaces) == 0 {
 		return nil
 	}
 	foreign := sets.New[string]()
-	for uid := range left {
+	for uid := range left.Difference(own) {
 		isForeign := c.foreign.Has(uid)
 		if !isForeign {
 			bounded, cancel := context.WithTimeout(ctx, storeTimeout)
@@ -152,12 +175,12 @@ func (c *Collector) removeReferenced(ctx context.Context, left sets.Set[string])
 }
 
 // isReferenced reports whether an object is a Session to whose history an unfinished Turn may refer.
-func (c *Collector) isReferenced(ctx context.Context, uid types.UID, d suspect) (bool, error) {
+func (c *Collector) isReferenced(ctx context.Context, d suspect) (bool, error) {
 	if c.Turns == nil || d.object.kind.Kind != "Session" {
 		return false, nil
 	}
 	return c.anyReference(ctx, d.object.key.Namespace, d.object.key.Name, func(session string) bool {
-		return session == "" || session == string(uid)
+		return session == "" || session == string(d.uid)
 	})
 }
 

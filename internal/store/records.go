@@ -65,6 +65,8 @@ type RecordQuery struct {
 	After RecordPosition
 	// Limit is the maximum number of records; 0 or more than MaxRecords means MaxRecords.
 	Limit int
+	// Commented selects only the records that have a comment.
+	Commented bool
 }
 
 // RecordPosition is the position of a record in the order of Records.

@@ -15,7 +15,8 @@ type Meter interface {
 
 // Use is the space that a store uses.
 type Use struct {
-	// Bytes is the size of all journals and memories, without the space that purged journals have left.
+	// Bytes is the size of all journals and memories of the store's namespaces, without the space that purged journals
+	// have left.
 	Bytes int64
 	// Free is the number of bytes that are free for journals on the store's volume, including the space that purged
 	// journals have left. It is negative if the store does not know.

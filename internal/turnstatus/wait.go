@@ -48,7 +48,9 @@ func Release(t *v1alpha1.Turn, r Run, reason, message string, now time.Time) {
 }
 
 // ReleaseUnprepared hands back a Turn whose prompt cannot be made yet. It records that there is no prompt: otherwise
-// the controller would bind the Turn again, because its journal might have a prompt.
+// the controller would bind the Turn again, because its journal might have a prompt. It must not be called for a Turn
+// that may have a prompt: the controller would apply the checks of a new Turn, and would end the Turn without its
+// journal.
 func ReleaseUnprepared(t *v1alpha1.Turn, r Run, reason, message string, now time.Time) {
 	Release(t, r, reason, message, now)
 	setCondition(t, v1alpha1.ConditionPrepared, metav1.ConditionUnknown, v1alpha1.TurnReasonNotPrepared,

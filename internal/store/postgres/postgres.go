@@ -60,8 +60,8 @@ type Store struct {
 // URL or the password. The caller must call Close.
 //
 // If namespaces are given, other installations may use the same tables for other namespaces. The store then purges and
-// trims only the data of its own namespaces, and claims only their tasks. A journal of an older version names no
-// namespace; each installation purges it.
+// trims only the data of its own namespaces, claims only their tasks, and reports only their use. A journal of an older
+// version names no namespace; each installation purges it, and counts it.
 func Open(ctx context.Context, databaseURL string, namespaces ...string) (*Store, error) {
 	dir, err := fs.Sub(migrations, "migrations")
 	if err != nil {

@@ -160,6 +160,9 @@ func (s *Store) Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.
 	if !q.Until.IsZero() {
 		w.add("completed < $%d", q.Until)
 	}
+	if q.Commented {
+		w.add(`position('"comment":"'::bytea IN feedback) > 0`) // as in the index capstan_record_commented
+	}
 	if q.After.UID != "" {
 		w.add(`(completed, uid COLLATE "C") < ($%d, $%d)`, q.After.Completed, q.After.UID)
 	}

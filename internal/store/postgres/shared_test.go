@@ -53,6 +53,18 @@ func TestInstallationsThatShareSchema(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	whole, err := all.Use(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	older := whole.Bytes - whole.Namespaces["helpdesk"] - whole.Namespaces["sales"]
+	want := store.Use{
+		Free: -1, Bytes: older + whole.Namespaces["sales"], Namespaces: map[string]int64{"sales": whole.Namespaces["sales"]},
+	}
+	space, err := s.Use(t.Context())
+	if diff := cmp.Diff(want, space); diff != "" || err != nil || len(whole.Namespaces) != 2 || older <= 0 {
+		t.Errorf("Use of sales, of %+v in all (error %v; -want +got):\n%s", whole, err, diff)
+	}
 	use, err := s.TaskUse(t.Context())
 	if err != nil || len(use) != 1 || use[0].Namespace != "sales" {
 		t.Errorf("TaskUse: %+v, %v; want the task of sales", use, err)

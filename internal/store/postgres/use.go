@@ -8,8 +8,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// Use returns how much space is used. Bytes is the sum over all journals and memories. Free is negative, because the
-// server does not report its free space.
+// Use returns how much space the store's namespaces use. Bytes is the sum over their journals and memories, and over the
+// journals that name no namespace. Free is negative, because the server does not report its free space.
 func (s *Store) Use(ctx context.Context) (store.Use, error) {
 	type row struct {
 		namespace string
@@ -20,7 +20,7 @@ func (s *Store) Use(ctx context.Context) (store.Use, error) {
 	}, `SELECT namespace, sum(bytes)::bigint FROM (
 			SELECT namespace, bytes FROM capstan_turn
 			UNION ALL SELECT namespace, `+store.MemoryBytes+` FROM capstan_memory
-		) AS used GROUP BY namespace`)
+		) AS used WHERE cardinality($1::text[]) = 0 OR namespace = '' OR namespace = ANY($1) GROUP BY namespace`, s.namespaces)
 	if err != nil {
 		return store.Use{}, err
 	}

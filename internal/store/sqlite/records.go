@@ -78,6 +78,9 @@ func (s *Store) Records(ctx context.Context, q store.RecordQuery) (all []turnrec
 			args = append(args, limit.at.UnixMicro())
 		}
 	}
+	if q.Commented {
+		where += ` AND instr(feedback, '"comment":"') > 0` // as in the index turn_record_commented
+	}
 	if a := q.After; a.UID != "" {
 		where += " AND (completed, uid) < (?, ?)"
 		args = append(args, a.Completed.UnixMicro(), a.UID)

@@ -131,7 +131,7 @@ func TestOpenDoesNotChangeNewerSchema(t *testing.T) {
 	if !errors.Is(err, journal.ErrNewer) {
 		t.Errorf("Open: %v, want ErrNewer", err)
 	}
-	wantErrorText(t, "Open", err, path, "version 99", "knows is 14", "run that version, or a later one")
+	wantErrorText(t, "Open", err, path, "version 99", "knows is 15", "run that version, or a later one")
 }
 
 func TestReaderOfOlderAndNewerSchema(t *testing.T) {

@@ -39,6 +39,7 @@ func RunRecords(t *testing.T, open func(t *testing.T) RecordStore, reopen func(t
 	t.Run("the namespace with the most records is trimmed", func(t *testing.T) { testRecordsTrimmed(t, open(t)) })
 	t.Run("selected records are deleted", func(t *testing.T) { testRecordsDeleted(t, open(t)) })
 	t.Run("feedback is stored with the newest record", func(t *testing.T) { testFeedback(t, open(t)) })
+	t.Run("records with comments are selected", func(t *testing.T) { testCommentedRecords(t, open(t)) })
 	t.Run("a record outlives the journal of its Turn", func(t *testing.T) { testRecordOutlivesJournal(t, open(t)) })
 	t.Run("a call whose context has ended does nothing", func(t *testing.T) { testEndedContextOfRecords(t, open(t)) })
 }
@@ -383,6 +384,38 @@ func testFeedback(t *testing.T, s RecordStore) {
 	}
 	if diff := cmp.Diff(f, got[0].Feedback[turnrecord.MaxFeedback-1]); diff != "" {
 		t.Errorf("the newest feedback: -want +got:\n%s", diff)
+	}
+}
+
+// testCommentedRecords checks a comment on a Turn that has a record and no journal, because it never ran.
+func testCommentedRecords(t *testing.T, s RecordStore) {
+	other := recordOf("d", 4)
+	other.Namespace = "sales"
+	if _, err := s.AddRecords(t.Context(), recordOf("a", 1), recordOf("b", 2), recordOf("c", 3), other); err != nil {
+		t.Fatal(err)
+	}
+	f := turnrecord.Feedback{User: "ada", Score: "1", Comment: `"so, so"`}
+	for _, r := range []turnrecord.Record{recordOf("a", 1), recordOf("c", 3), other} {
+		if err := s.AddFeedback(t.Context(), r.Namespace, r.Turn, "", f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	only := turnrecord.Feedback{User: `"comment":"x"`, Score: "1"}
+	if err := s.AddFeedback(t.Context(), "helpdesk", "turn-b", "", only); err != nil {
+		t.Fatal(err)
+	}
+	commented := store.RecordQuery{Commented: true, RecordSelector: store.RecordSelector{Namespace: "helpdesk"}}
+	if got := uidsOf(records(t, s, commented)); got != "c a" {
+		t.Errorf("records of the namespace with comments: %q, want those of c and a", got)
+	}
+	if got := uidsOf(records(t, s, store.RecordQuery{Commented: true})); got != "d c a" {
+		t.Errorf("records with comments: %q, want those of d, c and a", got)
+	}
+	if err := s.Retire(t.Context(), entryTime, "c"); err != nil {
+		t.Fatal(err)
+	}
+	if got := uidsOf(records(t, s, commented)); got != "a" {
+		t.Errorf("records with comments after c was deleted: %q, want that of a", got)
 	}
 }
 
