@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -31,13 +32,20 @@ type Flags struct {
 	Kubeconfig, Context string
 	// Token replaces the credentials of the kubeconfig.
 	Token string
+
+	// once sets given, the kubeconfig that the flags select. It is read only once, because the file may be a pipe.
+	once  sync.Once
+	given clientcmd.ClientConfig
 }
 
 // clientConfig returns the kubeconfig that the flags select.
 func (f *Flags) clientConfig() clientcmd.ClientConfig {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = f.Kubeconfig
-	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.Context})
+	f.once.Do(func() {
+		rules := clientcmd.NewDefaultClientConfigLoadingRules()
+		rules.ExplicitPath = f.Kubeconfig
+		f.given = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.Context})
+	})
+	return f.given
 }
 
 // Config reads the kubeconfig. It returns the client configuration and the given namespace. If namespace is empty, it

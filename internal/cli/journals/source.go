@@ -65,8 +65,7 @@ func (j *Source) TurnNames(ctx context.Context) ([]string, error) {
 	if j.DataDir != "" {
 		return turnNames(ctx, j.DataDir, j.Namespace)
 	}
-	kubeconfig := j.Cluster.Flags
-	kubeconfig.Token = ""
+	kubeconfig := cluster.Flags{Kubeconfig: j.Cluster.Kubeconfig, Context: j.Cluster.Context}
 	return kubeconfig.TurnNames(ctx, j.Namespace, anyTurn)
 }
 
