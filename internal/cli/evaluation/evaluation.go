@@ -76,7 +76,6 @@ func (o *Options) Run(ctx context.Context) error {
 	}
 	watched, release := exit.Watch(ctx)
 	defer release()
-	defer context.AfterFunc(watched, release)() // a second signal kills the program
 	report, err := e.run(watched, threshold)
 	if report == nil {
 		return exit.InterruptedOr(watched, err)

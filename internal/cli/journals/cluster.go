@@ -42,8 +42,9 @@ type ClusterFlags struct {
 	unread error
 }
 
-// Open returns a reader of a Turn's journal in the cluster. Open itself sends no request.
-func (c *ClusterFlags) Open(_ context.Context, env terminal.Environment, namespace, name string) (*Remote, error) {
+// Open returns a reader of a Turn's journal in the cluster. Open itself sends no request. The end of ctx ends the
+// requests of the reader.
+func (c *ClusterFlags) Open(ctx context.Context, env terminal.Environment, namespace, name string) (*Remote, error) {
 	if c.Server != "" {
 		if err := readapi.CheckServer(c.Server); err != nil {
 			return nil, fmt.Errorf("--server: %w", err)
@@ -56,7 +57,7 @@ func (c *ClusterFlags) Open(_ context.Context, env terminal.Environment, namespa
 	if err != nil {
 		return nil, exit.WithCode(exit.Usage, fmt.Errorf("%w; without a cluster, set --data-dir to the directory of capstan run", err))
 	}
-	api, err := cluster.NewClient(config)
+	api, err := cluster.NewClient(ctx, config)
 	if err != nil {
 		return nil, exit.WithCode(exit.Failed, err)
 	}

@@ -227,7 +227,7 @@ func (c *ClusterFlags) newest(
 	if err != nil {
 		return nil, exit.WithCode(exit.Usage, fmt.Errorf("%w; without a cluster, set --data-dir to the directory of capstan run", err))
 	}
-	api, err := cluster.NewClient(c.Identity(config))
+	api, err := cluster.NewClient(ctx, c.Identity(config))
 	if err != nil {
 		return nil, exit.WithCode(exit.Failed, err)
 	}

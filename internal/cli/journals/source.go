@@ -73,7 +73,6 @@ func (j *Source) TurnNames(ctx context.Context) ([]string, error) {
 func (j *Source) read(ctx context.Context, turn string, q readapi.Query, take func(journal.Entry) error) (n int, err error) {
 	watched, release := exit.Watch(ctx)
 	defer release()
-	defer context.AfterFunc(watched, release)()
 	r, err := j.open(watched, turn)
 	if err != nil {
 		return 0, exit.InterruptedOr(watched, err)

@@ -38,7 +38,6 @@ type Options struct {
 func (o *Options) Run(ctx context.Context, name string) (err error) {
 	watched, release := exit.Watch(ctx)
 	defer release()
-	defer context.AfterFunc(watched, release)() // a second signal kills the program
 	recordings, err := o.Source.Recordings(watched)
 	if err != nil {
 		return exit.InterruptedOr(watched, err)
