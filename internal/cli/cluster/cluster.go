@@ -184,6 +184,8 @@ func SplitName(turn, given string) (namespace, name string, err error) {
 	switch {
 	case !qualified:
 		namespace, name = given, turn
+	case namespace == "": // for example, because a variable of a script is empty
+		return "", "", fmt.Errorf("%q has no namespace before the slash: it must be NAME or NAMESPACE/NAME of a Turn", turn)
 	case given != "" && given != namespace:
 		return "", "", fmt.Errorf("the Turn %q and --namespace %q name different namespaces", turn, given)
 	}
