@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,7 +52,7 @@ func (o *Options) run(ctx context.Context, recordings *journals.Recordings, name
 	if err != nil {
 		return err
 	}
-	state, err := o.Load(ctx, id.Namespace)
+	state, err := o.Load(ctx, cmp.Or(o.Source.Namespace, id.Namespace))
 	if err != nil {
 		return err
 	}
