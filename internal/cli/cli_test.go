@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,8 +11,26 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/capstan-dev/capstan/internal/cli"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
 )
+
+// TestFullStandardOutput checks that a failed write is not reported as an error of usage, also for texts of cobra.
+func TestFullStandardOutput(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"version"}, {"--version"}, {"completion", "bash"}, {"prices"}} {
+		r, w := io.Pipe()
+		if err := r.CloseWithError(errors.New("the disk is full")); err != nil {
+			t.Fatal(err)
+		}
+		var errOut strings.Builder
+		code := cli.Execute(t.Context(), terminal.Environment{Version: "v1", Out: w, Err: &errOut}, args)
+		if code != exit.Failed || errOut.String() != "capstan: failed to write to standard output: the disk is full\n" {
+			t.Errorf("%s: exit code %d, and %q", args, code, errOut.String())
+		}
+	}
+}
 
 func TestUsageErrors(t *testing.T) {
 	t.Parallel()
