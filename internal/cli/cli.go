@@ -82,7 +82,7 @@ Commands have their own exit codes: see the help of each command.`,
 
   # review its pending tool call, and decide
   capstan approve -n helpdesk open-loops`,
-		Version: env.Version, SilenceErrors: true, SilenceUsage: true,
+		Version: env.Version, SilenceErrors: true, SilenceUsage: true, PersistentPreRunE: checkSelection,
 	}
 	if plugin, ok := strings.CutPrefix(env.Program, "kubectl-"); ok {
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl " + plugin}

@@ -62,6 +62,23 @@ func TestUsageErrors(t *testing.T) {
 		"argument that is no path": {
 			"arguments are further paths", []string{"run", "-f", dir, "none.yaml"}, []string{"none.yaml: failed to find it"},
 		},
+		"empty call": {
+			"approve -y must not approve another call",
+			[]string{"approve", "first", "--call", "", "-y"},
+			[]string{"--call must not be empty: give it a value, or leave it out\n", "capstan approve --help"},
+		},
+		"empty directory": {
+			"undo must not act in a cluster", []string{"undo", "first", "--data-dir", ""}, []string{"--data-dir must not be empty"},
+		},
+		"empty Turn": {"run must not take the only Turn", []string{"run", "-f", dir, "--turn="}, []string{"--turn must not be empty"}},
+		"empty requester": {
+			"delete must not delete the records of all requesters",
+			[]string{"decisions", "delete", "--session", "s", "--requester", ""},
+			[]string{"--requester must not be empty"},
+		},
+		"empty ID": {
+			"show must not show all memories", []string{"memory", "show", ""}, []string{"an argument must not be empty"},
+		},
 		"bad time": {"the error has an example", []string{"run", "-f", dir, "--now", "monday"}, []string{"--now", "2026-04-09T10:00:00Z"}},
 		"unknown turn": {
 			"the error lists the existing Turns",
