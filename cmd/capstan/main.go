@@ -27,7 +27,17 @@ func main() {
 		InIsTerminal:  term.IsTerminal(int(os.Stdin.Fd())),
 		OutIsTerminal: term.IsTerminal(int(os.Stdout.Fd())),
 		ErrIsTerminal: term.IsTerminal(int(os.Stderr.Fd())),
+		Width:         width,
 		LookupEnv:     os.LookupEnv,
 		Now:           time.Now,
 	}, os.Args[1:]))
+}
+
+// width returns the number of columns of the terminal of standard error, or 0 if it is not known.
+func width() int {
+	columns, _, err := term.GetSize(int(os.Stderr.Fd()))
+	if err != nil {
+		return 0
+	}
+	return columns
 }

@@ -78,7 +78,7 @@ func (c *canceller) cancel(ctx context.Context, turn string) error {
 	if err != nil {
 		return exit.WithCode(exit.Usage, err)
 	}
-	api, err := cluster.NewClient(c.cluster.Identity(config))
+	api, err := cluster.NewClient(ctx, c.cluster.Identity(config))
 	if err != nil {
 		return exit.WithCode(exit.Failed, err)
 	}

@@ -82,13 +82,13 @@ Commands have their own exit codes: see the help of each command.`,
 
   # review its pending tool call, and decide
   capstan approve -n helpdesk open-loops`,
-		Version: env.Version, SilenceErrors: true, SilenceUsage: true,
+		Version: env.Version, SilenceErrors: true, SilenceUsage: true, PersistentPreRunE: checkSelection,
 	}
 	if plugin, ok := strings.CutPrefix(env.Program, "kubectl-"); ok {
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl " + plugin}
 	}
 	root.SetIn(env.In)
-	root.SetOut(env.Out)
+	root.SetOut(stdout{env})
 	root.SetErr(env.Err)
 	root.SetVersionTemplate("capstan {{ .Version }}\n")
 	root.SetFlagErrorFunc(flagError)
@@ -97,6 +97,17 @@ Commands have their own exit codes: see the help of each command.`,
 		newDecide(env, decisions.Deny, "Deny the pending tool calls of a Turn"), newCancel(env), newUndo(env),
 		newDecisions(env), newUsage(env), newFeedback(env), newMemory(env), newPrices(env), newVersion(env))
 	return root
+}
+
+// stdout is the standard output of the texts that cobra prints. If it cannot be written, this is not an error of usage.
+type stdout struct{ env terminal.Environment }
+
+// Write writes to Out.
+func (s stdout) Write(p []byte) (int, error) {
+	if err := s.env.Print(string(p)); err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }
 
 func newVersion(env terminal.Environment) *cobra.Command {

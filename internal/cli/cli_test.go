@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,8 +11,26 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/capstan-dev/capstan/internal/cli"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
 )
+
+// TestFullStandardOutput checks that a failed write is not reported as an error of usage, also for texts of cobra.
+func TestFullStandardOutput(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"version"}, {"--version"}, {"completion", "bash"}, {"prices"}} {
+		r, w := io.Pipe()
+		if err := r.CloseWithError(errors.New("the disk is full")); err != nil {
+			t.Fatal(err)
+		}
+		var errOut strings.Builder
+		code := cli.Execute(t.Context(), terminal.Environment{Version: "v1", Out: w, Err: &errOut}, args)
+		if code != exit.Failed || errOut.String() != "capstan: failed to write to standard output: the disk is full\n" {
+			t.Errorf("%s: exit code %d, and %q", args, code, errOut.String())
+		}
+	}
+}
 
 func TestUsageErrors(t *testing.T) {
 	t.Parallel()
@@ -42,6 +61,23 @@ func TestUsageErrors(t *testing.T) {
 		"no such file":    {"the error names it", []string{"run", "-f", "none.yaml"}, []string{"none.yaml: failed to find it"}},
 		"argument that is no path": {
 			"arguments are further paths", []string{"run", "-f", dir, "none.yaml"}, []string{"none.yaml: failed to find it"},
+		},
+		"empty call": {
+			"approve -y must not approve another call",
+			[]string{"approve", "first", "--call", "", "-y"},
+			[]string{"--call must not be empty: give it a value, or leave it out\n", "capstan approve --help"},
+		},
+		"empty directory": {
+			"undo must not act in a cluster", []string{"undo", "first", "--data-dir", ""}, []string{"--data-dir must not be empty"},
+		},
+		"empty Turn": {"run must not take the only Turn", []string{"run", "-f", dir, "--turn="}, []string{"--turn must not be empty"}},
+		"empty requester": {
+			"delete must not delete the records of all requesters",
+			[]string{"decisions", "delete", "--session", "s", "--requester", ""},
+			[]string{"--requester must not be empty"},
+		},
+		"empty ID": {
+			"show must not show all memories", []string{"memory", "show", ""}, []string{"an argument must not be empty"},
 		},
 		"bad time": {"the error has an example", []string{"run", "-f", dir, "--now", "monday"}, []string{"--now", "2026-04-09T10:00:00Z"}},
 		"unknown turn": {

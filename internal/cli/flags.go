@@ -7,9 +7,32 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/capstan-dev/capstan/internal/cli/localrun"
 	"github.com/capstan-dev/capstan/internal/cli/output"
 )
+
+// selectors are the flags that say what a command acts on. If one of them is not set, the command acts on more, or on
+// something else.
+var selectors = []string{"artifact", "call", "data-dir", "requester", "session", "turn", "uid"}
+
+// checkSelection returns an error if an argument or a flag that selects something is empty. In a script, a variable that
+// is not set makes it so, and capstan approve --call "$ID" -y must then not approve another call.
+func checkSelection(cmd *cobra.Command, args []string) error {
+	if cmd.DisableFlagParsing { // the request for a completion, whose last argument may be empty
+		return nil
+	}
+	for _, name := range selectors {
+		if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
+			return fmt.Errorf("--%s must not be empty: give it a value, or leave it out", name)
+		}
+	}
+	if slices.Contains(args, "") {
+		return errors.New("an argument must not be empty: give it a value, or leave it out")
+	}
+	return nil
+}
 
 // outputFormats lists the values of -o of most commands, for messages and completion.
 var outputFormats = []string{string(output.Text), string(output.JSON), string(output.YAML)}

@@ -214,6 +214,11 @@ func TestLogsErrors(t *testing.T) {
 			[]string{"logs", "a/first", "-n", "b", "--data-dir", data},
 			exit.Usage, "name different namespaces",
 		},
+		"no namespace": {
+			"the variable in $NAMESPACE/first may be empty, and another Turn must not be taken",
+			[]string{"logs", "/first", "--data-dir", data},
+			exit.Usage, `"/first" has no namespace before the slash`,
+		},
 		"malformed": {
 			"a path is not a name",
 			[]string{"logs", "a/b/c", "--data-dir", data},

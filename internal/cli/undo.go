@@ -23,7 +23,8 @@ calls with --call. Calls that --call does not select count as not undone.
 
 In a cluster, undo requires create and get on turns, and the permissions of capstan logs. It waits for the
 end of the new Turn, for at most --wait-seconds. With --data-dir, it undoes a Turn of capstan run on this
-machine, with the manifests of -f, and asks about each call, unless --approve is all or none.
+machine, with the manifests of -f, and asks about each call, unless --approve is all or none. Objects that do not
+name a namespace are in the namespace of the Turn, or with TURN as NAMESPACE/NAME in that of -n if it is set.
 
 -o json and -o yaml print the new Turn. If no call can be undone, they print the calls with the reasons, as with
 --dry-run.

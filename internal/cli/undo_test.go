@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -192,6 +194,44 @@ func TestUndoInANamespace(t *testing.T) {
 				t.Error("want both notes undone")
 			}
 		})
+	}
+}
+
+// TestManifestsOfAnotherNamespace undoes and replays a Turn whose namespace is not that of the manifests without one, as
+// with a shared ModelProvider.
+func TestManifestsOfAnotherNamespace(t *testing.T) {
+	t.Parallel()
+	dir, hasNote := notedTickets(t)
+	for name, edits := range map[string][]string{
+		"agent.yaml": {
+			"{name: support}\nspec", "{name: support, namespace: b}\nspec", "{name: demo}", "{name: demo, namespace: default}",
+		},
+		"profile.yaml":  {"{name: support}", "{name: support, namespace: b}"},
+		"provider.yaml": {"spec:", "spec:\n  allowedNamespaces: {from: All}"},
+		"tools.yaml":    {"{name: tickets}", "{name: tickets, namespace: b}"},
+		"turn.yaml":     {"{name: first}", "{name: first, namespace: b}"},
+	} {
+		path := filepath.Join(dir, name)
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(strings.NewReplacer(edits...).Replace(string(text))), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	data := t.TempDir()
+	capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
+	if !hasNote("1042") || !hasNote("1061") {
+		t.Fatal("want both notes after the run")
+	}
+	mustSay(t, capstan(t, "replay", "b/first", "-n", "default", "--data-dir", data, "-m", dir).mustEnd(t, exit.OK).out,
+		"Turn b/first: the prompts are the same", "The answers are the same")
+	undone := capstan(t, "undo", "b/first", "-n", "default", "--data-dir", data, "-f", dir, "--yes", "--approve", "all")
+	mustSay(t, undone.mustEnd(t, exit.Failed).out, "add_note (call call_3): undone by remove_note\n",
+		"add_note (call call_1): undone by remove_note\n")
+	if hasNote("1042") || hasNote("1061") {
+		t.Error("want both notes undone")
 	}
 }
 

@@ -24,6 +24,9 @@ type Options struct {
 	Stdin io.Reader
 	// Namespace is the namespace of objects without a namespace. If it is empty, they are in the namespace "default".
 	Namespace string
+	// Into is the Set to which Load adds the objects, and which it returns. If it is nil, Load makes a new Set. After an
+	// error, the Set may have some of the objects.
+	Into *Set
 }
 
 // Load reads manifests from files, from directories with everything below them, and from standard input for the
@@ -43,7 +46,10 @@ func Load(ctx context.Context, paths []string, opts Options) (*Set, error) {
 	if opts.Namespace == "" {
 		opts.Namespace = metav1.NamespaceDefault
 	}
-	l := &loader{opts: opts, kinds: kinds, set: newSet()}
+	if opts.Into == nil {
+		opts.Into = newSet()
+	}
+	l := &loader{opts: opts, kinds: kinds, set: opts.Into}
 	seen := map[string]bool{}
 	for _, path := range paths {
 		found, err := files(path)

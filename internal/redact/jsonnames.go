@@ -2,6 +2,7 @@ package redact
 
 import (
 	"context"
+	"iter"
 	"regexp"
 	"strings"
 
@@ -104,12 +105,10 @@ func (n *memberNames) edits(
 func valueEnd(text string, from int) int {
 	if m := valueBegin.FindStringSubmatchIndex(text[from:]); m != nil {
 		begin := from + m[1] - 1
-		switch c := text[begin]; c {
-		case '{', '[':
+		if c := text[begin]; c == '{' || c == '[' {
 			return bracketEnd(text, begin)
-		default:
-			return quotedEnd(text, begin, c, m[3]-m[2])
 		}
+		return quotedEnd(text, begin, m[3]-m[2])
 	}
 	end := from
 	for end < len(text) && strings.IndexByte("}]\r\n", text[end]) < 0 {
@@ -131,29 +130,49 @@ var (
 
 // quotedEnd returns the end of a string that begins with a quote after a number of backslashes. A quote after more
 // backslashes does not end the string, and neither does a quote that no end of a member follows.
-func quotedEnd(text string, begin int, quote byte, backslashes int) int {
-	before := 0
-	for i := begin + 1; i < len(text); i++ {
-		switch text[i] {
-		case '\\':
-			before++
-			continue
-		case quote:
-			if before <= backslashes && afterString.MatchString(text[i+1:min(len(text), i+1+maxSpace)]) {
-				return i + 1
-			}
+func quotedEnd(text string, begin, backslashes int) int {
+	for end := range stringEnds(text, begin, backslashes) {
+		if afterString.MatchString(text[end:min(len(text), end+maxSpace)]) {
+			return end
 		}
-		before = 0
 	}
 	return len(text)
+}
+
+// stringEnds yields the possible ends of a string that begins with a quote after a number of backslashes: after each
+// further quote of this kind. A quote after more backslashes does not count, not even after two: the text may be within
+// another string, where they are one backslash, as in '{"a": "say \\"]\\""}' of Python. A string of Python that begins
+// with three quotes ends with three.
+func stringEnds(text string, begin, backslashes int) iter.Seq[int] {
+	mark := text[begin : begin+1]
+	if three := strings.Repeat(mark, 3); backslashes == 0 && strings.HasPrefix(text[begin:], three) {
+		mark = three
+	}
+	return func(yield func(int) bool) {
+		before := 0
+		for i := begin + len(mark); i < len(text); i++ {
+			if text[i] == '\\' {
+				before++
+				continue
+			}
+			if before <= backslashes && strings.HasPrefix(text[i:], mark) && !yield(i+len(mark)) {
+				return
+			}
+			before = 0
+		}
+	}
 }
 
 // bracketEnd returns the end of an object or a list, by counting brackets outside of strings and comments. If the end
 // of a string or of a comment is missing, it is the end of the text.
 func bracketEnd(text string, begin int) int {
-	depth := 0
+	depth, backslashes := 0, 0 // backslashes are those before the position
 	for i := begin; i < len(text); i++ {
+		before := backslashes
+		backslashes = 0
 		switch c := text[i]; c {
+		case '\\':
+			backslashes = before + 1
 		case '{', '[':
 			depth++
 		case '}', ']':
@@ -170,11 +189,11 @@ func bracketEnd(text string, begin int) int {
 			}
 			i += length - 1
 		case '"', '\'', '`':
-			for i++; i < len(text) && text[i] != c; i++ {
-				if text[i] == '\\' {
-					i++
-				}
+			end := len(text)
+			for end = range stringEnds(text, i, before) {
+				break
 			}
+			i = end - 1
 		}
 	}
 	return len(text)

@@ -70,8 +70,9 @@ type openValue struct {
 	object bool
 	// expects is the next expected token.
 	expects expectation
-	// name is the name of the current member.
-	name string
+	// name is the name of the current member, and nameAt its offset.
+	name   string
+	nameAt int
 }
 
 type expectation int
@@ -151,8 +152,13 @@ func (s *jsonScan) noteMistake(at int, escaped bool) {
 	if s.broken || s.isNew && !escaped && (!root.object || isPlaceholder(s.text[root.from:])) {
 		return
 	}
-	// Members without quotes are found after a brace or a comma, which is at or after one of these offsets.
-	s.broken, s.mistake = true, max(s.nameAt, s.top().from)
+	// Members without quotes are found after a brace or a comma, which is at or after one of these offsets. If the
+	// mistake follows a value, its end may be wrong, so the search includes the value.
+	nameAt := s.nameAt
+	if s.top().expects == aCommaOrEnd {
+		nameAt = s.top().nameAt
+	}
+	s.broken, s.mistake = true, max(nameAt, s.top().from)
 }
 
 // resume waits until the namespace is next and a processor is free for it. Small texts need not wait.
@@ -267,7 +273,7 @@ func (s *jsonScan) step() bool {
 		if !whole {
 			return false
 		}
-		s.nameAt = s.at
+		s.nameAt, v.nameAt = s.at, s.at
 		v.name = s.decodeString(s.text[s.at:end])
 		s.replaceString(end, v.name)
 		s.at, v.expects = end, aColon
@@ -304,11 +310,14 @@ func (s *jsonScan) closeValue() bool {
 	depth := len(s.stack)
 	from := s.top().from
 	s.at++
+	s.stack, s.states = s.stack[:depth-1], s.states[:(depth-1)*len(s.rules.paths)]
 	if s.selected == depth {
 		s.selected = 0
+		if !s.isValueEnd(s.at) { // the bracket may be in a string with escapes of another language
+			s.at = bracketEnd(s.text, from)
+		}
 		s.edits = append(s.edits, edit{span{from, s.at}, `"` + redacted + `"`})
 	}
-	s.stack, s.states = s.stack[:depth-1], s.states[:(depth-1)*len(s.rules.paths)]
 	if depth == 1 {
 		s.addValue(span{from, s.at})
 		// After a mistake, only a value at the beginning of a line is certainly not a part of a broken value.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"strings"
@@ -27,6 +28,10 @@ const (
 	maxContentChars     = 65536
 )
 
+// maxFileBytes is the maximum size of a file. It is more than these bounds need, even if each character is escaped, and
+// without it a wrong path, such as a device, could fill the memory.
+const maxFileBytes = 32 << 20
+
 var validKey = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?$`)
 
 // entry is one skill in the file.
@@ -45,15 +50,28 @@ type entry struct {
 // entries with key, name, description and content; key and content are required. The error names the file, and the
 // entry and field of each mistake.
 func Load(path string) ([]prepare.Skill, error) {
-	data, err := os.ReadFile(path) //nolint:gosec // because the file is the one that the operator names
+	data, err := readFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("failed to read skills: %w", err)
+	}
+	if len(data) > maxFileBytes {
+		return nil, fmt.Errorf("failed to read skills from %s: it must be at most %d MiB", path, maxFileBytes>>20)
 	}
 	skills, err := parse(data)
 	if err != nil {
 		return nil, fmt.Errorf("failed to read skills from %s: %w", path, err)
 	}
 	return skills, nil
+}
+
+// readFile reads at most one byte more than a file may have.
+func readFile(path string) (data []byte, err error) {
+	f, err := os.Open(path) //nolint:gosec // because the file is the one that the operator names
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return io.ReadAll(io.LimitReader(f, maxFileBytes+1))
 }
 
 func parse(data []byte) ([]prepare.Skill, error) {

@@ -120,3 +120,14 @@ func TestLoadOfAMissingFile(t *testing.T) {
 		t.Errorf("Load = %v, want an error that names the file", err)
 	}
 }
+
+// TestLoadBoundsTheFile checks that a file that is too long is not read to its end.
+func TestLoadBoundsTheFile(t *testing.T) {
+	path := write(t, "")
+	if err := os.Truncate(path, maxFileBytes+1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(path); err == nil || !strings.Contains(err.Error(), path+": it must be at most 32 MiB") {
+		t.Errorf("the error is %v, want one about the size", err)
+	}
+}

@@ -42,7 +42,7 @@ func (s *Source) AttachFiles(p *Bundle) error {
 	}
 	p.Turn, p.files = p.Turn.DeepCopy(), map[string]string{}
 	for _, spec := range s.Attach {
-		if err := p.attachFile(spec); err != nil {
+		if err := s.attachFile(p, spec); err != nil {
 			return exit.WithCode(exit.Usage, fmt.Errorf("--attach: %w", err))
 		}
 	}
@@ -53,7 +53,7 @@ func (s *Source) AttachFiles(p *Bundle) error {
 }
 
 // attachFile adds the file of one --attach, NAME=FILE.
-func (p *Bundle) attachFile(spec string) error {
+func (s *Source) attachFile(p *Bundle, spec string) error {
 	name, path, ok := strings.Cut(spec, "=")
 	switch {
 	case !ok || path == "":
@@ -64,9 +64,16 @@ func (p *Bundle) attachFile(spec string) error {
 	if _, exists := p.files[name]; exists {
 		return fmt.Errorf("the name %q is given twice", name)
 	}
-	data, err := readFile(path)
-	if err != nil {
-		return err
+	data, known := s.contents[path]
+	if !known {
+		var err error
+		if data, err = readFile(path); err != nil {
+			return err
+		}
+		if s.contents == nil {
+			s.contents = map[string][]byte{}
+		}
+		s.contents[path] = data
 	}
 	mediaType := attachment.Sniff(data)
 	if exact := textTypes[strings.ToLower(filepath.Ext(path))]; exact != "" && mediaType == "text/plain" {

@@ -5,7 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -31,13 +34,20 @@ type Flags struct {
 	Kubeconfig, Context string
 	// Token replaces the credentials of the kubeconfig.
 	Token string
+
+	// once sets given, the kubeconfig that the flags select. It is read only once, because the file may be a pipe.
+	once  sync.Once
+	given clientcmd.ClientConfig
 }
 
 // clientConfig returns the kubeconfig that the flags select.
 func (f *Flags) clientConfig() clientcmd.ClientConfig {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = f.Kubeconfig
-	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.Context})
+	f.once.Do(func() {
+		rules := clientcmd.NewDefaultClientConfigLoadingRules()
+		rules.ExplicitPath = f.Kubeconfig
+		f.given = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.Context})
+	})
+	return f.given
 }
 
 // Config reads the kubeconfig. It returns the client configuration and the given namespace. If namespace is empty, it
@@ -65,17 +75,52 @@ func (f *Flags) Identity(config *rest.Config) *rest.Config {
 	return acting
 }
 
-// NewClient returns an API server client for Turns, ToolApprovals and the built-in kinds.
-func NewClient(config *rest.Config) (client.Client, error) {
+// NewClient returns an API server client for Turns, ToolApprovals and the built-in kinds. The end of ctx ends all of its
+// requests, also those for the kinds of the API server, which the client sends without a context.
+func NewClient(ctx context.Context, config *rest.Config) (client.Client, error) {
 	kinds := runtime.NewScheme()
 	if err := errors.Join(scheme.AddToScheme(kinds), v1alpha1.AddToScheme(kinds)); err != nil {
 		return nil, err
 	}
+	config = rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return untilEnd{ctx, next} })
 	api, err := client.New(config, client.Options{Scheme: kinds})
 	if err != nil {
 		return nil, fmt.Errorf("failed to create a client of the API server: %w", err)
 	}
 	return api, nil
+}
+
+// untilEnd is a transport whose requests end with a context, in addition to their own.
+type untilEnd struct {
+	ctx  context.Context //nolint:containedctx // because some requests have no context of their own
+	next http.RoundTripper
+}
+
+// RoundTrip sends a request.
+func (t untilEnd) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancel(r.Context())
+	stop := context.AfterFunc(t.ctx, cancel)
+	response, err := t.next.RoundTrip(r.WithContext(ctx))
+	if err != nil {
+		stop()
+		cancel()
+		return nil, err
+	}
+	response.Body = &bodyUntilEnd{response.Body, func() { stop(); cancel() }}
+	return response, nil
+}
+
+// bodyUntilEnd is a body whose end is reported when it is closed.
+type bodyUntilEnd struct {
+	io.ReadCloser
+	closed func()
+}
+
+// Close closes the body.
+func (b *bodyUntilEnd) Close() error {
+	defer b.closed()
+	return b.ReadCloser.Close()
 }
 
 // WhoAmI returns the user, according to the API server.
@@ -116,7 +161,7 @@ func (f *Flags) TurnNames(ctx context.Context, namespace string, wanted func(*v1
 	if err != nil {
 		return nil, err
 	}
-	api, err := NewClient(f.Identity(config))
+	api, err := NewClient(ctx, f.Identity(config))
 	if err != nil {
 		return nil, err
 	}
@@ -139,6 +184,8 @@ func SplitName(turn, given string) (namespace, name string, err error) {
 	switch {
 	case !qualified:
 		namespace, name = given, turn
+	case namespace == "": // for example, because a variable of a script is empty
+		return "", "", fmt.Errorf("%q has no namespace before the slash: it must be NAME or NAMESPACE/NAME of a Turn", turn)
 	case given != "" && given != namespace:
 		return "", "", fmt.Errorf("the Turn %q and --namespace %q name different namespaces", turn, given)
 	}

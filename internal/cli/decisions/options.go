@@ -63,7 +63,6 @@ func (d *Options) Run(ctx context.Context, turn string) error {
 	}
 	watched, release := exit.Watch(ctx)
 	defer release()
-	defer context.AfterFunc(watched, release)()
 	c, err := d.open(watched, turn)
 	if err != nil {
 		return exit.InterruptedOr(watched, err)
@@ -84,7 +83,7 @@ func (d *Options) open(ctx context.Context, turn string) (*pendingCalls, error) 
 	if err != nil {
 		return nil, exit.WithCode(exit.Usage, err)
 	}
-	api, err := cluster.NewClient(d.Cluster.Identity(config))
+	api, err := cluster.NewClient(ctx, d.Cluster.Identity(config))
 	if err != nil {
 		return nil, exit.WithCode(exit.Failed, err)
 	}

@@ -13,7 +13,7 @@ func TestOnlyATerminalConfirms(t *testing.T) {
 	t.Parallel()
 	turn := &v1alpha1.Turn{}
 	turn.Status.PendingApprovals = []v1alpha1.PendingApproval{{CallID: "call_1"}}
-	for name, d := range map[string]Options{"the only call": {}, "--call": {Call: "call_1"}, "--all": {All: true}} {
+	for name, d := range map[string]*Options{"the only call": {}, "--call": {Call: "call_1"}, "--all": {All: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d.Env = terminal.Environment{In: strings.NewReader("y\n")}

@@ -89,7 +89,6 @@ func (o *BacktestOptions) Run(ctx context.Context) (err error) {
 	}
 	watched, release := exit.Watch(ctx)
 	defer release()
-	defer context.AfterFunc(watched, release)() // a second signal kills the program
 	b := &backtest{BacktestOptions: o}
 	if b.recordings, err = o.Source.Recordings(watched); err != nil {
 		return exit.InterruptedOr(watched, inputError(err))

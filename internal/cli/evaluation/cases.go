@@ -283,12 +283,10 @@ func turns(cases []Case, namespace, agent string) ([]byte, error) {
 	return all.Bytes(), nil
 }
 
-// load reads the manifests and the Turns of the cases, and checks them as a cluster would. documents are the Turns, and
-// path is the path of the file of cases, for errors.
-func load(ctx context.Context, path string, manifests []string, documents []byte, namespace string) (*manifest.Set, error) {
-	set, err := manifest.Load(ctx, append(slices.Clone(manifests), "-"), manifest.Options{
-		Stdin: bytes.NewReader(documents), Namespace: namespace,
-	})
+// addTurns adds the Turns of the cases to the manifests, and checks them as a cluster would. documents are the Turns, and
+// path is the path of the file of cases, for errors. The manifests are not read again, because a file may be a pipe.
+func addTurns(ctx context.Context, path string, set *manifest.Set, documents []byte, namespace string) error {
+	_, err := manifest.Load(ctx, []string{"-"}, manifest.Options{Stdin: bytes.NewReader(documents), Namespace: namespace, Into: set})
 	if all, ok := errors.AsType[manifest.Errors](err); ok {
 		for _, e := range all {
 			if e.File == "-" { // the Turn of a case
@@ -297,9 +295,9 @@ func load(ctx context.Context, path string, manifests []string, documents []byte
 		}
 	}
 	if err != nil {
-		return nil, exit.WithCode(exit.Usage, err)
+		return exit.WithCode(exit.Usage, err)
 	}
-	return set, nil
+	return nil
 }
 
 // relativeTo resolves a path relative to the directory of a file.

@@ -76,7 +76,6 @@ func (o *Options) Run(ctx context.Context) error {
 	}
 	watched, release := exit.Watch(ctx)
 	defer release()
-	defer context.AfterFunc(watched, release)() // a second signal kills the program
 	report, err := e.run(watched, threshold)
 	if report == nil {
 		return exit.InterruptedOr(watched, err)
@@ -144,11 +143,11 @@ func (o *Options) prepare(ctx context.Context) (*evaluation, error) {
 	if slices.Contains(paths, "-") {
 		return nil, errors.New("manifests cannot be read from standard input here: name a file or a directory")
 	}
-	agents, err := manifest.Load(ctx, paths, manifest.Options{Namespace: o.Namespace})
+	set, err := manifest.Load(ctx, paths, manifest.Options{Namespace: o.Namespace})
 	if err != nil {
 		return nil, err
 	}
-	namespace, agent, err := o.findAgent(agents, f.Agent)
+	namespace, agent, err := o.findAgent(set, f.Agent)
 	if err != nil {
 		return nil, err
 	}
@@ -156,8 +155,7 @@ func (o *Options) prepare(ctx context.Context) (*evaluation, error) {
 	if err != nil {
 		return nil, err
 	}
-	set, err := load(ctx, o.File, paths, documents, o.Namespace)
-	if err != nil {
+	if err := addTurns(ctx, o.File, set, documents, o.Namespace); err != nil {
 		return nil, err
 	}
 	for _, line := range set.Ignored {

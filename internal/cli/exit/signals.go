@@ -8,12 +8,15 @@ import (
 )
 
 // Watch returns a context that ends when the program receives Ctrl-C or SIGTERM, or when its terminal is closed
-// (SIGHUP). The caller must call release: from then on, a signal has its default effect again. nohup makes programs
-// ignore SIGHUP, which Watch does not change.
+// (SIGHUP). A second signal has its default effect, so it kills the program if that does not end. The caller must call
+// release: from then on, a first signal has its default effect again, too. nohup makes programs ignore SIGHUP, which
+// Watch does not change.
 func Watch(ctx context.Context) (watched context.Context, release func()) {
 	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) {
 		signals = append(signals, syscall.SIGHUP)
 	}
-	return signal.NotifyContext(ctx, signals...)
+	watched, stop := signal.NotifyContext(ctx, signals...)
+	context.AfterFunc(watched, stop)
+	return watched, stop
 }

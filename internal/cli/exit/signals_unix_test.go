@@ -3,7 +3,10 @@
 package exit_test
 
 import (
+	"bufio"
+	"context"
 	"os"
+	"os/exec"
 	"os/signal"
 	"syscall"
 	"testing"
@@ -45,5 +48,48 @@ func TestWatchUnderNohup(t *testing.T) {
 	<-watched.Done()
 	if !signal.Ignored(syscall.SIGHUP) {
 		t.Error("SIGHUP is no longer ignored")
+	}
+}
+
+// TestSecondSignal checks that a second signal kills a program that does not end after the first one.
+func TestSecondSignal(t *testing.T) {
+	const variable = "CAPSTAN_TEST_SECOND_SIGNAL"
+	if os.Getenv(variable) != "" { // the program that receives the signals
+		watched, release := exit.Watch(context.Background())
+		defer release()
+		_, _ = os.Stdout.WriteString("watching\n")
+		<-watched.Done()
+		_, _ = os.Stdout.WriteString("stopping\n")
+		select {}
+	}
+	program := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSecondSignal$")
+	program.Env = append(os.Environ(), variable+"=1")
+	out, err := program.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := program.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for lines.Scan() && lines.Text() != "watching" {
+	}
+	if err := program.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	for lines.Scan() && lines.Text() != "stopping" {
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- program.Wait() }()
+	for { // the first of these signals may still be too early
+		select {
+		case <-ended:
+			if status, ok := program.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGINT {
+				t.Errorf("the program ended with %s, want the signal", program.ProcessState)
+			}
+			return
+		default:
+			_ = program.Process.Signal(syscall.SIGINT) // fails after the end
+		}
 	}
 }

@@ -20,7 +20,6 @@ import (
 func (j *Source) printContent(ctx context.Context, turn, artifact string) (err error) {
 	watched, release := exit.Watch(ctx)
 	defer release()
-	defer context.AfterFunc(watched, release)()
 	r, err := j.open(watched, turn)
 	if err != nil {
 		return exit.InterruptedOr(watched, err)

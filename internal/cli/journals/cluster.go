@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -33,10 +34,17 @@ type ClusterFlags struct {
 	ServiceAccount string
 	// ManagerNamespace is the namespace of the manager's Leases and Pods.
 	ManagerNamespace string
+
+	// once sets known and unread: the certificate authorities of ServerCA, or why they cannot be read. The file is read
+	// only once, because it may be a pipe.
+	once   sync.Once
+	known  *x509.CertPool
+	unread error
 }
 
-// Open returns a reader of a Turn's journal in the cluster. Open itself sends no request.
-func (c *ClusterFlags) Open(_ context.Context, env terminal.Environment, namespace, name string) (*Remote, error) {
+// Open returns a reader of a Turn's journal in the cluster. Open itself sends no request. The end of ctx ends the
+// requests of the reader.
+func (c *ClusterFlags) Open(ctx context.Context, env terminal.Environment, namespace, name string) (*Remote, error) {
 	if c.Server != "" {
 		if err := readapi.CheckServer(c.Server); err != nil {
 			return nil, fmt.Errorf("--server: %w", err)
@@ -49,7 +57,7 @@ func (c *ClusterFlags) Open(_ context.Context, env terminal.Environment, namespa
 	if err != nil {
 		return nil, exit.WithCode(exit.Usage, fmt.Errorf("%w; without a cluster, set --data-dir to the directory of capstan run", err))
 	}
-	api, err := cluster.NewClient(config)
+	api, err := cluster.NewClient(ctx, config)
 	if err != nil {
 		return nil, exit.WithCode(exit.Failed, err)
 	}
@@ -73,15 +81,11 @@ func (c *ClusterFlags) Open(_ context.Context, env terminal.Environment, namespa
 func (c *ClusterFlags) direct(env terminal.Environment, config *rest.Config, api client.Client, namespace, name string) (*Remote, error) {
 	base := plainTransport()
 	if c.ServerCA != "" {
-		data, err := os.ReadFile(c.ServerCA)
-		if err != nil {
-			return nil, exit.WithCode(exit.Usage, fmt.Errorf("--server-ca-file: %w", err))
+		c.once.Do(c.readServerCA)
+		if c.unread != nil {
+			return nil, exit.WithCode(exit.Usage, fmt.Errorf("--server-ca-file: %w", c.unread))
 		}
-		known := x509.NewCertPool()
-		if !known.AppendCertsFromPEM(data) {
-			return nil, exit.WithCode(exit.Usage, fmt.Errorf("--server-ca-file: %s must contain PEM certificates", c.ServerCA))
-		}
-		base.TLSClientConfig = &tls.Config{RootCAs: known, MinVersion: tls.VersionTLS12}
+		base.TLSClientConfig = &tls.Config{RootCAs: c.known, MinVersion: tls.VersionTLS12}
 	}
 	if strings.HasPrefix(c.Server, "https:") {
 		base.Proxy = http.ProxyFromEnvironment
@@ -89,6 +93,18 @@ func (c *ClusterFlags) direct(env terminal.Environment, config *rest.Config, api
 	return &Remote{env: env, namespace: namespace, name: name, connect: func(ctx context.Context) (*connection, error) {
 		return c.newConnection(ctx, config, tokenSource{api, namespace}, c.Server, base, base.CloseIdleConnections)
 	}}, nil
+}
+
+// readServerCA reads the certificate authorities of ServerCA.
+func (c *ClusterFlags) readServerCA() {
+	data, err := os.ReadFile(c.ServerCA)
+	if err != nil {
+		c.unread = err
+		return
+	}
+	if c.known = x509.NewCertPool(); !c.known.AppendCertsFromPEM(data) {
+		c.unread = fmt.Errorf("%s must contain PEM certificates", c.ServerCA)
+	}
 }
 
 // newConnection returns a connection to a server. It authenticates with --token, the kubeconfig's token or a token of

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -78,10 +79,14 @@ func (r *Recordings) Close() error {
 	return r.dirStore.Close()
 }
 
-// Find returns the Turn with a name, given as NAME or NAMESPACE/NAME. If a directory has several Turns with this name,
-// Find returns the Turn of --uid, or without --uid the newest one.
+// Find returns the Turn with a name, given as NAME or NAMESPACE/NAME. With NAMESPACE/NAME, --namespace does not matter.
+// If a directory has several Turns with this name, Find returns the Turn of --uid, or without --uid the newest one.
 func (r *Recordings) Find(ctx context.Context, name string) (TurnName, error) {
-	namespace, name, err := cluster.SplitName(name, r.source.Namespace)
+	given := r.source.Namespace
+	if strings.Contains(name, "/") {
+		given = ""
+	}
+	namespace, name, err := cluster.SplitName(name, given)
 	if err != nil {
 		return TurnName{}, err
 	}
@@ -227,7 +232,7 @@ func (c *ClusterFlags) newest(
 	if err != nil {
 		return nil, exit.WithCode(exit.Usage, fmt.Errorf("%w; without a cluster, set --data-dir to the directory of capstan run", err))
 	}
-	api, err := cluster.NewClient(c.Identity(config))
+	api, err := cluster.NewClient(ctx, c.Identity(config))
 	if err != nil {
 		return nil, exit.WithCode(exit.Failed, err)
 	}

@@ -20,7 +20,7 @@ import (
 func (c *ClusterFlags) WithServer(
 	ctx context.Context, env terminal.Environment, namespace string, do func(client *readapi.Client, namespace string) error,
 ) error {
-	remote, namespace, err := c.anyServer(env, namespace)
+	remote, namespace, err := c.anyServer(ctx, env, namespace)
 	if err != nil {
 		return err
 	}
@@ -33,7 +33,9 @@ func (c *ClusterFlags) WithServer(
 }
 
 // anyServer returns a Remote that connects to any executor, or to --server.
-func (c *ClusterFlags) anyServer(env terminal.Environment, namespace string) (*Remote, string, error) {
+func (c *ClusterFlags) anyServer(
+	ctx context.Context, env terminal.Environment, namespace string,
+) (*Remote, string, error) {
 	if c.Server != "" {
 		if err := readapi.CheckServer(c.Server); err != nil {
 			return nil, "", fmt.Errorf("--server: %w", err)
@@ -48,7 +50,7 @@ func (c *ClusterFlags) anyServer(env terminal.Environment, namespace string) (*R
 	if err != nil {
 		return nil, "", exit.WithCode(exit.Usage, fmt.Errorf("%w; without a cluster, set --data-dir to the directory of capstan run", err))
 	}
-	api, err := cluster.NewClient(config)
+	api, err := cluster.NewClient(ctx, config)
 	if err != nil {
 		return nil, "", exit.WithCode(exit.Failed, err)
 	}

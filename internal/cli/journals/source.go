@@ -65,8 +65,7 @@ func (j *Source) TurnNames(ctx context.Context) ([]string, error) {
 	if j.DataDir != "" {
 		return turnNames(ctx, j.DataDir, j.Namespace)
 	}
-	kubeconfig := j.Cluster.Flags
-	kubeconfig.Token = ""
+	kubeconfig := cluster.Flags{Kubeconfig: j.Cluster.Kubeconfig, Context: j.Cluster.Context}
 	return kubeconfig.TurnNames(ctx, j.Namespace, anyTurn)
 }
 
@@ -74,7 +73,6 @@ func (j *Source) TurnNames(ctx context.Context) ([]string, error) {
 func (j *Source) read(ctx context.Context, turn string, q readapi.Query, take func(journal.Entry) error) (n int, err error) {
 	watched, release := exit.Watch(ctx)
 	defer release()
-	defer context.AfterFunc(watched, release)()
 	r, err := j.open(watched, turn)
 	if err != nil {
 		return 0, exit.InterruptedOr(watched, err)

@@ -91,10 +91,8 @@ func endOrSuspend(t *v1alpha1.Turn, now time.Time) bool {
 // execute runs the Turn from its start or from its journal, and prints its outcome. It learns from the Turn only after
 // that, so that the answer is not delayed.
 func (r *Options) execute(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn) (err error) {
-	// A second signal kills the program, which is its default effect.
 	watched, release := exit.Watch(ctx)
 	defer release()
-	defer context.AfterFunc(watched, release)()
 	steady := context.WithoutCancel(ctx)
 	life, abandon := context.WithCancelCause(steady)
 	defer abandon(nil)

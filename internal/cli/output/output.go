@@ -5,10 +5,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 
+	"go.yaml.in/yaml/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
@@ -37,11 +38,45 @@ func Encode(object any, format Format) (string, error) {
 	if err != nil || format == JSON {
 		return escaped, err
 	}
-	text, err := yaml.JSONToYAML([]byte(escaped))
+	// yaml.JSONToYAML of sigs.k8s.io would read the JSON as YAML, which has no keys over 1024 characters in braces, and no
+	// escapes of the halves of a character.
+	decoder := json.NewDecoder(strings.NewReader(escaped))
+	decoder.UseNumber()
+	var value any
+	if err := decoder.Decode(&value); err != nil {
+		return "", fmt.Errorf("failed to encode the output: %w", err)
+	}
+	text, err := yaml.Marshal(withNumbers(value))
 	if err != nil {
 		return "", fmt.Errorf("failed to encode the output: %w", err)
 	}
 	return string(text), nil
+}
+
+// withNumbers returns a decoded JSON value with numbers of Go. Integers stay exact if they have at most 64 bits.
+func withNumbers(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		for name := range v {
+			v[name] = withNumbers(v[name])
+		}
+	case []any:
+		for i := range v {
+			v[i] = withNumbers(v[i])
+		}
+	case json.Number:
+		if n, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
+			return n
+		}
+		if n, err := strconv.ParseUint(v.String(), 10, 64); err == nil {
+			return n
+		}
+		if n, err := v.Float64(); err == nil {
+			return n
+		}
+		return v.String() // too large for a float
+	}
+	return value
 }
 
 // Line returns an object as one line of JSON, with the escapes of Encode.

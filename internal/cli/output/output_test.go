@@ -44,8 +44,8 @@ func TestEncodeKeepsTexts(t *testing.T) {
 				t.Parallel()
 				object := map[string]any{"text": text}
 				want := maps.Clone(object)
-				if name != "each" { // a key must be short in YAML, and raw JSON has escapes for other control characters
-					object["key "+text], want["key "+text] = "value", "value"
+				object["key "+text], want["key "+text] = "value", "value"
+				if name != "each" { // raw JSON has escapes for other control characters
 					escaped := strings.NewReplacer("\\", `\\`, "\n", `\n`).Replace(text)
 					object["raw"], want["raw"] = json.RawMessage(`"`+escaped+`"`), text
 				}
@@ -71,5 +71,40 @@ func TestEncodeKeepsTexts(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestEncodeRawJSON checks that JSON of a model, such as the arguments of a call, can be printed with any key and any
+// escape, and that its numbers stay the same.
+func TestEncodeRawJSON(t *testing.T) {
+	t.Parallel()
+	for name, raw := range map[string]string{
+		"a long key":             `{"` + strings.Repeat("a", 1100) + `": {"` + strings.Repeat("ü: ", 9000) + `": 1}}`,
+		"halves of a character":  `"\ud83d\ude00"`,
+		"an escaped slash":       `"<a href=\"b\">c<\/a>"`,
+		"one half":               `"a\ud83d"`,
+		"numbers":                `[0, -5, 9223372036854775807, 18446744073709551615, 1.5e-7, 0.1, 1e21]`,
+		"texts that look others": `{"y": "n", "1": "2", "~": "0x1F", "2001-01-01": "1_000", "null": null, "": [], "o": {}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var want, got any
+			if err := json.Unmarshal([]byte(raw), &want); err != nil {
+				t.Fatal(err)
+			}
+			encoded, err := output.Encode(json.RawMessage(raw), output.YAML)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := yaml.Unmarshal([]byte(encoded), &got); err != nil {
+				t.Fatalf("%v in %.200q", err, encoded)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("-want +got:\n%.500s", diff)
+			}
+			if name == "numbers" && !strings.Contains(encoded, "- 9223372036854775807\n- 18446744073709551615\n") {
+				t.Errorf("want exact integers, have %s", encoded)
+			}
+		})
 	}
 }

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +39,6 @@ type Options struct {
 func (o *Options) Run(ctx context.Context, name string) (err error) {
 	watched, release := exit.Watch(ctx)
 	defer release()
-	defer context.AfterFunc(watched, release)() // a second signal kills the program
 	recordings, err := o.Source.Recordings(watched)
 	if err != nil {
 		return exit.InterruptedOr(watched, err)
@@ -52,7 +52,7 @@ func (o *Options) run(ctx context.Context, recordings *journals.Recordings, name
 	if err != nil {
 		return err
 	}
-	state, err := o.Load(ctx, id.Namespace)
+	state, err := o.Load(ctx, cmp.Or(o.Source.Namespace, id.Namespace))
 	if err != nil {
 		return err
 	}

@@ -25,6 +25,8 @@ type Environment struct {
 	Out, Err io.Writer
 	// InIsTerminal, OutIsTerminal and ErrIsTerminal report whether In, Out and Err are terminals.
 	InIsTerminal, OutIsTerminal, ErrIsTerminal bool
+	// Width returns the number of columns of the terminal of Err, or 0 if it is not known. It may be nil.
+	Width func() int
 	// LookupEnv returns the value of an environment variable, as os.LookupEnv does. It must not be nil.
 	LookupEnv func(name string) (value string, ok bool)
 	// Now returns the current time. It must not be nil.

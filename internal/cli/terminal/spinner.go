@@ -5,6 +5,9 @@ import (
 	"io"
 	"sync"
 	"time"
+	"unicode"
+
+	"golang.org/x/text/width"
 
 	"github.com/capstan-dev/capstan/internal/termsafe"
 )
@@ -13,9 +16,11 @@ const (
 	// frameInterval is the time between two frames of the spinner, and frames are their characters.
 	frameInterval = 120 * time.Millisecond
 	frames        = `-\|/`
-	// LongestActivity is the maximum number of characters shown of an activity. A longer one could wrap, and a
-	// wrapped line cannot be erased.
+	// LongestActivity is the maximum number of characters shown of an activity. On a narrow terminal, fewer are shown: the
+	// line could wrap, and a wrapped line cannot be erased.
 	LongestActivity = 60
+	// usualWidth is the number of columns of a terminal that does not tell it.
+	usualWidth = 80
 	// eraseLine moves the cursor to the start of the line and erases the line.
 	eraseLine = "\r\x1b[K"
 )
@@ -27,7 +32,7 @@ func (e *Environment) StartSpinner() *Spinner {
 	if !e.ErrIsTerminal || e.IsDumb() {
 		return nil
 	}
-	s := newSpinner(e.Err)
+	s := newSpinner(e.Err, e.Width)
 	e.Out, e.Err = clearingWriter{s, e.Out}, clearingWriter{s, e.Err}
 	return s
 }
@@ -50,6 +55,7 @@ func (a clearingWriter) Write(p []byte) (int, error) {
 // through the writers that StartSpinner sets, which erase the line first. It is safe for concurrent use.
 type Spinner struct {
 	out   io.Writer
+	width func() int // may be nil
 	since func(time.Time) time.Duration
 
 	mu sync.Mutex
@@ -63,9 +69,9 @@ type Spinner struct {
 	stop, stopped chan struct{}
 }
 
-// newSpinner returns a spinner on a terminal. The caller must close it.
-func newSpinner(terminal io.Writer) *Spinner {
-	s := &Spinner{out: terminal, since: time.Since, stop: make(chan struct{}), stopped: make(chan struct{})}
+// newSpinner returns a spinner on a terminal with a width. The caller must close it.
+func newSpinner(terminal io.Writer, columns func() int) *Spinner {
+	s := &Spinner{out: terminal, width: columns, since: time.Since, stop: make(chan struct{}), stopped: make(chan struct{})}
 	go s.spin()
 	return s
 }
@@ -109,8 +115,50 @@ func (s *Spinner) draw() {
 	s.drawings++
 	picture := frames[s.drawings%len(frames)]
 	s.drawn = true
-	// A failed write does not matter: the spinner is only decoration.
-	_, _ = fmt.Fprintf(s.out, "%s%c %s, %.0f s", eraseLine, picture, s.activity, s.since(s.begun).Truncate(time.Second).Seconds())
+	duration := fmt.Sprintf(", %.0f s", s.since(s.begun).Truncate(time.Second).Seconds())
+	room := s.columns() - 1 // a character in the last column could begin the next line
+	line := string(picture) + " " + fit(s.activity, room-len("- ")-len(duration)) + duration
+	_, _ = io.WriteString(s.out, eraseLine+fit(line, room)) // a failed write does not matter: the spinner is only decoration
+}
+
+// columns returns the number of columns of the terminal, which may have changed since the last frame.
+func (s *Spinner) columns() int {
+	if s.width != nil {
+		if n := s.width(); n > 0 {
+			return n
+		}
+	}
+	return usualWidth
+}
+
+// fit returns the beginning of a text that takes at most a number of columns.
+func fit(text string, columns int) string {
+	end, used := 0, 0 // end is where the text is cut to leave a column for the ellipsis
+	for i, r := range text {
+		if used < columns {
+			end = i
+		}
+		if used += columnsOf(r); used > columns {
+			if columns < 1 {
+				return ""
+			}
+			return text[:end] + "…"
+		}
+	}
+	return text
+}
+
+// columnsOf returns the number of columns that a character takes.
+func columnsOf(r rune) int {
+	switch width.LookupRune(r).Kind() {
+	case width.EastAsianWide, width.EastAsianFullwidth:
+		return 2
+	default:
+	}
+	if unicode.In(r, unicode.Mn, unicode.Me) {
+		return 0
+	}
+	return 1
 }
 
 // clear erases the line if it is on the screen.

@@ -61,6 +61,41 @@ func TestSpinnerShowsActivityAndIsErased(t *testing.T) {
 	})
 }
 
+// TestSpinnerFitsTheTerminal checks that the line takes fewer columns than the terminal has, also after the terminal has
+// become narrower.
+func TestSpinnerFitsTheTerminal(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		width    int
+		activity string
+		want     string
+	}{
+		"enough columns":         {40, "waiting for small", "| waiting for small, 0 s"},
+		"just enough columns":    {25, "waiting for small", "| waiting for small, 0 s"},
+		"one column too few":     {24, "waiting for small", "| waiting for sma…, 0 s"},
+		"few columns":            {20, "search is running, read is running", "| search is r…, 0 s"},
+		"wide characters":        {20, "検索検索検索検索 is running", "| 検索検索検…, 0 s"},
+		"marks without a column": {20, strings.Repeat("e\u0301", 12) + " runs", "| " + strings.Repeat("e\u0301", 11) + "…, 0 s"},
+		"almost no columns":      {6, "waiting", "| , …"},
+		"one column":             {1, "waiting", ""},
+		"unknown":                {0, strings.Repeat("検", 60), "| " + strings.Repeat("検", 35) + "…, 0 s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out bytes.Buffer
+			width := 200
+			s := &Spinner{out: &out, width: func() int { return width }, since: func(time.Time) time.Duration { return 0 }, drawings: 1}
+			s.Show(tc.activity)
+			s.draw()
+			out.Reset()
+			width, s.drawings = tc.width, 1
+			if s.draw(); out.String() != eraseLine+tc.want {
+				t.Errorf("want %q, have %q", tc.want, out.String())
+			}
+		})
+	}
+}
+
 func TestNoSpinnerIfLinesCannotBeErased(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -35,7 +35,7 @@ func (o *Options) createAndWait(ctx context.Context, t *v1alpha1.Turn) error {
 	if err != nil {
 		return exit.WithCode(exit.Usage, err)
 	}
-	api, err := cluster.NewClient(o.Cluster.Identity(config))
+	api, err := cluster.NewClient(ctx, o.Cluster.Identity(config))
 	if err != nil {
 		return exit.WithCode(exit.Failed, err)
 	}

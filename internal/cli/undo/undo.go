@@ -2,6 +2,7 @@
 package undo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,6 +50,10 @@ func (o *Options) Run(ctx context.Context, name string) error {
 	if err := cluster.CheckWaitSeconds(o.WaitSeconds); err != nil {
 		return err
 	}
+	manifests := o.Namespace
+	if o.DataDir != "" && strings.Contains(name, "/") {
+		o.Namespace = "" // the name has the namespace of the Turn, and -n is that of the manifests
+	}
 	plan, err := o.plan(ctx, name)
 	if err != nil {
 		return err
@@ -90,7 +95,7 @@ func (o *Options) Run(ctx context.Context, name string) error {
 		return o.inCluster(ctx, t)
 	}
 	o.Local.Object, o.Local.DataDir, o.Local.Output, o.Local.Env = t, o.DataDir, o.Output, o.Env
-	o.Local.Namespace = plan.Namespace // the manifests are those of the first run, which may have used -n
+	o.Local.Namespace = cmp.Or(manifests, plan.Namespace) // the manifests are those of the first run, which may have used -n
 	return o.Local.Run(ctx, nil)
 }
 
