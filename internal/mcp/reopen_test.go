@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/capstan-dev/capstan/internal/fairgate"
 )
 
 // scriptedServer responds to each request with the next response, and to all further requests with the last one.
@@ -102,4 +104,20 @@ func TestReopenedStream(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestNotificationsTakeTurns checks that the stream of notifications takes its turn with other namespaces, although the
+// context of its request is not that of the client.
+func TestNotificationsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many = 100_000
+		change := `data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}` + "\n\n"
+		server := &scriptedServer{responses: []func() (int, io.ReadCloser){
+			ended(200, strings.Repeat("data:\n\n", many)+change), ended(http.StatusBadRequest, ""),
+		}}
+		changes, last := listenTo(fairgate.NewProcessors(1).With(t.Context(), "team"), t, server)
+		if changes != 1 || last == 0 {
+			t.Errorf("%d reports of a change, the last one after %s; want one after a time in which others could work", changes, last)
+		}
+	})
 }

@@ -82,11 +82,14 @@ type stream struct {
 // connects on the first read, and again after its connection breaks, until the session ends. So nobody waits for a
 // server that does not respond.
 func (w *wire) openStandingStream(req *http.Request, listen []byte) *http.Response {
-	ctx, cancel := context.WithCancelCause(req.Context())
+	// The SDK's context of the request lacks the namespace of the client, which must take its turn.
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(w.life))
+	//nolint:contextcheck // because the context belongs to the request
+	stopRequest := context.AfterFunc(req.Context(), func() { cancel(context.Cause(req.Context())) })
 	//nolint:contextcheck // because the connection may end before the request
-	stop := context.AfterFunc(w.life, func() { cancel(ErrClosed) })
+	stopLife := context.AfterFunc(w.life, func() { cancel(ErrClosed) })
 	s := &stream{
-		wire: w, ctx: ctx, cancel: cancel, release: func() { stop() },
+		wire: w, ctx: ctx, cancel: cancel, release: func() { stopRequest(); stopLife() },
 		header: req.Header, standing: true, listen: listen, pause: newPause(),
 	}
 	resp := reply(req, &http.Response{}, http.StatusOK, eventsType, nil)
