@@ -193,7 +193,7 @@ func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
 	x := p.newExchange(ctx, jsonObject)
 	x.first = p.cfg.IdleTimeout
 	if x.open(ctx, http.MethodGet, p.protocol.ModelsPath()); x.err == nil {
-		x.resp, x.err = netpolicy.RoundTripOnce(p.transport, x.out) //nolint:bodyclose // because models closes it
+		x.resp, x.err = netpolicy.RoundTripBounded(p.transport, x.out) //nolint:bodyclose // because models closes it
 	}
 	err = x.models(ctx)
 	switch {
