@@ -212,7 +212,7 @@ func (c *call) extend(piece CallPiece) {
 	c.data = cmp.Or(piece.Data, c.data)
 	if c.hasPlaceholder() && opensObject(piece.Arguments) {
 		c.arguments.Reset()
-		c.progress, c.parts, c.last = progress{}, 0, 0
+		c.progress, c.parts, c.last, c.differs = progress{}, 0, 0, false
 	}
 	if piece.Arguments != "" {
 		c.differs = c.differs || !strings.HasPrefix(piece.Arguments, c.arguments.String()[c.last:])

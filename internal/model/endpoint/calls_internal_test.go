@@ -69,6 +69,9 @@ func TestRepeatedCalls(t *testing.T) {
 		"an empty object first": {
 			[]CallPiece{at(0, "a", "{}"), {Arguments: `{"n"`}, {Arguments: `:1}`}}, []string{`{"n":1}`},
 		},
+		"an empty object in pieces first, then the arguments so far": {
+			[]CallPiece{at(0, "a", "{"), {Arguments: "}"}, {Arguments: `{"n"`}, {Arguments: `{"n":1}`}}, []string{`{"n":1}`},
+		},
 		"an empty object first, the ID again": {[]CallPiece{without("a", "{}"), without("a", `{"n":1}`)}, []string{`{"n":1}`}},
 		"an empty object alone":               {[]CallPiece{at(0, "a", "{}"), at(0, "a", "{}"), at(0, "a", "")}, []string{"{}"}},
 		"an empty object, another call": {
