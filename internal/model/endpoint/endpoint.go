@@ -214,13 +214,13 @@ func (x *exchange) models(ctx context.Context) error {
 	}
 	defer body.Close() //nolint:errcheck // because it was read
 	data, err := io.ReadAll(body)
-	if _, isLong := errors.AsType[tooLong](err); isLong && bytes.ContainsAny(data[:1], "{[") {
+	data = trimmed(data)
+	if _, isLong := errors.AsType[tooLong](err); isLong && len(data) > 0 && bytes.ContainsAny(data[:1], "{[") {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	data = trimmed(data)
 	var answer struct {
 		Models lenient.List[json.RawMessage] `json:"data"` // a list of a million numbers would need 30 MB
 		Error  json.RawMessage               `json:"error"`
