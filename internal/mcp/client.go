@@ -295,5 +295,5 @@ func (h *headers) RoundTrip(req *http.Request) (*http.Response, error) {
 		out.Header.Set("Authorization", "Bearer "+h.cfg.Token)
 	}
 	netpolicy.AskPlain(out)
-	return netpolicy.RoundTripOnce(h.base, out)
+	return netpolicy.RoundTripBounded(h.base, out)
 }

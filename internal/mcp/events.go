@@ -179,7 +179,10 @@ func (s *stream) handle(data []byte) {
 // handleOther processes a message that is not the response of the stream.
 func (s *stream) handleOther(m *envelope) {
 	if s.listen != nil && (m.Method == "" || m.Method == "notifications/subscriptions/acknowledged") {
-		return // the begin or the end of the stream, after which the pause must grow
+		// the begin or the end of the stream, after which the pause must grow
+		s.acknowledged = s.acknowledged || m.Method != ""
+		s.refused = !s.acknowledged && m.Error == hasValue
+		return
 	}
 	s.resumes = 0
 	if s.pause != nil {

@@ -4,10 +4,13 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -50,6 +53,10 @@ type stream struct {
 	// listen is the message that opens a standing stream in newer versions of the protocol. If it is nil, a GET opens
 	// the stream.
 	listen []byte
+	// failed is true if an attempt to open the standing stream has failed. acknowledged is true if the server has
+	// accepted listen on the current connection, and refused if it has answered listen with an error instead.
+	failed, acknowledged, refused bool
+	attempts                      int // number of attempts to open the standing stream
 
 	body  io.ReadCloser
 	lines *bufio.Reader
@@ -75,11 +82,14 @@ type stream struct {
 // connects on the first read, and again after its connection breaks, until the session ends. So nobody waits for a
 // server that does not respond.
 func (w *wire) openStandingStream(req *http.Request, listen []byte) *http.Response {
-	ctx, cancel := context.WithCancelCause(req.Context())
+	// The SDK's context of the request lacks the namespace of the client, which must take its turn.
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(w.life))
+	//nolint:contextcheck // because the context belongs to the request
+	stopRequest := context.AfterFunc(req.Context(), func() { cancel(context.Cause(req.Context())) })
 	//nolint:contextcheck // because the connection may end before the request
-	stop := context.AfterFunc(w.life, func() { cancel(ErrClosed) })
+	stopLife := context.AfterFunc(w.life, func() { cancel(ErrClosed) })
 	s := &stream{
-		wire: w, ctx: ctx, cancel: cancel, release: func() { stop() },
+		wire: w, ctx: ctx, cancel: cancel, release: func() { stopRequest(); stopLife() },
 		header: req.Header, standing: true, listen: listen, pause: newPause(),
 	}
 	resp := reply(req, &http.Response{}, http.StatusOK, eventsType, nil)
@@ -182,32 +192,61 @@ func (s *stream) readStanding() {
 	data, err := s.event()
 	if err == nil {
 		s.handle(data)
+	}
+	if err == nil && !s.refused {
 		return
 	}
-	_ = s.body.Close() // the body is broken
+	_ = s.body.Close() // the body is broken or useless
 	s.body = nil
-	if !s.sleep() {
+	if s.refused {
+		s.awaitEnd()
+	} else if !s.sleep() {
 		s.done = true
 	}
+}
+
+// awaitEnd waits until the session ends, because the server has no standing stream.
+func (s *stream) awaitEnd() {
+	<-s.ctx.Done()
+	s.done = true
 }
 
 // openStream connects the standing stream. If the server has no such stream, openStream waits until the
 // session ends.
 func (s *stream) openStream() {
+	if s.attempts++; s.attempts > 1 && s.listen != nil {
+		s.listen = withID(s.listen, fmt.Sprintf("listen-%d", s.attempts))
+	}
 	resp, err := s.get() //nolint:bodyclose // because the stream closes it
 	refusal, refused := errors.AsType[*statusError](err)
 	switch {
 	case err == nil:
-		if s.lines != nil {
+		if s.lines != nil || s.failed {
 			s.wire.onChange() // changes may have been missed
 		}
+		s.acknowledged = false
 		s.begin(resp.Body, maxStandingEvent)
 	case errors.Is(err, errSession), refused && !isTemporary(refusal.status):
-		<-s.ctx.Done()
-		s.done = true
+		s.awaitEnd()
 	default:
+		s.failed = true
 		s.done = !s.sleep()
 	}
+}
+
+// withID returns a request with another ID. A server may refuse an ID for as long as it has not noticed that the stream
+// of the earlier request with this ID has ended.
+func withID(request []byte, id string) []byte {
+	var message map[string]json.RawMessage
+	if json.Unmarshal(request, &message) != nil {
+		return request
+	}
+	message["id"] = strconv.AppendQuote(nil, id)
+	changed, err := json.Marshal(message)
+	if err != nil {
+		return request
+	}
+	return changed
 }
 
 // isTemporary reports whether the refusal of a stream may be temporary. A server replies with Conflict until it notices

@@ -10,8 +10,9 @@ import (
 	"sync/atomic"
 )
 
-// errSent means that a request over HTTP/2 failed after all of it was sent.
-var errSent = errors.New("the server ended the HTTP/2 stream after the whole request was sent")
+// errSent means that a request over HTTP/2 failed after all of it was sent: the server has reset the stream, or is
+// closing the connection (GOAWAY).
+var errSent = errors.New("the server ended the HTTP/2 stream or connection after the whole request was sent")
 
 // SendOnce returns a copy of a request that a transport does not send again over HTTP/2 after all of it was sent,
 // because the server may have processed it. Without SendOnce, net/http repeats a request that has GetBody each time the
@@ -49,17 +50,20 @@ func newTrace() (*httptrace.ClientTrace, *atomic.Bool) {
 	}, &isSent
 }
 
-// RoundTripOnce sends a request that may have no body, as a GET, and does not send it again over HTTP/2 after all of it
-// was sent. SendOnce cannot prevent that for a request without a body: net/http repeats it after PROTOCOL_ERROR without
-// limit and without a pause, each time on a new connection. The caller must close the body of the response.
-func RoundTripOnce(transport http.RoundTripper, req *http.Request) (*http.Response, error) {
+// RoundTripBounded sends a request that may have no body, as a GET. If it has one, it is not sent again over HTTP/2
+// after all of it was sent: see SendOnce. A request without a body is sent at most twice over HTTP/2. The second time is
+// needed because a server may refuse a request that it has not processed, as with REFUSED_STREAM, or with GOAWAY when it
+// restarts. The limit is needed because net/http repeats the request after PROTOCOL_ERROR without limit and without a
+// pause, each time on a new connection. The caller must close the body of the response.
+func RoundTripBounded(transport http.RoundTripper, req *http.Request) (*http.Response, error) {
 	if req.Body != nil && req.Body != http.NoBody {
 		return transport.RoundTrip(SendOnce(req))
 	}
 	ctx, cancel := context.WithCancelCause(req.Context())
 	trace, isSent := newTrace()
+	var isRepeated atomic.Bool
 	trace.GetConn = func(string) {
-		if isSent.Load() {
+		if isSent.Swap(false) && isRepeated.Swap(true) {
 			cancel(errSent)
 		}
 	}
@@ -75,7 +79,7 @@ func RoundTripOnce(transport http.RoundTripper, req *http.Request) (*http.Respon
 	return resp, nil
 }
 
-// onceBody is the body of a response to RoundTripOnce. Its end ends the context of the request.
+// onceBody is the body of a response to RoundTripBounded. Its end ends the context of the request.
 type onceBody struct {
 	io.ReadCloser
 	cancel context.CancelCauseFunc

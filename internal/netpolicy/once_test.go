@@ -2,6 +2,7 @@ package netpolicy_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -18,14 +19,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/netpolicy/http2test"
 )
 
-// send sends a request with RoundTripOnce, and returns the status of the response.
+// send sends a request with RoundTripBounded, and returns the status of the response.
 func send(t *testing.T, transport *http.Transport, method, url, body string) (int, error) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := netpolicy.RoundTripOnce(transport, req)
+	resp, err := netpolicy.RoundTripBounded(transport, req)
 	if err != nil {
 		return 0, err
 	}
@@ -36,18 +37,30 @@ func send(t *testing.T, transport *http.Transport, method, url, body string) (in
 	return resp.StatusCode, nil
 }
 
-// TestRoundTripOnce checks that a request is not sent again over HTTP/2 after the server has received all of it.
-func TestRoundTripOnce(t *testing.T) {
-	for method, want := range map[string]string{http.MethodPost: "once", http.MethodGet: ""} {
-		for _, code := range []http2.ErrCode{http2.ErrCodeProtocol, http2.ErrCodeRefusedStream} {
-			t.Run(method+" "+code.String(), func(t *testing.T) {
+// TestRoundTripBounded checks that a request with a body is not sent again over HTTP/2 after the server has received
+// all of it, and that a request without a body is sent once more, because the server may not have processed it.
+func TestRoundTripBounded(t *testing.T) {
+	refusals := map[string]http2test.Response{
+		"PROTOCOL_ERROR": {Reset: http2.ErrCodeProtocol}, "REFUSED_STREAM": {Reset: http2.ErrCodeRefusedStream}, "GOAWAY": {GoAway: true},
+	}
+	for name, refusal := range refusals {
+		for _, tc := range []struct {
+			method, body    string
+			refused, sent   int32
+			mustBeProcessed bool
+		}{
+			{http.MethodPost, "once", 1, 1, false},
+			{http.MethodGet, "", 1, 2, true},
+			{http.MethodGet, "", 2, 2, false},
+		} {
+			t.Run(fmt.Sprintf("%s, %s refused %d times", name, tc.method, tc.refused), func(t *testing.T) {
 				var received atomic.Int32
 				url, certificate := http2test.Serve(t, func(_ string, body []byte) http2test.Response {
-					if string(body) != want {
+					if string(body) != tc.body {
 						t.Errorf("the body is %q, want the whole one", body)
 					}
-					if received.Add(1) == 1 {
-						return http2test.Response{Reset: code}
+					if received.Add(1) <= tc.refused {
+						return refusal
 					}
 					return http2test.Response{Status: http.StatusOK, ContentType: "text/plain", Body: "done"}
 				})
@@ -57,13 +70,17 @@ func TestRoundTripOnce(t *testing.T) {
 				}
 				transport := netpolicy.Transport(netpolicy.NewLocalPolicy(), time.Minute, certificates)
 				defer transport.CloseIdleConnections()
-				const reason = "the server ended the HTTP/2 stream after the whole request was sent"
-				status, err := send(t, transport, method, url, want)
-				if err == nil || netpolicy.Cause(err) != reason || received.Load() != 1 {
-					t.Errorf("the response is %d, %v, and the server has received %d requests; want an error and one request",
-						status, err, received.Load())
+				const reason = "the server ended the HTTP/2 stream or connection after the whole request was sent"
+				status, err := send(t, transport, tc.method, url, tc.body)
+				isExpected := err == nil && status == http.StatusOK
+				if !tc.mustBeProcessed {
+					isExpected = err != nil && netpolicy.Cause(err) == reason
 				}
-				if status, err := send(t, transport, method, url, want); err != nil || status != http.StatusOK {
+				if !isExpected || received.Load() != tc.sent {
+					t.Errorf("the response is %d, %v, and the server has received %d requests; want success %t and %d requests",
+						status, err, received.Load(), tc.mustBeProcessed, tc.sent)
+				}
+				if status, err := send(t, transport, tc.method, url, tc.body); err != nil || status != http.StatusOK {
 					t.Errorf("the next request: %d, %v; want status 200", status, err)
 				}
 			})

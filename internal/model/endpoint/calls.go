@@ -57,6 +57,9 @@ type CallPiece struct {
 
 // add adds one piece.
 func (c *calls) add(piece CallPiece) {
+	if c.tooMany {
+		return // the reply is unusable
+	}
 	if known := c.find(piece); known != nil {
 		known.extend(piece)
 		return
@@ -152,7 +155,8 @@ func (c *calls) nextIndex() lenient.Number {
 // beginsAnother reports whether a piece begins another call, although it has the same index as the last call. The piece
 // has another ID than the last call, or none. Some servers send several calls, each with index 0. These calls have
 // their own IDs, or no IDs and whole arguments, or call different tools. Before the arguments begin, a piece may also
-// be a part of an ID or a name; a part of a name is not the name of a tool.
+// be a part of an ID or a name; a part of a name is not the name of a tool. Other servers repeat the whole arguments at
+// the end, maybe in another formatting. If the last call has an ID or arguments in pieces, this is not another call.
 func (c *calls) beginsAnother(last *call, piece CallPiece) bool {
 	switch {
 	case piece.Name == "" || last.name == "":
@@ -165,7 +169,10 @@ func (c *calls) beginsAnother(last *call, piece CallPiece) bool {
 	if piece.Arguments == "" || !last.progress.isWhole() {
 		return false
 	}
-	return last.parts == 1 || opensObject(piece.Arguments) && piece.Arguments != last.arguments.String()
+	if isSame(piece.Arguments, last.arguments.String()) {
+		return last.parts == 1 && last.id == ""
+	}
+	return last.parts == 1 || opensObject(piece.Arguments)
 }
 
 // isContinuedBy reports whether a piece with another ID and the name of the call continues the call. Some servers send
@@ -205,7 +212,7 @@ func (c *call) extend(piece CallPiece) {
 	c.data = cmp.Or(piece.Data, c.data)
 	if c.hasPlaceholder() && opensObject(piece.Arguments) {
 		c.arguments.Reset()
-		c.progress, c.parts, c.last = progress{}, 0, 0
+		c.progress, c.parts, c.last, c.differs = progress{}, 0, 0, false
 	}
 	if piece.Arguments != "" {
 		c.differs = c.differs || !strings.HasPrefix(piece.Arguments, c.arguments.String()[c.last:])
@@ -221,14 +228,16 @@ func (c *call) extend(piece CallPiece) {
 func (c *call) hasPlaceholder() bool { return c.arguments.String() == "{}" }
 
 // whole returns the arguments of the call: the joined pieces, or the last piece alone if only the last piece is JSON.
-// Some servers send the arguments so far with every piece, or repeat all arguments at the end.
+// Some servers send the arguments so far with every piece, or repeat all arguments at the end, maybe in another
+// formatting.
 func (c *call) whole() string {
 	all := c.arguments.String()
-	last := all[c.last:]
-	if c.parts < 2 || !c.differs || last == all[:c.last] {
-		if !json.Valid([]byte(all)) && json.Valid([]byte(last)) {
-			return last
-		}
+	before, last := all[:c.last], all[c.last:]
+	if json.Valid([]byte(all)) || !json.Valid([]byte(last)) {
+		return all
+	}
+	if c.parts < 2 || !c.differs || covers(membersOf(last), membersOf(before)) {
+		return last
 	}
 	return all
 }
@@ -248,16 +257,31 @@ func (c *calls) areWhole(mayBeEmpty bool) bool {
 type joined struct {
 	*call
 	arguments string
-	// isJSON is true if the arguments are JSON.
-	isJSON bool
+	// isJSON is true if the arguments are JSON. object has their members once isRead is true.
+	isJSON, isRead bool
+	object         map[string]string
 }
 
-// repeats reports whether a call is the same as another call. Some servers send one call with several indexes, each
-// time whole or as far as it is known. Calls with the same ID and other arguments are different calls of a server that
-// reuses IDs.
+// members returns the members of the arguments, or nil if the arguments are no object.
+func (c *joined) members() map[string]string {
+	if !c.isRead {
+		c.isRead, c.object = true, membersOf(c.arguments)
+	}
+	return c.object
+}
+
+// repeats reports whether a call adds nothing to another call. Some servers send one call with several indexes, each
+// time whole or as far as it is known, or send the whole call again in another formatting. So arguments that grow by
+// members are one call, too: it is safer to leave out a call, which the model can make later, than to make it twice.
+// Calls with the same ID and other arguments are different calls of a server that reuses IDs.
 func (c *joined) repeats(other *joined) bool {
-	return c.id != "" && c.id == other.id && c.name == other.name && strings.HasPrefix(other.arguments, c.arguments) &&
-		(!c.isJSON || len(c.arguments) == len(other.arguments))
+	switch {
+	case c.id == "" || c.id != other.id || c.name != other.name:
+		return false
+	case !c.isJSON || c.arguments == other.arguments:
+		return strings.HasPrefix(other.arguments, c.arguments)
+	}
+	return covers(other.members(), c.members())
 }
 
 // withoutRepeated returns the calls without repetitions, because a repetition would call the tool twice. Of equal
@@ -266,7 +290,7 @@ func withoutRepeated(list []*call) []joined {
 	all, out := make([]joined, 0, len(list)), make([]joined, 0, len(list))
 	for _, c := range list {
 		whole := c.whole()
-		all = append(all, joined{c, whole, json.Valid([]byte(whole))})
+		all = append(all, joined{call: c, arguments: whole, isJSON: json.Valid([]byte(whole))})
 	}
 	for i := range all {
 		repeated := false

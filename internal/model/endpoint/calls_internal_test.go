@@ -40,6 +40,7 @@ func TestRepeatedCalls(t *testing.T) {
 	at := func(index lenient.Number, id, arguments string) CallPiece {
 		return CallPiece{Index: lenient.Maybe[lenient.Number]{Given: true, Value: index}, ID: id, Name: "count", Arguments: arguments}
 	}
+	first := lenient.Maybe[lenient.Number]{Given: true}
 	without := func(id, arguments string) CallPiece { return CallPiece{ID: id, Name: "count", Arguments: arguments} }
 	for name, tc := range map[string]struct {
 		pieces []CallPiece
@@ -68,6 +69,9 @@ func TestRepeatedCalls(t *testing.T) {
 		"an empty object first": {
 			[]CallPiece{at(0, "a", "{}"), {Arguments: `{"n"`}, {Arguments: `:1}`}}, []string{`{"n":1}`},
 		},
+		"an empty object in pieces first, then the arguments so far": {
+			[]CallPiece{at(0, "a", "{"), {Arguments: "}"}, {Arguments: `{"n"`}, {Arguments: `{"n":1}`}}, []string{`{"n":1}`},
+		},
 		"an empty object first, the ID again": {[]CallPiece{without("a", "{}"), without("a", `{"n":1}`)}, []string{`{"n":1}`}},
 		"an empty object alone":               {[]CallPiece{at(0, "a", "{}"), at(0, "a", "{}"), at(0, "a", "")}, []string{"{}"}},
 		"an empty object, another call": {
@@ -78,9 +82,37 @@ func TestRepeatedCalls(t *testing.T) {
 			[]CallPiece{at(0, "", `{"n"`), at(0, "", `:1}`), at(0, "", `{"n"`), at(0, "", `:2}`)}, []string{`{"n":1}`, `{"n":2}`},
 		},
 		"no ID, the whole call at last": {[]CallPiece{at(0, "", `{"n"`), at(0, "", `:1}`), at(0, "", `{"n":1}`)}, []string{`{"n":1}`}},
-		"text, no object":               {[]CallPiece{at(0, "a", "count"), at(0, "a", " it")}, []string{"count it"}},
-		"two IDs":                       {[]CallPiece{at(0, "a", "{}"), at(1, "b", "{}")}, []string{"{}", "{}"}},
-		"no ID":                         {[]CallPiece{at(0, "", "{}"), at(1, "", "{}")}, []string{"{}", "{}"}},
+		// vLLM repeats the ID, the name and the rest of the arguments in its last chunk, as json.dumps formats them.
+		"the whole call at last, formatted": {
+			[]CallPiece{at(0, "a", ""), {Index: first, Arguments: `{"n":1,"s":"é","l":[1.0]}`}, at(0, "a", `{"n": 1, "s": "\u00e9", "l": [1]}`)},
+			[]string{`{"n":1,"s":"é","l":[1.0]}`},
+		},
+		"the whole call at another index, formatted": {[]CallPiece{at(0, "a", `{"n":1}`), at(1, "a", `{"n": 1}`)}, []string{`{"n":1}`}},
+		"the whole call after a line break":          {[]CallPiece{at(0, "a", `{"n":1}`), at(0, "a", "\n{\"n\":1}")}, []string{`{"n":1}`}},
+		"the members in another order": {
+			[]CallPiece{at(0, "a", `{"n":1,"m":2}`), at(0, "a", `{"m":2,"n":1}`)}, []string{`{"n":1,"m":2}`},
+		},
+		"the arguments at last, formatted": {
+			[]CallPiece{at(0, "a", `{"n"`), {Index: first, Arguments: `:1}`}, {Index: first, Arguments: `{"n": 1}`}}, []string{`{"n": 1}`},
+		},
+		"no ID, the whole call at last, formatted": {
+			[]CallPiece{at(0, "", `{"n"`), at(0, "", `:1}`), at(0, "", "\n{\"n\": 1}")}, []string{"\n{\"n\": 1}"},
+		},
+		"no ID at last":            {[]CallPiece{at(0, "a", `{"n":1}`), at(0, "", `{"n": 1}`)}, []string{`{"n": 1}`}},
+		"no ID, two whole calls":   {[]CallPiece{at(0, "", `{"n":1}`), at(0, "", `{"n": 1}`)}, []string{`{"n":1}`, `{"n": 1}`}},
+		"growing objects":          {[]CallPiece{at(0, "a", `{"n":1}`), at(0, "a", `{"n":1,"m":2}`)}, []string{`{"n":1,"m":2}`}},
+		"growing objects, no name": {[]CallPiece{at(0, "a", `{"n":1}`), {ID: "a", Arguments: `{"n":1,"m":2}`}}, []string{`{"n":1,"m":2}`}},
+		"shrinking objects":        {[]CallPiece{at(0, "a", `{"n":1,"m":2}`), at(0, "a", `{"n":1}`)}, []string{`{"n":1,"m":2}`}},
+		"another member":           {[]CallPiece{at(0, "a", `{"n":1}`), at(0, "a", `{"m":1}`)}, []string{`{"n":1}`, `{"m":1}`}},
+		"another large number": {
+			[]CallPiece{at(0, "a", `{"n":9007199254740993}`), at(0, "a", `{"n":9007199254740992}`)},
+			[]string{`{"n":9007199254740993}`, `{"n":9007199254740992}`},
+		},
+		"another text of a number": {[]CallPiece{at(0, "a", `{"n":1}`), at(0, "a", `{"n":"1"}`)}, []string{`{"n":1}`, `{"n":"1"}`}},
+		"no text, no object":       {[]CallPiece{at(0, "a", "[1]"), at(1, "a", "[1, 2]")}, []string{"[1]", "[1, 2]"}},
+		"text, no object":          {[]CallPiece{at(0, "a", "count"), at(0, "a", " it")}, []string{"count it"}},
+		"two IDs":                  {[]CallPiece{at(0, "a", "{}"), at(1, "b", "{}")}, []string{"{}", "{}"}},
+		"no ID":                    {[]CallPiece{at(0, "", "{}"), at(1, "", "{}")}, []string{"{}", "{}"}},
 		"an object in an object of the same name": {[]CallPiece{at(0, "a", `{"n":`), at(0, "a", `{"n":1}}`)}, []string{`{"n":{"n":1}}`}},
 		"no JSON at all":     {[]CallPiece{at(0, "a", `{"n`), at(0, "a", `{"n":`)}, []string{`{"n{"n":`}},
 		"another last piece": {[]CallPiece{at(0, "a", `{"n":1`), at(0, "a", `{"m":2}`)}, []string{`{"n":1{"m":2}`}},

@@ -193,7 +193,7 @@ func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
 	x := p.newExchange(ctx, jsonObject)
 	x.first = p.cfg.IdleTimeout
 	if x.open(ctx, http.MethodGet, p.protocol.ModelsPath()); x.err == nil {
-		x.resp, x.err = netpolicy.RoundTripOnce(p.transport, x.out) //nolint:bodyclose // because models closes it
+		x.resp, x.err = netpolicy.RoundTripBounded(p.transport, x.out) //nolint:bodyclose // because models closes it
 	}
 	err = x.models(ctx)
 	switch {
@@ -214,13 +214,13 @@ func (x *exchange) models(ctx context.Context) error {
 	}
 	defer body.Close() //nolint:errcheck // because it was read
 	data, err := io.ReadAll(body)
-	if _, isLong := errors.AsType[tooLong](err); isLong && bytes.ContainsAny(data[:1], "{[") {
+	data = trimmed(data)
+	if _, isLong := errors.AsType[tooLong](err); isLong && len(data) > 0 && bytes.ContainsAny(data[:1], "{[") {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	data = trimmed(data)
 	var answer struct {
 		Models lenient.List[json.RawMessage] `json:"data"` // a list of a million numbers would need 30 MB
 		Error  json.RawMessage               `json:"error"`

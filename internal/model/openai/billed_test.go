@@ -33,6 +33,12 @@ func TestUsageOfUnusableReplies(t *testing.T) {
 		"error in a choice": {
 			events(`{"choices":[{"index":0,"error":{"message":"it crashed"}}],` + counted + `}`), stream, model.Overloaded, used, false,
 		},
+		"usage of Moonshot": {
+			events(`{"error":"it crashed","choices":[{"index":0,` + counted + `}]}`), stream, model.Overloaded, used, false,
+		},
+		"usage of Moonshot, unreadable": {
+			events(`{"choices":[{"index":0,` + counted + `},7]}`), stream, model.Malformed, used, false,
+		},
 		"usage of Groq":  {events(`{"error":"it crashed","x_groq":{` + counted + `}}`), stream, model.Overloaded, used, false},
 		"long event":     {events(delta(`"content":"` + long + `"`)), stream, model.ReplyTooLong, model.Usage{}, true},
 		"long answer":    {`{"choices":[{"message":{"content":"` + long + `"}}]}`, jsonType, model.ReplyTooLong, model.Usage{}, true},

@@ -9,6 +9,7 @@ import (
 	"net/url"
 
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
+	"github.com/capstan-dev/capstan/internal/model/lenient"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
@@ -85,13 +86,31 @@ func (d *decoder) Decode(event []byte, answer *endpoint.Answer) (failure []byte,
 		failure = c.failure(event)
 	}
 	if err != nil || failure != nil {
-		var counted counts // c lacks the members after an unreadable one
-		_ = json.Unmarshal(event, &counted)
-		counted.raise(answer)
+		raiseCounts(event, answer)
 		return failure, err
 	}
 	d.add(&c, answer)
 	return nil, nil
+}
+
+// raiseCounts raises the usage of an answer to the usage of an event that cannot be used. The chunk of such an event
+// lacks the members after an unreadable one.
+func raiseCounts(event []byte, answer *endpoint.Answer) {
+	var counted counts
+	_ = json.Unmarshal(event, &counted)
+	counted.raise(answer)
+	var inChoices struct {
+		Choices lenient.List[struct {
+			Index lenient.Maybe[lenient.Number] `json:"index"`
+			Usage lenient.Maybe[usage]          `json:"usage"` // of Moonshot
+		}] `json:"choices"`
+	}
+	_ = json.Unmarshal(event, &inChoices)
+	for i := range inChoices.Choices {
+		if c := &inChoices.Choices[i]; c.Index.Value == 0 {
+			answer.RaiseUsage(c.Usage.Value.tokens())
+		}
+	}
 }
 
 // add adds a chunk to the answer.

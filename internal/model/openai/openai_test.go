@@ -355,6 +355,11 @@ func TestProbe(t *testing.T) {
 			respond(200, `{"data":[`+strings.Repeat(`{"id":"a"},`, 100000)+`{}]}`, jsonType),
 			errorParts{},
 		},
+		"a list of many models after a byte order mark": {
+			"the mark is no part of it",
+			respond(200, "\ufeff"+`{"data":[`+strings.Repeat(`{"id":"a"},`, 100000)+`{}]}`, jsonType),
+			errorParts{},
+		},
 		"no list": {"many servers have no list", respond(404, ""), errorParts{}},
 		"method":  {"some servers refuse the method", respond(405, ""), errorParts{}},
 		"refused": {"the key is invalid", respond(401, `{"error":{"message":"No."}}`), errorParts{

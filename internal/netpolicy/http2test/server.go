@@ -1,4 +1,4 @@
-// Package http2test has an HTTP/2 server for tests that can reset the stream of a request.
+// Package http2test has an HTTP/2 server for tests that can refuse a request.
 package http2test
 
 import (
@@ -15,12 +15,14 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Response is the response to a request. If Reset is not 0, the server resets the stream with this code instead.
+// Response is the response to a request. If GoAway is true, the server tells the client instead that it has not
+// processed the request and is closing the connection. If Reset is not 0, it resets the stream with this code instead.
 type Response struct {
 	Status      int
 	ContentType string
 	Body        string
 	Reset       http2.ErrCode
+	GoAway      bool
 }
 
 // Handler returns the response to a request, all of which has arrived. It must be safe for concurrent use.
@@ -85,6 +87,9 @@ func serveConn(conn io.ReadWriter, handle Handler) error {
 
 // respond sends a response.
 func respond(frames *http2.Framer, id uint32, r Response) error {
+	if r.GoAway {
+		return frames.WriteGoAway(id-1, http2.ErrCodeNo, nil)
+	}
 	if r.Reset != 0 {
 		return frames.WriteRSTStream(id, r.Reset)
 	}
