@@ -50,6 +50,10 @@ func (o *Options) Run(ctx context.Context, name string) error {
 	if err := cluster.CheckWaitSeconds(o.WaitSeconds); err != nil {
 		return err
 	}
+	if o.DataDir == "" && (len(o.Local.Files)+len(o.Local.EnvSecrets) > 0 || o.Local.Approve != localrun.ApproveAsk) {
+		return errors.New("-f, --env-secret and --approve require --data-dir: in a cluster, undo uses the objects of the cluster, and " +
+			"capstan approve decides about the calls")
+	}
 	manifests := o.Namespace
 	if o.DataDir != "" && strings.Contains(name, "/") {
 		o.Namespace = "" // the name has the namespace of the Turn, and -n is that of the manifests
