@@ -112,8 +112,12 @@ func (o *Options) plan(ctx context.Context, name string) (*turn.UndoPlan, error)
 		return nil, exit.InterruptedOr(watched, err)
 	}
 	if !plan.Ended {
+		remedy := "run capstan cancel first"
+		if o.DataDir != "" { // it is not in a cluster
+			remedy = "continue it with the same capstan run"
+		}
 		return nil, exit.WithCode(exit.Failed, fmt.Errorf(
-			"the Turn %s/%s has not ended: wait for its end, or run capstan cancel first", plan.Namespace, plan.Name))
+			"the Turn %s/%s has not ended: wait for its end, or %s", plan.Namespace, plan.Name, remedy))
 	}
 	if err := plan.Select(o.Calls); err != nil {
 		return nil, exit.WithCode(exit.Failed, fmt.Errorf("--call: %w", err))
