@@ -8,11 +8,15 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/capstan-dev/capstan/internal/cli"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
 )
 
 // piped returns a path that gives a text to its first reader, and nothing to later ones, as <(...) of a shell does.
@@ -78,4 +82,47 @@ contexts: [{name: x, context: {cluster: c, user: u, namespace: helpdesk}}], clus
 		got := capstan(t, "backtest", "--kubeconfig", piped(t, kubeconfig), "-m", piped(t, manifests), "--agent", "support")
 		mustSay(t, got.mustEnd(t, exit.Usage).err, `there is no finished Turn of Agent "support" in namespace "helpdesk"`)
 	})
+}
+
+// TestClosedPipes checks that a run goes on to its end if the reader of a stream has gone, as in capstan run 2>&1 | head,
+// and that it leaves no temporary journal.
+func TestClosedPipes(t *testing.T) {
+	const variable = "CAPSTAN_TEST_CLOSED_PIPES"
+	if dir := os.Getenv(variable); dir != "" { // the program whose streams are closed
+		os.Exit(cli.Execute(t.Context(), terminal.Environment{
+			In: strings.NewReader(""), Out: os.Stdout, Err: os.Stderr, LookupEnv: os.LookupEnv, Now: time.Now,
+		}, []string{"run", "-f", dir}))
+	}
+	_, url := fake(t, answers)
+	dir := complete().written(t, url)
+	for stream, want := range map[string]int{"standard output": exit.Failed, "standard error": exit.OK} {
+		t.Run(stream, func(t *testing.T) {
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Close(); err != nil {
+				t.Fatal(err)
+			}
+			temporary := t.TempDir()
+			program := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestClosedPipes$")
+			program.Env = append(os.Environ(), variable+"="+dir, "TMPDIR="+temporary)
+			var out strings.Builder
+			if program.Stdout = w; stream == "standard error" {
+				program.Stdout, program.Stderr = &out, w
+			}
+			_ = program.Run() // the exit code has the error
+			_ = w.Close()
+			if code := program.ProcessState.ExitCode(); code != want {
+				t.Errorf("exit code %d, want %d: %s", code, want, program.ProcessState)
+			}
+			if want == exit.OK && out.String() == "" {
+				t.Error("want the answer")
+			}
+			left, err := os.ReadDir(temporary)
+			if err != nil || len(left) > 0 {
+				t.Errorf("want no temporary journal, have %v, %v", left, err)
+			}
+		})
+	}
 }

@@ -140,6 +140,8 @@ func TestInterruptedTurnContinuesFromJournal(t *testing.T) {
 	if got.out != "" {
 		t.Errorf("want no output of a Turn that has not ended, have:\n%s", got.out)
 	}
+	mustSay(t, capstan(t, "undo", "first", "--data-dir", data).mustEnd(t, exit.Failed).err,
+		"the Turn default/first has not ended: wait for its end, or continue it with the same capstan run")
 	again := capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
 	mustSay(t, again.out, "Back.")
 	mustSay(t, again.err, "The Turn continued from its journal.")

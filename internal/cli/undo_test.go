@@ -58,6 +58,15 @@ func TestWaitSecondsIsChecked(t *testing.T) {
 	}
 }
 
+// TestFlagsOfALocalUndo checks that undo does not act in a cluster if flags for a directory are set.
+func TestFlagsOfALocalUndo(t *testing.T) {
+	t.Parallel()
+	for _, flags := range [][]string{{"-f", "manifests"}, {"--env-secret", "a/b=C"}, {"--approve", "all"}} {
+		got := capstan(t, append([]string{"undo", "first", "-y", "--server", nowhere, "--token", "mine"}, flags...)...)
+		mustSay(t, got.mustEnd(t, exit.Usage).err, "-f, --env-secret and --approve require --data-dir")
+	}
+}
+
 // notedTickets writes the manifests of a Turn whose calls can be undone. It returns their directory, and a function
 // that reports whether a ticket has the note of the Turn.
 func notedTickets(t *testing.T) (dir string, hasNote func(id string) bool) {

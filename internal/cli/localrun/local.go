@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/signal"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -62,6 +64,9 @@ type localRun struct {
 
 // newLocalRun opens the journal, the models and the tools. All of them must exist before the Turn starts.
 func (r *Options) newLocalRun(ctx context.Context, p *bundle.Bundle) (*localRun, error) {
+	// A write to a closed pipe, as in capstan run 2>&1 | head, must fail and not kill the program: a call would be left
+	// without its outcome, and a temporary journal would stay.
+	signal.Ignore(syscall.SIGPIPE)
 	j := &localRun{
 		Options: r, Env: r.Env, credentials: redact.NewSet(), decided: map[approvalKey]bool{},
 		chains: map[string][]translate.Link{},

@@ -50,6 +50,10 @@ func (o *Options) Run(ctx context.Context, name string) error {
 	if err := cluster.CheckWaitSeconds(o.WaitSeconds); err != nil {
 		return err
 	}
+	if o.DataDir == "" && (len(o.Local.Files)+len(o.Local.EnvSecrets) > 0 || o.Local.Approve != localrun.ApproveAsk) {
+		return errors.New("-f, --env-secret and --approve require --data-dir: in a cluster, undo uses the objects of the cluster, and " +
+			"capstan approve decides about the calls")
+	}
 	manifests := o.Namespace
 	if o.DataDir != "" && strings.Contains(name, "/") {
 		o.Namespace = "" // the name has the namespace of the Turn, and -n is that of the manifests
@@ -108,8 +112,12 @@ func (o *Options) plan(ctx context.Context, name string) (*turn.UndoPlan, error)
 		return nil, exit.InterruptedOr(watched, err)
 	}
 	if !plan.Ended {
+		remedy := "run capstan cancel first"
+		if o.DataDir != "" { // it is not in a cluster
+			remedy = "continue it with the same capstan run"
+		}
 		return nil, exit.WithCode(exit.Failed, fmt.Errorf(
-			"the Turn %s/%s has not ended: wait for its end, or run capstan cancel first", plan.Namespace, plan.Name))
+			"the Turn %s/%s has not ended: wait for its end, or %s", plan.Namespace, plan.Name, remedy))
 	}
 	if err := plan.Select(o.Calls); err != nil {
 		return nil, exit.WithCode(exit.Failed, fmt.Errorf("--call: %w", err))
