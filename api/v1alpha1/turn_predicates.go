@@ -196,6 +196,16 @@ func (t *Turn) IsOfForeignAgent() bool { return t.AgentKey().Namespace != t.Name
 // of the Turn and of its Agent.
 func (t *Turn) CredentialNamespaces() []string {
 	all := []string{t.Namespace}
+// AgentName returns the name of the Turn's Agent: NAME if the Agent is in the namespace of the Turn, and NAMESPACE/NAME
+// otherwise. Unlike the text of spec.agentRef, it does not depend on whether the reference names the Turn's own
+// namespace. So whatever is counted, kept or compared by Agent must use this name, or AgentKey.
+func (t *Turn) AgentName() string {
+	if key := t.AgentKey(); t.IsOfForeignAgent() {
+		return key.String()
+	}
+	return t.Spec.AgentRef.Name
+}
+
 	if t.IsOfForeignAgent() {
 		all = append(all, t.AgentKey().Namespace)
 	}
