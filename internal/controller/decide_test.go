@@ -464,6 +464,7 @@ func TestReadinessOfForeignAgents(t *testing.T) {
 		"team":  `Agent "owner/helper" is not ready (ProviderNotReady)`,
 	} {
 		if checked, why := agentReadinessOf(a, key, from); !checked || why != want {
+		"owner removed after a run": {turnWith(foreign, boundTo("e"), handedBack(v1alpha1.TurnReasonAwaitingApproval)), true},
 			t.Errorf("in namespace %q: checked %t, %q; want %q", from, checked, why, want)
 		}
 	}

@@ -229,13 +229,15 @@ func whenSpecTooLarge(v snapshot) (decision, bool) {
 }
 
 // whenForeignAgentUncalled ends a Turn whose Agent is in another namespace, unless a Turn has called this Agent as a
-// sub-agent. The schema and the policy for requesters already refuse most of these Turns.
+// sub-agent. The schema and the policy for requesters already refuse most of these Turns. A Turn that has run before
+// gets no executor for its end: the executor, which only ends Turns that were cancelled or are out of time, would
+// continue it, and no limit on slots applies to such a binding.
 func whenForeignAgentUncalled(v snapshot) (decision, bool) {
 	if _, called := translate.Parent(v.turn); called || !v.turn.IsOfForeignAgent() {
 		return decision{}, false
 	}
 	return decision{
-		action: endAction(v), reason: v1alpha1.TurnReasonInvalidSpec,
+		action: end, reason: v1alpha1.TurnReasonInvalidSpec,
 		message: "spec.agentRef.namespace must be absent: only the Turn of a sub-agent may have an Agent of another namespace",
 	}, true
 }
