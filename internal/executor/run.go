@@ -53,6 +53,8 @@ type run struct {
 	progress progress
 	// memory is the memory of the conversation. Only the run's goroutine uses it.
 	memory conversation
+	// placed is true while the run has one of the executor's places. Only the run's goroutine uses it.
+	placed bool
 	// leave leaves the gate for Turns that only have to end. It is nil if the run has not entered it. Only the run's
 	// goroutine uses it.
 	leave func()
@@ -147,6 +149,7 @@ func (e *Executor) logOf(t *v1alpha1.Turn) logr.Logger {
 func (r *run) run(ctx context.Context) {
 	r.progress.begin(ctx, r.turn, r.writeProgress)
 	result, err := r.execute(ctx)
+	r.leavePlace() // before the status is written, which lets the controller bind the next Turn
 	r.turn = r.progress.stop()
 	r.writeOutcome(ctx, result, err)
 	// Release the memory only here: the result holds the text of the answer until it is written.
@@ -306,6 +309,10 @@ func (r *run) beginAttempt(ctx context.Context) (*turn.Input, error) {
 		mayBegin = r.enterEndings // a Turn that must end may begin, because its end needs little space
 	} else {
 		r.leaveUnreserved() // a clock was set back, so the Turn has time again
+		if !r.takePlace() {
+			r.delayHandBack(ctx)
+			return nil, &handBackError{errFull}
+		}
 	}
 	if err := mayBegin(ctx); err != nil {
 		return nil, err
