@@ -42,7 +42,7 @@ func (e *Executor) adopt(ctx context.Context, t *v1alpha1.Turn, adoptions *sync.
 		if err != nil {
 			claimed, _ = e.persist(ctx, t, t.Epoch(), claim)
 		}
-		if claimed != nil {
+		if claimed != nil && claimed.BoundTo() == e.Name {
 			e.adopted.Add(1)
 			e.logOf(t).V(1).Info("Taking over a turn of an earlier process", "epoch", claimed.Epoch())
 		}
