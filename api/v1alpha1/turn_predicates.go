@@ -52,6 +52,14 @@ func (t *Turn) Epoch() int64 {
 	return t.Status.Executor.Epoch
 }
 
+// MaxEpoch is the highest epoch, which the schema sets, too: 2^53 - 1, the largest integer that every reader of JSON
+// keeps exactly. No Turn reaches it by itself: a binding takes a write to the API server, and a million writes per
+// second would take 285 years. Whoever edits a status can write it, and the next epoch must not overflow.
+const MaxEpoch = 1<<53 - 1
+
+// EpochsUsedUp reports whether the Turn cannot be bound again, because there is no next epoch.
+func (t *Turn) EpochsUsedUp() bool { return t.Epoch() >= MaxEpoch }
+
 // WaitingSince returns the time at which the Turn began to wait for its start: its creation, or the end of its last
 // suspension.
 func (t *Turn) WaitingSince() time.Time {
@@ -208,6 +216,16 @@ func (t *Turn) AsksModel() bool {
 
 // AgentKey returns the namespace and the name of the Turn's Agent.
 func (t *Turn) AgentKey() types.NamespacedName { return t.Spec.AgentRef.Key(t.Namespace) }
+
+// AgentName returns the name of the Turn's Agent: NAME if the Agent is in the namespace of the Turn, and NAMESPACE/NAME
+// otherwise. Unlike the text of spec.agentRef, it does not depend on whether the reference names the Turn's own
+// namespace. So whatever is counted, kept or compared by Agent must use this name, or AgentKey.
+func (t *Turn) AgentName() string {
+	if key := t.AgentKey(); t.IsOfForeignAgent() {
+		return key.String()
+	}
+	return t.Spec.AgentRef.Name
+}
 
 // IsOfForeignAgent reports whether the Agent of the Turn is in another namespace. Only a sub-agent's Turn has such an
 // Agent.

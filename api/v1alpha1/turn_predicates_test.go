@@ -195,3 +195,24 @@ func TestMaxDescendants(t *testing.T) {
 		}
 	}
 }
+
+// TestAgentOfATurn checks that a reference with the Turn's own namespace means the same as one without a namespace.
+func TestAgentOfATurn(t *testing.T) {
+	for _, tc := range []struct {
+		namespace, name, key string
+		foreign              bool
+	}{
+		{"", "support", "helpdesk/support", false},
+		{"helpdesk", "support", "helpdesk/support", false},
+		{"platform", "platform/support", "platform/support", true},
+	} {
+		o := &Turn{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk"},
+			Spec:       TurnSpec{AgentRef: SharedReference{Namespace: tc.namespace, Name: "support"}},
+		}
+		if o.AgentName() != tc.name || o.AgentKey().String() != tc.key || o.IsOfForeignAgent() != tc.foreign {
+			t.Errorf("the Agent of namespace %q is %q, %q, foreign %t; want %q, %q, %t", tc.namespace, o.AgentName(), o.AgentKey(),
+				o.IsOfForeignAgent(), tc.name, tc.key, tc.foreign)
+		}
+	}
+}

@@ -321,9 +321,11 @@ type ExecutorBinding struct {
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name,omitempty"`
 
-	// epoch is the number of the binding. It grows by one with each binding. Writes with an older epoch are refused.
+	// epoch is the number of the binding, from 1 to 9007199254740991. It grows by one with each binding. Writes with an
+	// older epoch are refused.
 	// +required
 	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=9007199254740991
 	Epoch int64 `json:"epoch"`
 
 	// storeID is the ID of the store that has the Turn's journal, at most 64 characters. A run that finds another store

@@ -79,7 +79,7 @@ func RulesOf(
 	if agent == nil || agent.Spec.Approval == nil {
 		return r, nil
 	}
-	r.Agent, r.Approval = t.Spec.AgentRef.String(), agent.Spec.Approval
+	r.Agent, r.Approval = t.AgentName(), agent.Spec.Approval
 	if !r.Approval.ForbidRequester || r.Requester == "" {
 		return r, nil
 	}

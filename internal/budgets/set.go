@@ -241,7 +241,7 @@ func (s *Set) selected(t *v1alpha1.Turn, agent map[string]string) (all []*entry,
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, e := range s.applied(t.Namespace) {
-		if e.rule.SelectsAgent(t.Spec.AgentRef.String(), agent) {
+		if e.rule.SelectsAgent(t.AgentKey(), agent) {
 			all = append(all, e)
 			byRequester = byRequester || e.rule.ByRequester()
 		}
@@ -271,7 +271,7 @@ func (s *Set) Evaluate(t *v1alpha1.Turn, agent map[string]string, now time.Time)
 	awaited, mayBeRefused := t.Status.AwaitedBudget, t.Epoch() == 0 && t.AsksModel()
 	var v Verdict
 	for _, e := range s.applied(t.Namespace) {
-		if !e.rule.SelectsAgent(t.Spec.AgentRef.String(), agent) {
+		if !e.rule.SelectsAgent(t.AgentKey(), agent) {
 			continue
 		}
 		if awaited != nil && awaited.UID == string(e.uid) && awaited.Generation == e.rule.Generation && now.Before(awaited.RetryTime.Time) {

@@ -77,23 +77,31 @@ func TestRulesOfATurn(t *testing.T) {
 }
 
 // TestRulesOfAForeignAgent checks that a Budget selects an Agent of another namespace by NAMESPACE/NAME, and never by
-// the name of an Agent of its own namespace.
+// the name of an Agent of its own namespace. A Turn or a Budget may also name its own namespace, which is the same as
+// no namespace: otherwise such a Turn would evade the Budget.
 func TestRulesOfAForeignAgent(t *testing.T) {
-	foreign := turn()
-	foreign.Spec.AgentRef.Namespace = "platform"
+	inNamespace := func(name string) *v1alpha1.Turn {
+		t := turn()
+		t.Spec.AgentRef.Namespace = name
+		return t
+	}
+	foreign := inNamespace("platform")
 	for _, tc := range []struct {
 		name         string
 		own, foreign int
-	}{{"support", 1, 0}, {"platform/support", 0, 1}, {"helpdesk/support", 0, 0}} {
+	}{{"support", 1, 0}, {"platform/support", 0, 1}, {"helpdesk/support", 1, 0}, {"sales", 0, 0}, {"helpdesk/sales", 0, 0}} {
 		var s budgets.Set
-		s.Put(budget("day", 0, func(b *v1alpha1.Budget) {
+		s.Put(budget("day", 0, exceeded, func(b *v1alpha1.Budget) {
 			b.Spec.Selector = &v1alpha1.BudgetSelector{Agents: &v1alpha1.BudgetAgents{Names: []string{tc.name}}}
 		}))
-		for of, want := range map[*v1alpha1.Turn]int{turn(): tc.own, foreign: tc.foreign} {
+		for of, want := range map[*v1alpha1.Turn]int{turn(): tc.own, inNamespace("helpdesk"): tc.own, foreign: tc.foreign} {
 			got, err := s.Rules(t.Context(), of, nil, noRequester(t))
 			if err != nil || len(got) != want {
 				t.Errorf("a Budget of %q applies to a Turn of %q: %t, %v; want %t", tc.name, of.Spec.AgentRef, len(got) == 1, err,
 					want == 1)
+			}
+			if waits := s.Evaluate(of, nil, noon).Message != ""; waits != (want == 1) {
+				t.Errorf("a Turn of %q waits for an exceeded Budget of %q: %t, want %t", of.Spec.AgentRef, tc.name, waits, want == 1)
 			}
 		}
 	}
@@ -167,14 +175,18 @@ func TestTooManyBudgets(t *testing.T) {
 	}
 }
 
+// reset is the end of the period.
+var reset = noon.Add(12 * time.Hour)
+
+// exceeded makes the status of a Budget show that a limit is reached.
+func exceeded(b *v1alpha1.Budget) {
+	b.Status.ResetTime = new(metav1.NewTime(reset))
+	b.Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.ConditionExceeded, Status: metav1.ConditionTrue, Message: "all is spent", ObservedGeneration: 1,
+	}}
+}
+
 func TestEvaluate(t *testing.T) {
-	reset := noon.Add(12 * time.Hour)
-	exceeded := func(b *v1alpha1.Budget) {
-		b.Status.ResetTime = new(metav1.NewTime(reset))
-		b.Status.Conditions = []metav1.Condition{{
-			Type: v1alpha1.ConditionExceeded, Status: metav1.ConditionTrue, Message: "all is spent", ObservedGeneration: 1,
-		}}
-	}
 	awaits := func(generation int64, until time.Time) *v1alpha1.Turn {
 		w := turn()
 		w.Status.AwaitedBudget = &v1alpha1.AwaitedBudget{

@@ -127,6 +127,12 @@ func TestDecide(t *testing.T) {
 	suspended := decision{
 		action: wait, reason: v1alpha1.TurnReasonSuspended, message: "the turn is suspended; set desiredState to Active to continue",
 	}
+	lastEpoch := func(t *v1alpha1.Turn) { t.Status.Executor.Epoch = v1alpha1.MaxEpoch }
+	usedUp := decision{
+		action: end, reason: v1alpha1.TurnReasonInterrupted,
+		message: "no executor can take the turn again, because status.executor.epoch has its highest value (9007199254740991), " +
+			"which only an edit of the status can set: create a new Turn",
+	}
 	for name, tc := range map[string]struct {
 		turn    *v1alpha1.Turn
 		agent   *v1alpha1.Agent
@@ -190,6 +196,21 @@ func TestDecide(t *testing.T) {
 			want: decision{
 				action: endFromJournal, reason: v1alpha1.TurnReasonCancelled,
 				message: "the turn was cancelled while it was not running",
+			},
+		},
+		"a Turn of a lost executor that cannot be bound again ends": {
+			turn: turnWith(boundTo("e"), lastEpoch, started(30*time.Second)), agent: ready, want: usedUp,
+		},
+		"a Turn that was handed back and cannot be bound again ends, even if its agent is not ready": {
+			turn: turnWith(boundTo("e"), lastEpoch, handedBack(v1alpha1.TurnReasonPending)), want: usedUp,
+		},
+		"a bound Turn that cannot be bound again is left to its executor": {
+			turn: turnWith(boundTo("e"), lastEpoch), agent: ready, alive: true, want: decision{action: follow},
+		},
+		"a cancelled Turn that cannot be bound again ends without an executor": {
+			turn: turnWith(boundTo("e"), lastEpoch, desired(v1alpha1.DesiredStateCancelled)), agent: ready,
+			want: decision{
+				action: end, reason: v1alpha1.TurnReasonCancelled, message: "the turn was cancelled while it was not running",
 			},
 		},
 		"a Turn of a lost executor can be suspended": {
@@ -476,6 +497,7 @@ func TestForeignAgentUncalled(t *testing.T) {
 		"its own namespace by name": {turnWith(own), false},
 		"called by another Turn":    {turnWith(foreign, called), false},
 		"not called by a Turn":      {turnWith(foreign), true},
+		"owner removed after a run": {turnWith(foreign, boundTo("e"), handedBack(v1alpha1.TurnReasonAwaitingApproval)), true},
 	} {
 		d, ends := whenForeignAgentUncalled(snapshot{turn: tc.turn})
 		if ends != tc.ends || ends && (d.action != end || d.reason != v1alpha1.TurnReasonInvalidSpec) {

@@ -139,6 +139,7 @@ var policies = []policy{
 	whenStartingDeadlineExceeded,
 	whenDeadlineExceeded,
 	whenParked,
+	whenEpochsUsedUp,
 	whenSessionBusy,
 	whenAgentNotReady,
 	whenAttachmentsRefused,
@@ -205,9 +206,10 @@ func whenCancelled(v snapshot) (decision, bool) {
 }
 
 // endAction returns the action that ends a Turn. If the Turn has run, its journal holds all requests and their cost,
-// even if its Agent, profile or models no longer exist. If the Turn has no prompt yet, it has sent no requests.
+// even if its Agent, profile or models no longer exist. If the Turn has no prompt yet, it has sent no requests. A Turn
+// without a next epoch cannot be bound to an executor; the rest of its usage is then taken from its journal later.
 func endAction(v snapshot) action {
-	if v.turn.Epoch() > 0 && !lacksPrompt(v.turn) {
+	if v.turn.Epoch() > 0 && !lacksPrompt(v.turn) && !v.turn.EpochsUsedUp() {
 		return endFromJournal
 	}
 	return end
@@ -233,15 +235,28 @@ func whenTooLarge(v snapshot) (decision, bool) {
 }
 
 // whenForeignAgentUncalled ends a Turn whose Agent is in another namespace, unless a Turn has called this Agent as a
-// sub-agent. The schema and the policy for requesters already refuse most of these Turns.
+// sub-agent. The schema and the policy for requesters already refuse most of these Turns. A Turn that has run before
+// gets no executor for its end: the executor, which only ends Turns that were cancelled or are out of time, would
+// continue it, and no limit on slots applies to such a binding.
 func whenForeignAgentUncalled(v snapshot) (decision, bool) {
 	if _, called := translate.Parent(v.turn); called || !v.turn.IsOfForeignAgent() {
 		return decision{}, false
 	}
 	return decision{
-		action: endAction(v), reason: v1alpha1.TurnReasonInvalidSpec,
+		action: end, reason: v1alpha1.TurnReasonInvalidSpec,
 		message: "spec.agentRef.namespace must be absent: only the Turn of a sub-agent may have an Agent of another namespace",
 	}, true
+}
+
+// whenEpochsUsedUp ends a Turn that cannot be bound again. Only a person who edits the status makes a Turn reach the
+// highest epoch. Without this end, the API server would refuse each binding, and the Turn would never end.
+func whenEpochsUsedUp(v snapshot) (decision, bool) {
+	if !v.turn.EpochsUsedUp() {
+		return decision{}, false
+	}
+	return decision{action: end, reason: v1alpha1.TurnReasonInterrupted, message: fmt.Sprintf(
+		"no executor can take the turn again, because status.executor.epoch has its highest value (%d), which only an edit of "+
+			"the status can set: create a new Turn", int64(v1alpha1.MaxEpoch))}, true
 }
 
 // whenStartingDeadlineExceeded ends a Turn that has waited too long for its start: its first start, or the start

@@ -45,7 +45,7 @@ func (e *Executor) adopt(ctx context.Context, t *v1alpha1.Turn, adoptions *sync.
 		if writeerror.IsRejected(err) {
 			e.markUnclaimed(t, err)
 		}
-		if claimed != nil {
+		if claimed != nil && claimed.BoundTo() == e.Name {
 			e.adopted.Add(1)
 			e.logOf(t).V(1).Info("Taking over a turn of an earlier process", "epoch", claimed.Epoch())
 		}

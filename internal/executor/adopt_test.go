@@ -74,6 +74,20 @@ func TestAdoptedTurnThatOnlyAFinalizerKeeps(t *testing.T) {
 	}
 }
 
+// TestHighestEpochIsNotClaimed checks that a Turn without a next epoch is handed back, so that the controller ends it.
+func TestHighestEpochIsNotClaimed(t *testing.T) {
+	e, store := newExecutor(t, failing(), append(surroundings(), turnWith(boundTo(me, v1alpha1.MaxEpoch)))...)
+	w := newWatch(t.Context(), e)
+	w.OnAdd(stored(t, e), true)
+	w.adoptions.Wait()
+	got := stored(t, e)
+	w.OnUpdate(got, got)
+	e.all.Wait()
+	if got.BoundTo() != "" || got.Epoch() != v1alpha1.MaxEpoch || len(store.entries(t)) > 0 || e.adopted.Load() != 0 {
+		t.Errorf("the Turn has %+v and %d entries, want it handed back with its epoch", got.Status.Executor, len(store.entries(t)))
+	}
+}
+
 // TestClaimedTurnThatDisappearsIsNotRun checks that a Turn does not run if the watch shows its end, but
 // never its claim.
 func TestClaimedTurnThatDisappearsIsNotRun(t *testing.T) {

@@ -144,7 +144,7 @@ func (c *Charger) EndFromObject(ctx context.Context, t *v1alpha1.Turn) (recorded
 		return false, err
 	}
 	trace := c.Traces.Of(t)
-	in.Observer, in.TraceID = lateObserver{observer{trace, t.Namespace, t.Spec.AgentRef.String()}, end.At}, trace.TraceID()
+	in.Observer, in.TraceID = lateObserver{observer{trace, t.Namespace, t.AgentName()}, end.At}, trace.TraceID()
 	recorded, err = c.Engine.EndFromObject(ctx, in, end, family{c.Reader, c.Engine, c.Memory}.usage)
 	if isUnreadable(err) {
 		c.Log.Error(err, "Failed to end the journal of a turn, whose record has only the facts of its status", "turn",

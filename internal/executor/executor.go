@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sync/semaphore"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -60,7 +61,8 @@ var (
 type Executor struct {
 	// Name is the name that Turns are bound to: the name of this process's Pod.
 	Name string
-	// Capacity is the maximum number of Turns that the controller may bind to this executor at the same time.
+	// Capacity is the maximum number of Turns that the controller may bind to this executor at the same time, except
+	// for Turns that only have to end. The executor hands further Turns back: see run.takePlace.
 	Capacity int
 	// Elected makes the executor wait until its process is the leader. It is set if only one process at a time may
 	// use the store.
@@ -176,6 +178,8 @@ type Executor struct {
 
 	mu   sync.Mutex
 	runs map[types.UID]*run
+	// places limits how many runs may begin: see run.takePlace. It is nil before the first run.
+	places *semaphore.Weighted
 	// done maps the UID of a Turn to the epoch that needs no run any more. An entry stays until the watch has caught
 	// up, because an older event must not start a run.
 	done map[types.UID]int64

@@ -161,7 +161,7 @@ func TestManyTurnsShareLittleMemory(t *testing.T) {
 	}
 	var reads atomic.Int64
 	journals.read = func() { reads.Add(1) }
-	e.Events = events.NewFakeRecorder(10 * turns)
+	e.Events, e.Capacity = events.NewFakeRecorder(10*turns), turns
 	e.Memory, e.Tools = bytebudget.New(16<<20, 16<<20), look(false, strings.Repeat("r", 11_000))
 	e.Provider = func(*v1alpha1.ModelProvider) model.Provider {
 		return modelFunc(func(_ context.Context, r *model.Request) (*model.Reply, error) {

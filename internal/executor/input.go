@@ -45,7 +45,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		return nil, err
 	}
 	chain := make([]translate.Link, 0, len(agent.Spec.Models))
-	caller := pace.Caller{Namespace: t.Namespace, Agent: t.Spec.AgentRef.String(), Waits: r.progress.setProviderWait}
+	caller := pace.Caller{Namespace: t.Namespace, Agent: t.AgentName(), Waits: r.progress.setProviderWait}
 	for _, m := range agent.Spec.Models {
 		chain = append(chain, e.link(ctx, t, agent.Namespace, m, caller))
 	}
@@ -124,7 +124,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	in.HoldAnswer, in.Warned = r.suspended.Load, r.warnContext
 	in.Budgets = e.budgetsOf(ctx, t, agent)
 	trace := e.Traces.Of(t)
-	in.Observer, in.TraceID = observer{trace, t.Namespace, t.Spec.AgentRef.String()}, trace.TraceID()
+	in.Observer, in.TraceID = observer{trace, t.Namespace, t.AgentName()}, trace.TraceID()
 	return &in, nil
 }
 

@@ -53,6 +53,8 @@ type run struct {
 	progress progress
 	// memory is the memory of the conversation. Only the run's goroutine uses it.
 	memory conversation
+	// placed is true while the run has one of the executor's places. Only the run's goroutine uses it.
+	placed bool
 	// leave leaves the gate for Turns that only have to end. It is nil if the run has not entered it. Only the run's
 	// goroutine uses it.
 	leave func()
@@ -156,6 +158,7 @@ func (e *Executor) logOf(t *v1alpha1.Turn) logr.Logger {
 func (r *run) run(ctx context.Context) {
 	r.progress.begin(ctx, r.turn, r.writeProgress)
 	result, err := r.execute(ctx)
+	r.leavePlace() // before the status is written, which lets the controller bind the next Turn
 	r.turn = r.progress.stop()
 	r.writeOutcome(ctx, result, err)
 	// Release the memory only here: the result holds the text of the answer until it is written.
@@ -324,6 +327,11 @@ func (r *run) beginAttempt(ctx context.Context) (*turn.Input, error) {
 		mayBegin = r.enterEndings // a Turn that must end may begin, because its end needs little space
 	} else {
 		r.leaveUnreserved() // a clock was set back, so the Turn has time again
+		if err := r.takePlace(ctx); errors.Is(err, errFull) {
+			return nil, &handBackError{err}
+		} else if err != nil {
+			return nil, err
+		}
 	}
 	if err := mayBegin(ctx); err != nil {
 		return nil, err
@@ -412,6 +420,11 @@ type handBackError struct{ error }
 // Unwrap returns the cause.
 func (e *handBackError) Unwrap() error { return e.error }
 
+// handBackDelay returns how long a run waits before it hands back a Turn that cannot begin.
+func (r *run) handBackDelay() time.Duration {
+	return min(100*time.Millisecond<<min(r.epoch, 10), 10*time.Second)
+}
+
 // delayHandBack waits before a Turn is handed back because an object that it needs is missing. Otherwise a controller
 // whose cache still has the object could bind the Turn again immediately. The wait grows with each epoch. A Turn that
 // was cancelled before does not wait less: the controller binds it again so that it ends.
@@ -420,7 +433,7 @@ func (r *run) delayHandBack(ctx context.Context) {
 	if r.cancelled.Err() != nil {
 		cancelled = nil
 	}
-	timer := time.NewTimer(min(100*time.Millisecond<<min(r.epoch, 10), 10*time.Second))
+	timer := time.NewTimer(r.handBackDelay())
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -66,7 +66,7 @@ func (p *Provider) Of(t *v1alpha1.Turn) *Turn {
 	out.redact = p.redact(t.CredentialNamespaces()...)
 	out.common = []attribute.KeyValue{
 		attribute.String("k8s.namespace.name", t.Namespace), attribute.String("capstan.turn.name", t.Name),
-		attribute.String("capstan.turn.uid", string(t.UID)), attribute.String("gen_ai.agent.name", t.Spec.AgentRef.String()),
+		attribute.String("capstan.turn.uid", string(t.UID)), attribute.String("gen_ai.agent.name", t.AgentName()),
 	}
 	if s := t.Spec.SessionRef; s != nil {
 		out.common = append(out.common, attribute.String("gen_ai.conversation.id", s.Name))
@@ -399,7 +399,7 @@ func (p *Provider) End(t *v1alpha1.Turn, since time.Time) {
 		s.End(trace.WithTimestamp(begin))
 	}
 	attributes := slices.Concat(r.common, endAttributes(t))
-	s := r.start("", "", queued, "invoke_agent "+t.Spec.AgentRef.String(), trace.WithAttributes(attributes...))
+	s := r.start("", "", queued, "invoke_agent "+t.AgentName(), trace.WithAttributes(attributes...))
 	if c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded); c != nil && c.Status == metav1.ConditionFalse {
 		s.SetAttributes(attribute.String("error.type", c.Reason))
 		s.SetStatus(codes.Error, c.Reason)

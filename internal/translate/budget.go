@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
@@ -24,9 +25,9 @@ type BudgetRule struct {
 	// both cases.
 	Fault string
 
-	agents     []string
-	byLabel    labels.Selector // nil selects all
-	requesters []string        // empty selects all
+	agents     []types.NamespacedName // empty selects all
+	byLabel    labels.Selector        // nil selects all
+	requesters []string               // empty selects all
 }
 
 // Budget returns the rule of a Budget. A Budget applies even if its spec has a fault that the schema cannot detect:
@@ -56,7 +57,9 @@ func Budget(b *v1alpha1.Budget) BudgetRule {
 	if s := b.Spec.Selector; s != nil {
 		r.requesters = s.Requesters
 		if s.Agents != nil {
-			r.agents = s.Agents.Names
+			for _, name := range s.Agents.Names {
+				r.agents = append(r.agents, v1alpha1.ParseSharedReference(name).Key(b.Namespace))
+			}
 			r.selectLabels(s.Agents.LabelSelector)
 		}
 	}
@@ -85,10 +88,10 @@ func (r *BudgetRule) SelectsRequester(name string) bool {
 // ByRequester reports whether the rule depends on the requester of a Turn.
 func (r *BudgetRule) ByRequester() bool { return len(r.requesters) > 0 }
 
-// SelectsAgent reports whether the rule applies to the Turns of an Agent. name is the reference of the Turn to its
-// Agent, so it is NAMESPACE/NAME for an Agent of another namespace. agentLabels are the labels of the Agent.
-func (r *BudgetRule) SelectsAgent(name string, agentLabels map[string]string) bool {
-	return (len(r.agents) == 0 || slices.Contains(r.agents, name)) && (r.byLabel == nil || r.byLabel.Matches(labels.Set(agentLabels)))
+// SelectsAgent reports whether the rule applies to the Turns of an Agent. key has the namespace of the Agent, so it
+// does not depend on whether the reference of the Turn names that namespace. agentLabels are the labels of the Agent.
+func (r *BudgetRule) SelectsAgent(key types.NamespacedName, agentLabels map[string]string) bool {
+	return (len(r.agents) == 0 || slices.Contains(r.agents, key)) && (r.byLabel == nil || r.byLabel.Matches(labels.Set(agentLabels)))
 }
 
 // WarnPercent returns the percentage of a limit from which the condition Warning of a Budget is True.

@@ -56,7 +56,7 @@ func MemoryOwners(t *v1alpha1.Turn, a *v1alpha1.Agent, sessionUID, user string) 
 		id    string
 	}{{memories.Session, sessionUID}, {memories.User, user}} {
 		if o.id != "" && LearnsFor(a, o.scope) {
-			owners = append(owners, memories.Owner{Namespace: t.Namespace, Agent: t.Spec.AgentRef.String(), Scope: o.scope, ID: o.id})
+			owners = append(owners, memories.Owner{Namespace: t.Namespace, Agent: t.AgentName(), Scope: o.scope, ID: o.id})
 		}
 	}
 	return owners

@@ -6,6 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/memories"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -41,5 +42,24 @@ func TestIsWrittenByRequester(t *testing.T) {
 				t.Errorf("IsWrittenByRequester = %t, want %t: %s", got, tc.want, tc.reason)
 			}
 		})
+	}
+}
+
+// TestAgentOfRecordsAndMemories checks that a Turn whose reference names its own namespace is recorded under the same
+// Agent as one whose reference has no namespace, and uses the same memories.
+func TestAgentOfRecordsAndMemories(t *testing.T) {
+	a := &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Memory: &v1alpha1.AgentMemory{Learning: &v1alpha1.AgentLearning{
+		Scopes: []v1alpha1.LearnedScope{v1alpha1.LearnedScope(memories.User)},
+	}}}}
+	for namespace, want := range map[string]string{"": "support", "helpdesk": "support", "platform": "platform/support"} {
+		o := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk"}}
+		o.Spec.AgentRef = v1alpha1.SharedReference{Namespace: namespace, Name: "support"}
+		if got := translate.About(o, nil).Agent; got != want {
+			t.Errorf("the record of a Turn of an Agent of namespace %q has Agent %q, want %q", namespace, got, want)
+		}
+		owners := translate.MemoryOwners(o, a, "", "ada")
+		if len(owners) != 1 || owners[0].Agent != want {
+			t.Errorf("a Turn of an Agent of namespace %q uses the memories of %+v, want those of Agent %q", namespace, owners, want)
+		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 // About returns the part of a Turn's record that is known before the Turn begins. labels are the keys of the labels
 // that records keep.
 func About(t *v1alpha1.Turn, labels []string) turnrecord.About {
-	return turnrecord.About{Agent: t.Spec.AgentRef.String(), Labels: selectedLabels(t.Labels, labels)}
+	return turnrecord.About{Agent: t.AgentName(), Labels: selectedLabels(t.Labels, labels)}
 }
 
 // selectedLabels returns the labels with the given keys, or nil if there are none.

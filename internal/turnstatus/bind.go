@@ -77,11 +77,18 @@ func Bind(t *v1alpha1.Turn, b Binding, now time.Time) {
 func boundTo(executor string) string { return fmt.Sprintf("bound to executor %q", executor) }
 
 // Adopt binds a bound Turn to its executor again, so that writes of the earlier run are refused. The Turn no longer
-// waits for what that run waited for.
+// waits for what that run waited for. If there is no next epoch, Adopt hands the Turn back instead, and the controller
+// ends it: without its name in the status, the writes of the earlier run are refused as well.
 func Adopt(t *v1alpha1.Turn, now time.Time) {
+	b := t.Status.Executor
+	b.JournalComplete = false // the earlier run may have written more entries
+	if t.EpochsUsedUp() {
+		b.Name = ""
+		setUnfinished(t, v1alpha1.TurnReasonPending, "handed back: status.executor.epoch has its highest value", now)
+		return
+	}
 	setUnfinished(t, v1alpha1.TurnReasonRunning, boundTo(t.BoundTo()), now)
-	t.Status.Executor.Epoch++
-	t.Status.Executor.JournalComplete = false // the earlier run may have written more entries
+	b.Epoch++
 }
 
 // NothingBegun reports whether a binding says that no earlier run has begun anything.

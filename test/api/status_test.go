@@ -135,6 +135,15 @@ var _ = Describe("the status of a Turn", func() {
 		Expect(err).To(MatchError(ContainSubstring("status.stopReason")))
 		Expect(invalid.ResourceVersion).To(Equal(t.ResourceVersion), "nothing was written")
 
+		last := t.DeepCopy()
+		last.Status.Executor.Epoch = v1alpha1.MaxEpoch + 1
+		err = writer.Status().Update(ctx, last)
+		Expect(apierrors.IsInvalid(err)).To(BeTrue(), "%v", err)
+		Expect(err).To(MatchError(ContainSubstring("status.executor.epoch")))
+		last.Status.Executor.Epoch = v1alpha1.MaxEpoch
+		Expect(writer.Status().Update(ctx, last)).To(Succeed())
+		t = last
+
 		large := t.DeepCopy()
 		large.Status.Result.Text = strings.Repeat("x", 4<<20)
 		Expect(apierrors.IsRequestEntityTooLargeError(writer.Status().Update(ctx, large))).To(BeTrue())

@@ -23,7 +23,7 @@ const (
 func (c *pendingCalls) card(p v1alpha1.PendingApproval, arguments json.RawMessage) string {
 	elsewhere := fmt.Sprintf("run capstan logs %s -n %s to see all lines", c.turn.Name, c.turn.Namespace)
 	return Card{
-		Turn: c.turn.Namespace + "/" + c.turn.Name, Agent: c.turn.Spec.AgentRef.String(),
+		Turn: c.turn.Namespace + "/" + c.turn.Name, Agent: c.turn.AgentName(),
 		Tool: p.Name, ToolServerUID: p.ToolServerUID, SchemaHash: p.SchemaHash, Step: int(p.Step), CallID: p.CallID, RequestID: p.RequestID,
 		ArgumentsHash: p.ArgumentsHash, Requested: p.RequestTime.Time, Expires: p.ExpiryTime.Time,
 	}.Text(arguments, elsewhere, c.Env.Now())

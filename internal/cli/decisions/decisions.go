@@ -60,7 +60,7 @@ func (c *pendingCalls) checkRules(ctx context.Context, user authenticationv1.Use
 		return exit.WithCode(exit.Failed,
 			fmt.Errorf("failed to get Agent %q, which says who may decide: %w", c.turn.Spec.AgentRef, err))
 	}
-	rules := approvals.Rules{Agent: c.turn.Spec.AgentRef.String(), Approval: agent.Spec.Approval, Requester: c.turn.Requester()}
+	rules := approvals.Rules{Agent: c.turn.AgentName(), Approval: agent.Spec.Approval, Requester: c.turn.Requester()}
 	if a := agent.Spec.Approval; a != nil && a.Approvers != nil {
 		for _, group := range user.Groups {
 			if slices.Contains(a.Approvers.Groups, group) {

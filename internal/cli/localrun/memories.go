@@ -92,7 +92,7 @@ func (j *localRun) extract(ctx context.Context, w *localTurn) (kept int, err err
 		Questions: memories.Questions(source, limits.Scopes, limits.MaxPerTurn), MaxPerTurn: limits.MaxPerTurn,
 		MinConfidence: limits.MinConfidence, MaxItems: limits.MaxMemories, Redact: w.in.Redact,
 		About: memories.Memory{
-			Namespace: w.turn.Namespace, Agent: w.turn.Spec.AgentRef.String(), Requester: w.user(), Turn: w.turn.Name,
+			Namespace: w.turn.Namespace, Agent: w.turn.AgentName(), Requester: w.user(), Turn: w.turn.Name,
 			TurnUID: string(w.turn.UID), Learned: now, Expires: now.AddDate(0, 0, limits.ExpiryDays),
 		},
 	}

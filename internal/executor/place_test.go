@@ -1,0 +1,89 @@
+package executor
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// TestRunsNoMoreTurnsThanItsCapacity checks that an executor hands back the Turns that are bound to it beyond its
+// capacity, as whoever may edit a status can bind them. A Turn that only has to end needs no place. A place is free
+// again before the status of the Turn that had it is written, because that write lets the controller bind the next
+// Turn.
+func TestRunsNoMoreTurnsThanItsCapacity(t *testing.T) {
+	const turns, capacity = 5, 2
+	objects := surroundings()
+	for n := range turns {
+		objects = append(objects, turnWith(func(t *v1alpha1.Turn) {
+			t.Name, t.UID = fmt.Sprint("turn-", n), types.UID(fmt.Sprint("uid-", n))
+			if n == turns-1 {
+				t.Spec.DesiredState = v1alpha1.DesiredStateCancelled
+			}
+		}))
+	}
+	synctest.Test(t, func(t *testing.T) {
+		e, journals := newExecutor(t, interceptor.Funcs{}, objects...)
+		slow := &slowJournal{Journal: journals, release: make(chan struct{})}
+		e.Engine.Journal, e.Events, e.Capacity = slow, events.NewFakeRecorder(10*turns), capacity
+		get := func(n int) *v1alpha1.Turn {
+			var turn v1alpha1.Turn
+			if err := e.Reader.Get(t.Context(), client.ObjectKey{Namespace: "helpdesk", Name: fmt.Sprint("turn-", n)}, &turn); err != nil {
+				t.Fatal(err)
+			}
+			return &turn
+		}
+		for n := range turns {
+			e.observe(t.Context(), get(n))
+			synctest.Wait() // so the first Turns get the places
+		}
+		if n := slow.inside.Load(); n != capacity+1 {
+			t.Errorf("%d Turns run at the same time, want %d and the cancelled one", n, capacity)
+		}
+		for n := capacity; n < turns-1; n++ {
+			e.mu.Lock()
+			refused := e.runs[get(n).UID]
+			e.mu.Unlock()
+			refused.stopSoon() // end the wait before the Turn is handed back
+		}
+		synctest.Wait()
+		for n := range turns {
+			got, isRefused := get(n), n >= capacity && n < turns-1
+			if handedBack := got.BoundTo() == ""; handedBack != isRefused || handedBack && got.StateReason() != v1alpha1.TurnReasonPending {
+				t.Errorf("Turn %d is bound to %q and %s; want it handed back: %t", n, got.BoundTo(), got.StateReason(), isRefused)
+			}
+		}
+		close(slow.release)
+		e.all.Wait()
+		if !e.places.TryAcquire(capacity) {
+			t.Error("places are taken after all Turns have ended")
+		} else {
+			e.places.Release(capacity)
+		}
+		for n, want := range []string{v1alpha1.TurnReasonPrepared, v1alpha1.TurnReasonPrepared} {
+			if got := get(n).StateReason(); got != want {
+				t.Errorf("Turn %d is %s, want %s", n, got, want)
+			}
+		}
+		if got := get(turns - 1).StateReason(); got != v1alpha1.TurnReasonCancelled {
+			t.Errorf("the cancelled Turn is %s, want it to end without a place", got)
+		}
+		refused := get(capacity)
+		e.observe(t.Context(), refused)
+		refused.Status.Executor.Name, refused.Status.Executor.Epoch = me, 2
+		if err := e.Client.Status().Update(t.Context(), refused); err != nil {
+			t.Fatal(err)
+		}
+		e.observe(t.Context(), get(capacity))
+		e.all.Wait()
+		if got := get(capacity).StateReason(); got != v1alpha1.TurnReasonPrepared {
+			t.Errorf("the Turn that was handed back is %s after the next binding, want %s", got, v1alpha1.TurnReasonPrepared)
+		}
+	})
+}
