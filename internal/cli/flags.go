@@ -17,8 +17,8 @@ import (
 // something else.
 var selectors = []string{"artifact", "call", "data-dir", "requester", "session", "turn", "uid"}
 
-// checkSelection returns an error if an argument or a flag that selects something is empty. In a script, a variable that
-// is not set makes it so, and capstan approve --call "$ID" -y must then not approve another call.
+// checkSelection returns an error if an argument or a flag that selects something is empty. In a script, a variable
+// that is not set makes it so, and capstan approve --call "$ID" -y must then not approve another call.
 func checkSelection(cmd *cobra.Command, args []string) error {
 	if cmd.DisableFlagParsing { // the request for a completion, whose last argument may be empty
 		return nil

@@ -84,8 +84,8 @@ contexts: [{name: x, context: {cluster: c, user: u, namespace: helpdesk}}], clus
 	})
 }
 
-// TestClosedPipes checks that a run goes on to its end if the reader of a stream has gone, as in capstan run 2>&1 | head,
-// and that it leaves no temporary journal.
+// TestClosedPipes checks that a run goes on to its end if the reader of a stream has gone, as in capstan run 2>&1 |
+// head, and that it leaves no temporary journal.
 func TestClosedPipes(t *testing.T) {
 	const variable = "CAPSTAN_TEST_CLOSED_PIPES"
 	if dir := os.Getenv(variable); dir != "" { // the program whose streams are closed

@@ -206,8 +206,8 @@ func TestUndoInANamespace(t *testing.T) {
 	}
 }
 
-// TestManifestsOfAnotherNamespace undoes and replays a Turn whose namespace is not that of the manifests without one, as
-// with a shared ModelProvider.
+// TestManifestsOfAnotherNamespace undoes and replays a Turn whose namespace is not that of the manifests without one,
+// as with a shared ModelProvider.
 func TestManifestsOfAnotherNamespace(t *testing.T) {
 	t.Parallel()
 	dir, hasNote := notedTickets(t)

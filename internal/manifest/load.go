@@ -24,8 +24,8 @@ type Options struct {
 	Stdin io.Reader
 	// Namespace is the namespace of objects without a namespace. If it is empty, they are in the namespace "default".
 	Namespace string
-	// Into is the Set to which Load adds the objects, and which it returns. If it is nil, Load makes a new Set. After an
-	// error, the Set may have some of the objects.
+	// Into is the Set to which Load adds the objects, and which it returns. If it is nil, Load makes a new Set. After
+	// an error, the Set may have some of the objects.
 	Into *Set
 }
 

@@ -51,8 +51,8 @@ type Source struct {
 	Attach []string
 	// Now is the time that the prompt and the journal contain. If it is zero, they contain the current time.
 	Now time.Time
-	// contents holds the contents of the files of Attach by their paths, because a file may be a pipe, which can be read
-	// only once.
+	// contents holds the contents of the files of Attach by their paths, because a file may be a pipe, which can be
+	// read only once.
 	contents map[string][]byte
 }
 

@@ -75,8 +75,8 @@ func (f *Flags) Identity(config *rest.Config) *rest.Config {
 	return acting
 }
 
-// NewClient returns an API server client for Turns, ToolApprovals and the built-in kinds. The end of ctx ends all of its
-// requests, also those for the kinds of the API server, which the client sends without a context.
+// NewClient returns an API server client for Turns, ToolApprovals and the built-in kinds. The end of ctx ends all of
+// its requests, also those for the kinds of the API server, which the client sends without a context.
 func NewClient(ctx context.Context, config *rest.Config) (client.Client, error) {
 	kinds := runtime.NewScheme()
 	if err := errors.Join(scheme.AddToScheme(kinds), v1alpha1.AddToScheme(kinds)); err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/cluster"
 )
 
-// TestInterruptedDiscovery checks that the end of the context, such as Ctrl-C, ends the requests for the kinds of an API
-// server that does not answer.
+// TestInterruptedDiscovery checks that the end of the context, such as Ctrl-C, ends the requests for the kinds of an
+// API server that does not answer.
 func TestInterruptedDiscovery(t *testing.T) {
 	t.Parallel()
 	ctx, interrupt := context.WithCancel(t.Context())

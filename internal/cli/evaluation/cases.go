@@ -283,8 +283,9 @@ func turns(cases []Case, namespace, agent string) ([]byte, error) {
 	return all.Bytes(), nil
 }
 
-// addTurns adds the Turns of the cases to the manifests, and checks them as a cluster would. documents are the Turns, and
-// path is the path of the file of cases, for errors. The manifests are not read again, because a file may be a pipe.
+// addTurns adds the Turns of the cases to the manifests, and checks them as a cluster would. documents are the Turns,
+// and path is the path of the file of cases, for errors. The manifests are not read again, because a file may be a
+// pipe.
 func addTurns(ctx context.Context, path string, set *manifest.Set, documents []byte, namespace string) error {
 	_, err := manifest.Load(ctx, []string{"-"}, manifest.Options{Stdin: bytes.NewReader(documents), Namespace: namespace, Into: set})
 	if all, ok := errors.AsType[manifest.Errors](err); ok {

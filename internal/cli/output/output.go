@@ -38,8 +38,8 @@ func Encode(object any, format Format) (string, error) {
 	if err != nil || format == JSON {
 		return escaped, err
 	}
-	// yaml.JSONToYAML of sigs.k8s.io would read the JSON as YAML, which has no keys over 1024 characters in braces, and no
-	// escapes of the halves of a character.
+	// yaml.JSONToYAML of sigs.k8s.io would read the JSON as YAML, which has no keys over 1024 characters in braces, and
+	// no escapes of the halves of a character.
 	decoder := json.NewDecoder(strings.NewReader(escaped))
 	decoder.UseNumber()
 	var value any

@@ -16,8 +16,8 @@ const (
 	// frameInterval is the time between two frames of the spinner, and frames are their characters.
 	frameInterval = 120 * time.Millisecond
 	frames        = `-\|/`
-	// LongestActivity is the maximum number of characters shown of an activity. On a narrow terminal, fewer are shown: the
-	// line could wrap, and a wrapped line cannot be erased.
+	// LongestActivity is the maximum number of characters shown of an activity. On a narrow terminal, fewer are shown:
+	// the line could wrap, and a wrapped line cannot be erased.
 	LongestActivity = 60
 	// usualWidth is the number of columns of a terminal that does not tell it.
 	usualWidth = 80

@@ -61,8 +61,8 @@ func TestSpinnerShowsActivityAndIsErased(t *testing.T) {
 	})
 }
 
-// TestSpinnerFitsTheTerminal checks that the line takes fewer columns than the terminal has, also after the terminal has
-// become narrower.
+// TestSpinnerFitsTheTerminal checks that the line takes fewer columns than the terminal has, also after the terminal
+// has become narrower.
 func TestSpinnerFitsTheTerminal(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
