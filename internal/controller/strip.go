@@ -14,8 +14,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// strippedMark begins the message of a stripped Turn. The length of its spec as JSON and the size of its metadata follow.
-// The API server accepts no message with this character, so no user can create a Turn that looks like a stripped one.
+// strippedMark begins the message of a stripped Turn. The length of its spec as JSON and the size of its metadata
+// follow. The API server accepts no message with this character, so no user can create a Turn that looks like a
+// stripped one.
 const strippedMark = "\x00"
 
 // Strip removes everything from a Turn that no decision about it needs: the texts and URLs of the request, the schema
@@ -138,7 +139,7 @@ func strippedContext(c *v1alpha1.TurnContext) *v1alpha1.TurnContext {
 }
 
 // checkSize returns an error if the spec of a Turn is too large, or if a Turn that was never bound has too much
-// metadata. A Turn that has run may have a result that was paid for, so it does not end because of labels that somebody
+// metadata. A Turn that has run may have a result that was paid for, so it does not end because of labels that a user
 // adds later. checkSize also works for a stripped Turn.
 func checkSize(t *v1alpha1.Turn) error {
 	var spec, metadata int

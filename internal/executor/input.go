@@ -167,8 +167,8 @@ func (r *run) onlyEnds(limits *v1alpha1.Limits) bool {
 }
 
 // redaction returns the redaction of the Turn, and the Agent with which the Turn runs. If a rule of the Agent cannot be
-// used, because the Agent was changed after the Turn was bound, the Turn waits for the Agent. If such a Turn only has to
-// end, it runs with an Agent that has only limits: the texts in its journal were redacted when they were written.
+// used, because the Agent was changed after the Turn was bound, the Turn waits for the Agent. If such a Turn only has
+// to end, it runs with an Agent that has only limits: the texts in its journal were redacted when they were written.
 func (r *run) redaction(ctx context.Context, agent *v1alpha1.Agent) (*v1alpha1.Agent, *redact.TurnRedactor, error) {
 	credentials := fairgate.Fairly(ctx, r.executor.Credentials.RedactFunc(r.turn.CredentialNamespaces()...))
 	redaction, err := translate.Redaction(ctx, agent, credentials)

@@ -26,7 +26,8 @@ const (
 	// 0 while the executor stops.
 	CapacityAnnotation = "capstan.dev/max-concurrent-turns"
 	// StuckAnnotation is the number of Turns that are bound to the executor of a Lease, but that need no slot, because
-	// it neither runs them nor can hand them back. It is at most the value of CapacityAnnotation, and absent if it is 0.
+	// it neither runs them nor can hand them back. It is at most the value of CapacityAnnotation, and absent if it is
+	// 0.
 	StuckAnnotation = "capstan.dev/stuck-turns"
 	// StoreAnnotation is the ID of the store in which the executor of a Lease keeps journals.
 	StoreAnnotation = "capstan.dev/store-id"

@@ -10,9 +10,9 @@ import (
 // errFull means that the executor already runs as many Turns as its capacity allows.
 var errFull = errors.New("the executor already runs as many turns as it may, so something other than the controller has bound this turn")
 
-// takePlace takes one of the Capacity places for runs, unless the run has one. The controller binds no more Turns, except
-// for those that only have to end, which need no place. But whoever may edit the status of Turns can bind any number of
-// them, and they would use the memory and the connections of other Turns.
+// takePlace takes one of the Capacity places for runs, unless the run has one. The controller binds no more Turns,
+// except for those that only have to end, which need no place. But whoever may edit the status of Turns can bind any
+// number of them, and they would use the memory and the connections of other Turns.
 //
 // If all places are taken, takePlace waits for as long as a run waits before it hands its Turn back: the run of a Turn
 // that was just deleted may still be ending. Then it returns errFull, and the Turn waits for a slot like all others. It

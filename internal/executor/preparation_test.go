@@ -210,9 +210,9 @@ func withoutUsableRules() []client.Object {
 	return all
 }
 
-// TestTurnWaitsForUsableRedactionRules checks that a Turn waits for its Agent while a redaction rule cannot be used. The
-// status says that there is no prompt only if no run can have made one: otherwise the controller would check the Turn
-// like a new one, and end it without its journal.
+// TestTurnWaitsForUsableRedactionRules checks that a Turn waits for its Agent while a redaction rule cannot be used.
+// The status says that there is no prompt only if no run can have made one: otherwise the controller would check the
+// Turn like a new one, and end it without its journal.
 func TestTurnWaitsForUsableRedactionRules(t *testing.T) {
 	const want = `Agent "support" is not ready: Agent spec.redaction.patterns[0].pattern: `
 	for name, tc := range map[string]struct {

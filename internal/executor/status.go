@@ -66,8 +66,8 @@ func (r *run) release(ctx context.Context, reason, message string) {
 }
 
 // await unbinds a Turn that waits for something, with change. It returns the Turn as written, or nil if the Turn no
-// longer belongs to this run. If the API server rejects the status, nobody can learn what the Turn waits for, so await
-// ends the Turn and returns nil.
+// longer belongs to this run. If the API server rejects the status, users cannot learn what the Turn waits for, so
+// await ends the Turn and returns nil.
 func (r *run) await(ctx context.Context, change func(t *v1alpha1.Turn, known turnstatus.Run, now time.Time)) *v1alpha1.Turn {
 	written, err := r.unbind(ctx, change)
 	if !writeerror.IsRejected(err) {

@@ -12,8 +12,8 @@ import (
 )
 
 // stuckTurn is a Turn that is bound to this executor, and that the executor neither runs nor can end or unbind, because
-// the API server rejects every status. Usually the Turn is too large for etcd, because somebody has added metadata to it
-// since it was bound.
+// the API server rejects every status. Usually the Turn is too large for etcd, because a user has added metadata to
+// it since it was bound.
 //
 // A stuck Turn needs nothing of this process, so it must not take a slot that other Turns need: until it is changed or
 // deleted, the Lease of this executor offers one more slot. When it is changed, it is handed back, and the controller
@@ -67,8 +67,8 @@ func (e *Executor) reportStuck(t *v1alpha1.Turn, cause error) {
 			"ownerReferences, finalizers or managedFields, or delete the turn: "+cause.Error()))
 }
 
-// hasChanged reports whether a stuck Turn has changed since it was recorded, so that the API server may accept a status.
-// The caller must hold the lock of the executor.
+// hasChanged reports whether a stuck Turn has changed since it was recorded, so that the API server may accept a
+// status. The caller must hold the lock of the executor.
 func (e *Executor) hasChanged(t *v1alpha1.Turn) bool {
 	s, stuck := e.stuck[t.UID]
 	if !stuck || s.epoch != t.Epoch() {
@@ -78,8 +78,8 @@ func (e *Executor) hasChanged(t *v1alpha1.Turn) bool {
 	return err != nil || order > 0
 }
 
-// freeStuck hands back a stuck Turn that has changed, in the background. If the API server still rejects the status, the
-// Turn stays stuck. The caller must hold the lock of the executor.
+// freeStuck hands back a stuck Turn that has changed, in the background. If the API server still rejects the status,
+// the Turn stays stuck. The caller must hold the lock of the executor.
 func (e *Executor) freeStuck(work context.Context, t *v1alpha1.Turn) {
 	if e.stopped {
 		return // releasing the Lease, which is next, frees the Turn

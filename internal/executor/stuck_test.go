@@ -48,8 +48,8 @@ func setPadding(t *testing.T, e *Executor, text string) *v1alpha1.Turn {
 	return stored(t, e)
 }
 
-// TestStuckTurn checks that a Turn whose every status is too large for etcd does not take a slot of its executor, and is
-// handed back when it has become smaller.
+// TestStuckTurn checks that a Turn whose every status is too large for etcd does not take a slot of its executor, and
+// is handed back when it has become smaller.
 func TestStuckTurn(t *testing.T) {
 	for name, tc := range map[string]struct {
 		begin func(t *testing.T, e *Executor)

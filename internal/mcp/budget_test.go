@@ -205,8 +205,8 @@ func TestSmallResponsesReserveMemory(t *testing.T) {
 	}
 }
 
-// TestEndedExchangeReservesNoMemory checks that a response that arrives after the end of its call, or that has no owner,
-// reserves no memory, although the SDK reads it.
+// TestEndedExchangeReservesNoMemory checks that a response that arrives after the end of its call, or that has no
+// owner, reserves no memory, although the SDK reads it.
 func TestEndedExchangeReservesNoMemory(t *testing.T) {
 	ex, budget := owned(t), newServerBudget()
 	ex.end()

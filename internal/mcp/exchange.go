@@ -42,7 +42,7 @@ func withExchange(ctx context.Context, ex *exchange) context.Context {
 }
 
 // exchangeOf returns the exchange of a context. For a context without one, it returns a new exchange that passes the
-// whole response on to the SDK. This exchange has ended: nobody would release memory, so the response must be small.
+// whole response on to the SDK. This exchange has ended: nothing would release memory, so the response must be small.
 func exchangeOf(ctx context.Context) *exchange {
 	if ex, ok := ctx.Value(exchangeKey{}).(*exchange); ok {
 		return ex

@@ -148,8 +148,8 @@ type wirePage struct {
 }
 
 // sendCursor is a middleware of the SDK that adds the cursor to a request for tools. If the SDK knew the cursor, it
-// would keep it, with an empty list, until the session ends: in newer versions of the protocol, the SDK caches each page
-// by its cursor. A server could send new cursors without end.
+// would keep it, with an empty list, until the session ends: in newer versions of the protocol, the SDK caches each
+// page by its cursor. A server could send new cursors without end.
 func sendCursor(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		if params, ok := req.GetParams().(*sdk.ListToolsParams); ok {

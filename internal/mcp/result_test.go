@@ -279,7 +279,8 @@ func TestNullErrors(t *testing.T) {
 	}
 }
 
-// TestNullResults checks that a response with an error and a null result is the error. Some libraries send both members.
+// TestNullResults checks that a response with an error and a null result is the error. Some libraries send both
+// members.
 func TestNullResults(t *testing.T) {
 	for kind, wrap := range map[string]string{jsonType: "%s", events: "data: %s\n\n"} {
 		t.Run(kind, func(t *testing.T) {

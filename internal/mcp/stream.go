@@ -79,7 +79,7 @@ type stream struct {
 }
 
 // openStandingStream returns the stream of messages that the server sends on its own: see stream.listen. The stream
-// connects on the first read, and again after its connection breaks, until the session ends. So nobody waits for a
+// connects on the first read, and again after its connection breaks, until the session ends. So no caller waits for a
 // server that does not respond.
 func (w *wire) openStandingStream(req *http.Request, listen []byte) *http.Response {
 	// The SDK's context of the request lacks the namespace of the client, which must take its turn.

@@ -51,10 +51,10 @@ func newTrace() (*httptrace.ClientTrace, *atomic.Bool) {
 }
 
 // RoundTripBounded sends a request that may have no body, as a GET. If it has one, it is not sent again over HTTP/2
-// after all of it was sent: see SendOnce. A request without a body is sent at most twice over HTTP/2. The second time is
-// needed because a server may refuse a request that it has not processed, as with REFUSED_STREAM, or with GOAWAY when it
-// restarts. The limit is needed because net/http repeats the request after PROTOCOL_ERROR without limit and without a
-// pause, each time on a new connection. The caller must close the body of the response.
+// after all of it was sent: see SendOnce. A request without a body is sent at most twice over HTTP/2. The second time
+// is needed because a server may refuse a request that it has not processed, as with REFUSED_STREAM, or with GOAWAY
+// when it restarts. The limit is needed because net/http repeats the request after PROTOCOL_ERROR without limit and
+// without a pause, each time on a new connection. The caller must close the body of the response.
 func RoundTripBounded(transport http.RoundTripper, req *http.Request) (*http.Response, error) {
 	if req.Body != nil && req.Body != http.NoBody {
 		return transport.RoundTrip(SendOnce(req))

@@ -9,8 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// ChangedNothing reports whether the API server has refused a write or a deletion, so that it changed nothing. This does
-// not prove that the object exists: Forbidden, for example, is also the answer for an object that is gone.
+// ChangedNothing reports whether the API server has refused a write or a deletion, so that it changed nothing. This
+// does not prove that the object exists: Forbidden, for example, is also the answer for an object that is gone.
 // ChangedNothing returns false for three codes: NotFound, because the object is gone; RequestTimeout, because the
 // request may have succeeded; and TooManyRequests, because the request is repeated soon.
 func ChangedNothing(err error) bool {

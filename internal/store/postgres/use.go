@@ -8,8 +8,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// Use returns how much space the store's namespaces use. Bytes is the sum over their journals and memories, and over the
-// journals that name no namespace. Free is negative, because the server does not report its free space.
+// Use returns how much space the store's namespaces use. Bytes is the sum over their journals and memories, and over
+// the journals that name no namespace. Free is negative, because the server does not report its free space.
 func (s *Store) Use(ctx context.Context) (store.Use, error) {
 	type row struct {
 		namespace string
