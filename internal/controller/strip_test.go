@@ -172,7 +172,7 @@ func TestStrippedTurnIsTooLarge(t *testing.T) {
 func TestStrippedTurnHasTooMuchMetadata(t *testing.T) {
 	turn := turnWith(func(t *v1alpha1.Turn) {
 		t.ManagedFields = []metav1.ManagedFieldsEntry{{
-			FieldsV1: &metav1.FieldsV1{Raw: []byte(`"` + strings.Repeat("x", v1alpha1.MaxMetadataBytes) + `"`)},
+			FieldsV1: metav1.NewFieldsV1(`"` + strings.Repeat("x", v1alpha1.MaxMetadataBytes) + `"`),
 		}}
 	})
 	for _, turn := range wholeAndStripped(turn) {

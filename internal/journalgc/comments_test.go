@@ -25,7 +25,8 @@ func TestCommentIsDeletedWithTurnThatNeverRan(t *testing.T) {
 			nil, func(t *testing.T, o *chargeEnv) { o.report("sweep", o.sweep(t.Context())) }, []string{"uid-kept"},
 		},
 		"found by a sweep of its namespace": {
-			[]string{"helpdesk"}, func(t *testing.T, o *chargeEnv) { o.report("sweep", o.sweep(t.Context())) },
+			[]string{"helpdesk"},
+			func(t *testing.T, o *chargeEnv) { o.report("sweep", o.sweep(t.Context())) },
 			[]string{"uid-kept", "uid-sold"},
 		},
 	} {

@@ -445,7 +445,7 @@ func TestNoLongResponseWithoutSpace(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ex := owned(t)
+			ex := exchangeOf(withExchange(ctx, &exchange{}))
 			s := &stream{
 				ctx: ctx, ex: ex, cancel: func(error) {},
 				wire: &wire{serverShare: newServerBudget(), memory: budget.Account("team", bytebudget.Results)},

@@ -489,7 +489,8 @@ func TestConnecting(t *testing.T) {
 			mcp.Protocol, "the server refused the request (HTTP 404): check the path of mcp.url: no such page",
 		},
 		"202": {
-			"the server accepts everything, and responds to nothing", serving(answer(202, "", "")), netpolicy.NewLocalPolicy(), mcp.Protocol,
+			"the server accepts everything, and responds to nothing", serving(answer(202, "", "")), netpolicy.NewLocalPolicy(),
+			mcp.Protocol,
 			"the server accepted the request without a response to it (HTTP 202): check the path of mcp.url",
 		},
 		"502": {

@@ -43,12 +43,13 @@ func listenTo(life context.Context, t *testing.T, server *scriptedServer) (chang
 	began := time.Now()
 	w := &wire{client: &http.Client{Transport: server}, url: "http://server", life: life}
 	w.onChange = func() { changes, last = changes+1, time.Since(began) }
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(life))
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url, http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp := w.openStandingStream(req, []byte(`{"jsonrpc":"2.0","id":2,"method":"subscriptions/listen"}`))
+	message := []byte(`{"jsonrpc":"2.0","id":2,"method":"subscriptions/listen"}`)
+	resp := w.openStandingStream(req, message) //nolint:bodyclose // because the end of this function closes it
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

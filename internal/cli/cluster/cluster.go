@@ -100,7 +100,7 @@ type untilEnd struct {
 // RoundTrip sends a request.
 func (t untilEnd) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(r.Context())
-	stop := context.AfterFunc(t.ctx, cancel)
+	stop := context.AfterFunc(t.ctx, cancel) //nolint:contextcheck // because the request ends with either context
 	response, err := t.next.RoundTrip(r.WithContext(ctx))
 	if err != nil {
 		stop()

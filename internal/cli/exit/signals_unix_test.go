@@ -83,9 +83,9 @@ func TestSecondSignal(t *testing.T) {
 	go func() { ended <- program.Wait() }()
 	for { // the first of these signals may still be too early
 		select {
-		case <-ended:
+		case err := <-ended:
 			if status, ok := program.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGINT {
-				t.Errorf("the program ended with %s, want the signal", program.ProcessState)
+				t.Errorf("the program ended with %s (%v), want the signal", program.ProcessState, err)
 			}
 			return
 		default:

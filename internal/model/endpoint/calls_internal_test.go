@@ -84,7 +84,9 @@ func TestRepeatedCalls(t *testing.T) {
 		"no ID, the whole call at last": {[]CallPiece{at(0, "", `{"n"`), at(0, "", `:1}`), at(0, "", `{"n":1}`)}, []string{`{"n":1}`}},
 		// vLLM repeats the ID, the name and the rest of the arguments in its last chunk, as json.dumps formats them.
 		"the whole call at last, formatted": {
-			[]CallPiece{at(0, "a", ""), {Index: first, Arguments: `{"n":1,"s":"é","l":[1.0]}`}, at(0, "a", `{"n": 1, "s": "\u00e9", "l": [1]}`)},
+			[]CallPiece{
+				at(0, "a", ""), {Index: first, Arguments: `{"n":1,"s":"é","l":[1.0]}`}, at(0, "a", `{"n": 1, "s": "\u00e9", "l": [1]}`),
+			},
 			[]string{`{"n":1,"s":"é","l":[1.0]}`},
 		},
 		"the whole call at another index, formatted": {[]CallPiece{at(0, "a", `{"n":1}`), at(1, "a", `{"n": 1}`)}, []string{`{"n":1}`}},

@@ -33,7 +33,7 @@ func uniform(value []byte) string {
 		}
 		switch t := token.(type) {
 		case json.Delim:
-			out = append(out, byte(t))
+			out = append(out, t.String()...)
 		case json.Number:
 			out = append(out, uniformNumber(t.String())...)
 		case string:

@@ -97,7 +97,7 @@ func (x *exchange) requestVectors(ctx context.Context, req *model.Request) (repl
 	}
 	if reply.Vectors = vectorsOf(read.Values, len(req.Embed.Texts)); reply.Vectors == nil {
 		unusable := Malformed("the endpoint sent no vector that can be used: check that the model is one for embeddings")
-		unusable.MayBeBilled = slices.ContainsFunc(read.Values, func(v json.RawMessage) bool { return IsPresent(v) })
+		unusable.MayBeBilled = slices.ContainsFunc(read.Values, IsPresent)
 		return reply, unusable
 	}
 	reply.FinishReason = model.FinishStop

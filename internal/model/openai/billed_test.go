@@ -49,7 +49,8 @@ func TestUsageOfUnusableReplies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := failure(t, provider(t, serve(t, respond(200, tc.body, tc.header))))
 			if e.Kind != tc.kind || e.Usage != tc.usage || e.MayBeBilled != tc.billed {
-				t.Errorf("error %s, usage %+v, billed %t; want %s, %+v and %t", e.Kind, e.Usage, e.MayBeBilled, tc.kind, tc.usage, tc.billed)
+				t.Errorf("error %s, usage %+v, billed %t; want %s, %+v and %t", e.Kind, e.Usage, e.MayBeBilled,
+					tc.kind, tc.usage, tc.billed)
 			}
 		})
 	}
@@ -82,7 +83,8 @@ func TestUsageOfUnusableVectors(t *testing.T) {
 			_, err := provider(t, serve(t, respond(200, tc.body, tc.header))).Generate(t.Context(), embed("x"))
 			e := check(t, model.Reply{}, err)
 			if e.Kind != tc.kind || e.Usage != tc.usage || e.MayBeBilled != tc.billed {
-				t.Errorf("error %s, usage %+v, billed %t; want %s, %+v and %t", e.Kind, e.Usage, e.MayBeBilled, tc.kind, tc.usage, tc.billed)
+				t.Errorf("error %s, usage %+v, billed %t; want %s, %+v and %t", e.Kind, e.Usage, e.MayBeBilled,
+					tc.kind, tc.usage, tc.billed)
 			}
 		})
 	}

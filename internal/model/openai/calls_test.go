@@ -231,7 +231,8 @@ func TestToolCalls(t *testing.T) {
 			},
 			"", "",
 			[]model.ToolCall{
-				{ID: "count", Name: "count", Arguments: `{"n":1}`}, {ID: "count_2", Name: "count", Arguments: `{"n":2}`},
+				{ID: "count", Name: "count", Arguments: `{"n":1}`},
+				{ID: "count_2", Name: "count", Arguments: `{"n":2}`},
 				{ID: "count_3", Name: "list", Arguments: "{}"},
 			},
 		},
@@ -257,7 +258,8 @@ func TestToolCalls(t *testing.T) {
 			[]string{callPart(0, "a", "count", `{"n":1}`), callPart(0, "a", "count", `{"n":2}`), callPart(0, "a", "list", "{}")},
 			"", "",
 			[]model.ToolCall{
-				{ID: "a", Name: "count", Arguments: `{"n":1}`}, {ID: "a_2", Name: "count", Arguments: `{"n":2}`},
+				{ID: "a", Name: "count", Arguments: `{"n":1}`},
+				{ID: "a_2", Name: "count", Arguments: `{"n":2}`},
 				{ID: "a_3", Name: "list", Arguments: "{}"},
 			},
 		},

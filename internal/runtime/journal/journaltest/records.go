@@ -52,7 +52,8 @@ func (m *Store) Unrecorded(ctx context.Context, uids []string) ([]string, error)
 func (m *Store) selected(q store.RecordQuery) (all []turnrecord.Record) {
 	for _, r := range m.records {
 		_, hasComment := turnrecord.WithoutComments(r.Feedback)
-		if q.Selects(&r) && (hasComment || !q.Commented) && !r.Completed.Before(q.Since) && (q.Until.IsZero() || r.Completed.Before(q.Until)) &&
+		if q.Selects(&r) && (hasComment || !q.Commented) && !r.Completed.Before(q.Since) &&
+			(q.Until.IsZero() || r.Completed.Before(q.Until)) &&
 			(q.After.UID == "" || compareNewestFirst(q.After, store.PositionOf(&r)) < 0) {
 			all = append(all, r)
 		}
