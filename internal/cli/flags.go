@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/capstan-dev/capstan/internal/cli/localrun"
 	"github.com/capstan-dev/capstan/internal/cli/output"
@@ -24,7 +25,15 @@ func checkSelection(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	for _, name := range selectors {
-		if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
+		f := cmd.Flags().Lookup(name)
+		if f == nil || !f.Changed {
+			continue
+		}
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		if slices.Contains(values, "") {
 			return fmt.Errorf("--%s must not be empty: give it a value, or leave it out", name)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -11,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
 // TestRunsNoMoreTurnsThanItsCapacity checks that an executor hands back the Turns that are bound to it beyond its
@@ -86,4 +88,48 @@ func TestRunsNoMoreTurnsThanItsCapacity(t *testing.T) {
 			t.Errorf("the Turn that was handed back is %s after the next binding, want %s", got, v1alpha1.TurnReasonPrepared)
 		}
 	})
+}
+
+// TestWaitForPlaceEnds checks that a Turn that is cancelled, or whose time is over, while it waits for a place ends
+// without one.
+func TestWaitForPlaceEnds(t *testing.T) {
+	for want, end := range map[string]func(r *run){
+		v1alpha1.TurnReasonCancelled:        func(r *run) { r.cancel() },
+		v1alpha1.TurnReasonDeadlineExceeded: func(*run) { time.Sleep(2 * time.Second) },
+	} {
+		t.Run(want, func(t *testing.T) {
+			second := turnWith(boundTo(me, 10), func(t *v1alpha1.Turn) { // with this epoch, it waits for a place for 10 s
+				t.Name, t.UID, t.Spec.Limits = "two", "uid-two", &v1alpha1.Limits{TimeoutSeconds: new(int32(2))}
+			})
+			synctest.Test(t, func(t *testing.T) {
+				e, journals := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(), second)...)
+				begun := time.Now()
+				e.Now = func() time.Time { return now.Add(time.Since(begun)) }
+				e.Capacity = 1
+				places := e.runPlaces()
+				if !places.TryAcquire(1) {
+					t.Fatal("no place is free")
+				}
+				var two v1alpha1.Turn
+				key := client.ObjectKey{Namespace: "helpdesk", Name: "two"}
+				if err := e.Reader.Get(t.Context(), key, &two); err != nil {
+					t.Fatal(err)
+				}
+				e.observe(t.Context(), &two)
+				synctest.Wait()
+				if all, err := journal.Collect(t.Context(), &journals.Store, "uid-two"); err != nil || len(all) > 0 {
+					t.Fatalf("%d entries, error %v; want none before the Turn has a place", len(all), err)
+				}
+				e.mu.Lock()
+				r := e.runs["uid-two"]
+				e.mu.Unlock()
+				end(r)
+				synctest.Wait()
+				if err := e.Reader.Get(t.Context(), key, &two); err != nil || two.StateReason() != want {
+					t.Errorf("the Turn is %s (error %v), want %s", two.StateReason(), err, want)
+				}
+				e.all.Wait()
+			})
+		})
+	}
 }

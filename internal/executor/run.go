@@ -322,16 +322,22 @@ func (r *run) beginAttempt(ctx context.Context) (*turn.Input, error) {
 		r.delayHandBack(ctx)
 		return nil, &handBackError{err}
 	}
-	mayBegin := r.awaitSpace
-	if in.Timeout <= 0 || r.cancelled.Err() != nil {
-		mayBegin = r.enterEndings // a Turn that must end may begin, because its end needs little space
-	} else {
+	mustEnd := func() bool { return in.Timeout <= 0 || r.cancelled.Err() != nil }
+	if !mustEnd() {
 		r.leaveUnreserved() // a clock was set back, so the Turn has time again
-		if err := r.takePlace(ctx); errors.Is(err, errFull) {
+		began := r.executor.Now()
+		err := r.takePlace(ctx, in.Timeout)
+		in.Timeout -= r.executor.Now().Sub(began)
+		switch {
+		case errors.Is(err, errFull) && !mustEnd():
 			return nil, &handBackError{err}
-		} else if err != nil {
+		case err != nil && !errors.Is(err, errFull):
 			return nil, err
 		}
+	}
+	mayBegin := r.awaitSpace
+	if mustEnd() {
+		mayBegin = r.enterEndings // a Turn that must end may begin, because its end needs little space
 	}
 	if err := mayBegin(ctx); err != nil {
 		return nil, err

@@ -73,7 +73,9 @@ func (r *run) await(ctx context.Context, change func(t *v1alpha1.Turn, known tur
 	if !writeerror.IsRejected(err) {
 		return written
 	}
+	known := r.known()
 	ended := r.endRejected(ctx, err, func(t *v1alpha1.Turn, message string, now time.Time) {
+		turnstatus.Release(t, known, v1alpha1.TurnReasonPending, message, now) // End needs what this run knows about the journal
 		turnstatus.End(t, v1alpha1.TurnReasonModelFailed, message, now)
 	})
 	if ended != nil {

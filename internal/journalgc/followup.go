@@ -2,6 +2,7 @@ package journalgc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capstan-dev/capstan/internal/existence"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
 )
 
 const (
@@ -53,7 +55,10 @@ func (c *Collector) followUp(ctx context.Context) (retired bool) {
 			break
 		}
 		isGone, err := c.check(ctx, d)
+		_, waits := errors.AsType[*loop.Parked](err)
 		switch {
+		case waits: // for a Turn of a sub-agent that has not ended, which is no failure
+			c.suspects.retry(d, c.Now())
 		case err != nil:
 			c.suspects.retry(d, c.Now())
 			cause = err

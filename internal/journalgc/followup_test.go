@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
 )
 
 // turnIn returns a Turn of a namespace.
@@ -92,6 +93,38 @@ func TestHintsOfOneNamespaceDoNotDelayOthers(t *testing.T) {
 				t.Errorf("%d hints of the large namespace are kept, want all that were not followed up or have failed", got)
 			}
 		})
+	}
+}
+
+// TestWaitForSubAgentsIsNoFailure checks that hints that wait for the Turns of sub-agents do not make other hints wait.
+func TestWaitForSubAgentsIsNoFailure(t *testing.T) {
+	now := time.Unix(1000, 0)
+	r := newTestEnv(t, 0)
+	r.Now = func() time.Time { return now }
+	r.Charge = func(_ context.Context, uid string) error {
+		if strings.HasPrefix(uid, "uid-parent") {
+			return fmt.Errorf("not ended: %w", &loop.Parked{Turns: []string{"child"}})
+		}
+		return nil
+	}
+	for i := range maxFailures {
+		r.onLeave(turnIn("parent", fmt.Sprint(i)))
+	}
+	now = now.Add(time.Second)
+	r.addJournals(t, "uid-parent-last")
+	for _, name := range []string{"other", "third"} {
+		r.addJournals(t, "uid-"+name+"-0")
+		r.onLeave(turnIn(name, "0"))
+	}
+	now = now.Add(settleTime)
+	if retired := r.followUp(t.Context()); !retired {
+		t.Error("no journal is retired")
+	}
+	if left, err := r.store.UIDs(t.Context(), "", 10); err != nil || len(left) != 1 {
+		t.Errorf("%v are left (error %v), want only the journal that has no hint", left, err)
+	}
+	if got := r.suspects.counts["parent"]; got != maxFailures || !r.resume.IsZero() {
+		t.Errorf("%d hints wait, and all pause until %v; want %d hints, and no pause", got, r.resume, maxFailures)
 	}
 }
 

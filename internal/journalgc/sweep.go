@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
@@ -99,9 +100,7 @@ func (c *Collector) journals(ctx context.Context) (sets.Set[string], error) {
 // commented returns the UIDs of the Turns of this installation that have comments.
 func (c *Collector) commented(ctx context.Context) (sets.Set[string], error) {
 	all := sets.New[string]()
-	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	for r, err := range store.AllRecords(bounded, c.Store, store.RecordQuery{Commented: true}) {
+	for r, err := range store.AllRecords(ctx, boundedRecords{c.Store}, store.RecordQuery{Commented: true}) {
 		if err != nil {
 			return nil, err
 		}
@@ -110,6 +109,16 @@ func (c *Collector) commented(ctx context.Context) (sets.Set[string], error) {
 		}
 	}
 	return all, nil
+}
+
+// boundedRecords limits the time of each page of records.
+type boundedRecords struct{ Store }
+
+// Records returns one page of records.
+func (s boundedRecords) Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error) {
+	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	return s.Store.Records(bounded, q)
 }
 
 // namespaces returns the namespaces in which to list objects. The empty namespace means all.

@@ -181,7 +181,8 @@ func (s *stream) handleOther(m *envelope) {
 	if s.listen != nil && (m.Method == "" || m.Method == "notifications/subscriptions/acknowledged") {
 		// the begin or the end of the stream, after which the pause must grow
 		s.acknowledged = s.acknowledged || m.Method != ""
-		s.refused = !s.acknowledged && m.Error == hasValue
+		s.accepted = s.accepted || s.acknowledged
+		s.refused = !s.accepted && m.Error == hasValue
 		return
 	}
 	s.resumes = 0

@@ -54,9 +54,10 @@ type stream struct {
 	// the stream.
 	listen []byte
 	// failed is true if an attempt to open the standing stream has failed. acknowledged is true if the server has
-	// accepted listen on the current connection, and refused if it has answered listen with an error instead.
-	failed, acknowledged, refused bool
-	attempts                      int // number of attempts to open the standing stream
+	// accepted listen on the current connection, and accepted if it has accepted listen on any connection. refused is
+	// true if it has answered listen with an error, and has never accepted it.
+	failed, acknowledged, accepted, refused bool
+	attempts                                int // number of attempts to open the standing stream
 
 	body  io.ReadCloser
 	lines *bufio.Reader

@@ -2,6 +2,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,33 +36,31 @@ type Flags struct {
 	// Token replaces the credentials of the kubeconfig.
 	Token string
 
-	// once sets given, the kubeconfig that the flags select. It is read only once, because the file may be a pipe.
-	once  sync.Once
-	given clientcmd.ClientConfig
+	// once reads the kubeconfig that the flags select, only once, because the file may be a pipe. given is the client
+	// configuration, with which client-go must not be asked again: it changes a part that all of them share.
+	once      sync.Once
+	given     *rest.Config
+	namespace string
+	failed    error
 }
 
-// clientConfig returns the kubeconfig that the flags select.
-func (f *Flags) clientConfig() clientcmd.ClientConfig {
-	f.once.Do(func() {
-		rules := clientcmd.NewDefaultClientConfigLoadingRules()
-		rules.ExplicitPath = f.Kubeconfig
-		f.given = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.Context})
-	})
-	return f.given
+// read reads the kubeconfig that the flags select.
+func (f *Flags) read() {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = f.Kubeconfig
+	kubeconfig := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.Context})
+	if f.given, f.failed = kubeconfig.ClientConfig(); f.failed == nil {
+		f.namespace, _, f.failed = kubeconfig.Namespace()
+	}
 }
 
 // Config reads the kubeconfig. It returns the client configuration and the given namespace. If namespace is empty, it
 // returns the namespace of the kubeconfig's context instead.
 func (f *Flags) Config(namespace string) (*rest.Config, string, error) {
-	given := f.clientConfig()
-	config, err := given.ClientConfig()
-	if err == nil && namespace == "" {
-		namespace, _, err = given.Namespace()
+	if f.once.Do(f.read); f.failed != nil {
+		return nil, "", fmt.Errorf("failed to read the kubeconfig: %w", f.failed)
 	}
-	if err != nil {
-		return nil, "", fmt.Errorf("failed to read the kubeconfig: %w", err)
-	}
-	return config, namespace, nil
+	return rest.CopyConfig(f.given), cmp.Or(namespace, f.namespace), nil
 }
 
 // Identity returns a client configuration that uses --token if it is set, and otherwise the credentials of the

@@ -236,7 +236,7 @@ func (c *call) whole() string {
 	if json.Valid([]byte(all)) || !json.Valid([]byte(last)) {
 		return all
 	}
-	if c.parts < 2 || !c.differs || covers(membersOf(last), membersOf(before)) {
+	if c.parts < 2 || !c.differs || last == before || covers(membersOf(last), membersOf(before)) {
 		return last
 	}
 	return all

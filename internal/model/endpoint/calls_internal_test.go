@@ -89,6 +89,13 @@ func TestRepeatedCalls(t *testing.T) {
 			},
 			[]string{`{"n":1,"s":"é","l":[1.0]}`},
 		},
+		"a large number, formatted": {
+			[]CallPiece{at(0, "a", `{"n":1500000.0,"m":1.5e6}`), at(0, "a", `{"n":1500000,"m":1500000}`)},
+			[]string{`{"n":1500000.0,"m":1.5e6}`},
+		},
+		"a list in pieces, then whole": {
+			[]CallPiece{at(0, "a", `[1`), {Index: first, Arguments: `,2]`}, {Index: first, Arguments: `[1,2]`}}, []string{`[1,2]`},
+		},
 		"the whole call at another index, formatted": {[]CallPiece{at(0, "a", `{"n":1}`), at(1, "a", `{"n": 1}`)}, []string{`{"n":1}`}},
 		"the whole call after a line break":          {[]CallPiece{at(0, "a", `{"n":1}`), at(0, "a", "\n{\"n\":1}")}, []string{`{"n":1}`}},
 		"the members in another order": {

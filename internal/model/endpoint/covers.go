@@ -3,6 +3,7 @@ package endpoint
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"strconv"
 	"strings"
 )
@@ -47,14 +48,21 @@ func uniform(value []byte) string {
 	}
 }
 
-// uniformNumber returns the same text for all formattings of a number. Integers stay exact.
+// uniformNumber returns the same text for all formattings of a number. Integers without a fraction and an exponent stay
+// exact.
 func uniformNumber(number string) string {
-	if strings.ContainsAny(number, ".eE") {
-		if f, err := strconv.ParseFloat(number, 64); err == nil {
-			return strconv.FormatFloat(f, 'g', -1, 64)
-		}
+	if !strings.ContainsAny(number, ".eE") {
+		return number
 	}
-	return number
+	const exact = 1 << 53 // below this, a float64 has all integers
+	f, err := strconv.ParseFloat(number, 64)
+	switch {
+	case err != nil:
+		return number
+	case f == math.Trunc(f) && math.Abs(f) < exact:
+		return strconv.FormatInt(int64(f), 10)
+	}
+	return strconv.FormatFloat(f, 'g', -1, 64)
 }
 
 // covers reports whether an object has all members of another object. So equal objects cover each other. An object of
