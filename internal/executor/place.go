@@ -18,8 +18,8 @@ var errFull = errors.New("the executor already runs as many turns as it may")
 //
 // If all places are taken, takePlace waits for as long as a run waits before it hands its Turn back, but no longer than
 // the Turn's timeout, and not after its cancellation: the run of a Turn that was just deleted may still be ending. Then
-// it returns errFull, and the Turn waits for a slot like all others. It returns loop.ErrInterrupted if the run must stop
-// during the wait.
+// it returns errFull, and the Turn waits for a slot like all others. It returns loop.ErrInterrupted if the run must
+// stop during the wait.
 func (r *run) takePlace(ctx context.Context, timeout time.Duration) error {
 	if r.placed {
 		return nil
