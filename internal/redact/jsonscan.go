@@ -187,7 +187,7 @@ func (s *jsonScan) removeBroken() bool {
 		return true
 	}
 	from := s.stack[depth-1].from
-	s.at = bracketEnd(s.text, from)
+	s.at = max(s.at, bracketEnd(s.text, from))
 	value := span{from, s.at}
 	s.edits = append(s.edits, edit{value, `"` + redacted + `"`})
 	s.addValue(value)
@@ -314,7 +314,7 @@ func (s *jsonScan) closeValue() bool {
 	if s.selected == depth {
 		s.selected = 0
 		if !s.isValueEnd(s.at) { // the bracket may be in a string with escapes of another language
-			s.at = bracketEnd(s.text, from)
+			s.at = max(s.at, bracketEnd(s.text, from))
 		}
 		s.edits = append(s.edits, edit{span{from, s.at}, `"` + redacted + `"`})
 	}
