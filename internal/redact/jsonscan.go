@@ -287,8 +287,11 @@ func (s *jsonScan) step() bool {
 		if c == ']' && v.expects == aValueOrEnd {
 			return s.closeValue()
 		}
-		v.expects = aCommaOrEnd
-		return s.readValue()
+		depth := len(s.stack)
+		if !s.readValue() {
+			return false // a mistake at a value does not follow one: see noteMistake
+		}
+		s.stack[depth-1].expects = aCommaOrEnd // not v, because the stack may have moved
 	case aCommaOrEnd:
 		switch {
 		case c == ',' && v.object:
