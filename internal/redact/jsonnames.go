@@ -131,7 +131,7 @@ var (
 // quotedEnd returns the end of a string that begins with a quote after a number of backslashes. A quote after more
 // backslashes does not end the string, and neither does a quote that no end of a member follows.
 func quotedEnd(text string, begin, backslashes int) int {
-	for end := range stringEnds(text, begin, backslashes) {
+	for end := range stringEnds(text, begin, backslashes, 0) {
 		if afterString.MatchString(text[end:min(len(text), end+maxSpace)]) {
 			return end
 		}
@@ -140,14 +140,17 @@ func quotedEnd(text string, begin, backslashes int) int {
 }
 
 // stringEnds yields the possible ends of a string that begins with a quote after a number of backslashes: after each
-// further quote of this kind. A quote after more backslashes does not count, not even after two: the text may be within
-// another string, where they are one backslash, as in '{"a": "say \\"]\\""}' of Python. A string of Python that begins
-// with three quotes ends with three.
-func stringEnds(text string, begin, backslashes int) iter.Seq[int] {
+// further quote of this kind that is not escaped. A string of Python that begins with three quotes ends with three.
+//
+// A quote after more backslashes ends the string if the others are pairs of backslashes, as in "C:\\". unit is the
+// number of backslashes that stand for one: it is 2 if the text is within another string, such as
+// '{"a": "say \\"]\\""}' of Python. If unit is 0, no quote after more backslashes ends the string.
+func stringEnds(text string, begin, backslashes, unit int) iter.Seq[int] {
 	mark := text[begin : begin+1]
 	if three := strings.Repeat(mark, 3); backslashes == 0 && strings.HasPrefix(text[begin:], three) {
 		mark = three
 	}
+	pair := 2 * unit * (backslashes + 1)
 	return func(yield func(int) bool) {
 		before := 0
 		for i := begin + len(mark); i < len(text); i++ {
@@ -155,7 +158,8 @@ func stringEnds(text string, begin, backslashes int) iter.Seq[int] {
 				before++
 				continue
 			}
-			if before <= backslashes && strings.HasPrefix(text[i:], mark) && !yield(i+len(mark)) {
+			ends := before <= backslashes || pair > 0 && (before-backslashes)%pair == 0
+			if ends && strings.HasPrefix(text[i:], mark) && !yield(i+len(mark)) {
 				return
 			}
 			before = 0
@@ -163,9 +167,23 @@ func stringEnds(text string, begin, backslashes int) iter.Seq[int] {
 	}
 }
 
-// bracketEnd returns the end of an object or a list, by counting brackets outside of strings and comments. If the end
-// of a string or of a comment is missing, it is the end of the text.
+// bracketEnd returns the end of an object or a list. It is not known how many strings contain the text, and so whether
+// a quote after two or more backslashes ends a string. The end is the last one that is possible, because the rest of a
+// value that ends too early may be secret.
 func bracketEnd(text string, begin int) int {
+	end := bracketEndWith(text, begin, 0)
+	if !strings.Contains(text[begin:end], `\\`) {
+		return end // the same for each unit
+	}
+	for _, unit := range []int{1, 2, 4} {
+		end = max(end, bracketEndWith(text, begin, unit))
+	}
+	return end
+}
+
+// bracketEndWith returns the end of an object or a list, by counting brackets outside of strings and comments. If the
+// end of a string or of a comment is missing, it is the end of the text. For unit, see stringEnds.
+func bracketEndWith(text string, begin, unit int) int {
 	depth, backslashes := 0, 0 // backslashes are those before the position
 	for i := begin; i < len(text); i++ {
 		before := backslashes
@@ -190,7 +208,7 @@ func bracketEnd(text string, begin int) int {
 			i += length - 1
 		case '"', '\'', '`':
 			end := len(text)
-			for end = range stringEnds(text, i, before) {
+			for end = range stringEnds(text, i, before, unit) {
 				break
 			}
 			i = end - 1

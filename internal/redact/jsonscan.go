@@ -187,7 +187,7 @@ func (s *jsonScan) removeBroken() bool {
 		return true
 	}
 	from := s.stack[depth-1].from
-	s.at = bracketEnd(s.text, from)
+	s.at = max(s.at, bracketEnd(s.text, from))
 	value := span{from, s.at}
 	s.edits = append(s.edits, edit{value, `"` + redacted + `"`})
 	s.addValue(value)
@@ -287,8 +287,11 @@ func (s *jsonScan) step() bool {
 		if c == ']' && v.expects == aValueOrEnd {
 			return s.closeValue()
 		}
-		v.expects = aCommaOrEnd
-		return s.readValue()
+		depth := len(s.stack)
+		if !s.readValue() {
+			return false // a mistake at a value does not follow one: see noteMistake
+		}
+		s.stack[depth-1].expects = aCommaOrEnd // not v, because the stack may have moved
 	case aCommaOrEnd:
 		switch {
 		case c == ',' && v.object:
@@ -314,7 +317,7 @@ func (s *jsonScan) closeValue() bool {
 	if s.selected == depth {
 		s.selected = 0
 		if !s.isValueEnd(s.at) { // the bracket may be in a string with escapes of another language
-			s.at = bracketEnd(s.text, from)
+			s.at = max(s.at, bracketEnd(s.text, from))
 		}
 		s.edits = append(s.edits, edit{span{from, s.at}, `"` + redacted + `"`})
 	}
