@@ -93,11 +93,21 @@ func commentLength(text string) int {
 			return 2 + end + 2
 		}
 	case strings.HasPrefix(text, "#"), strings.HasPrefix(text, "//"):
-		end := strings.IndexByte(text, '\n')
-		if escaped := strings.Index(text, `\n`); escaped >= 0 && (end < 0 || escaped < end) {
-			return escaped + 2
+		return lineLength(text)
+	}
+	return 0
+}
+
+// lineLength returns the length of the first line with its line break, which may be escaped, or 0 if there is none. It
+// reads no further, so that the time for many lines is linear.
+func lineLength(text string) int {
+	for i := range len(text) {
+		switch {
+		case text[i] == '\n':
+			return i + 1
+		case strings.HasPrefix(text[i:], `\n`):
+			return i + len(`\n`)
 		}
-		return end + 1
 	}
 	return 0
 }

@@ -677,6 +677,8 @@ func TestRulesTakeLinearTime(t *testing.T) {
 		"backslashes of a value": `{x "password": a` + strings.Repeat(`\`, size),
 		"values":                 "{x " + strings.Repeat(`"password": a`+strings.Repeat(",#", 200)+"\n", size/414),
 		"comments in comments":   `{x "password": a` + strings.Repeat("#,\n", size/3),
+		"short comments":         "{" + strings.Repeat("#\n", size/2),
+		"escaped short comments": "{" + strings.Repeat(`#\n`, size/3),
 		"names after comments":   "{x " + strings.Repeat(",/*\npassword:", size/14),
 		"names after slashes":    "{x " + strings.Repeat("/password:", size/10),
 		"broken lists":           strings.Repeat(`{"a":[x],`, size/9),
