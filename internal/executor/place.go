@@ -34,7 +34,8 @@ func (r *run) takePlace(ctx context.Context, timeout time.Duration) error {
 	defer cancel()
 	bounded, end := context.WithCancelCause(bounded)
 	defer end(nil)
-	defer context.AfterFunc(r.cancelled, func() { end(errFull) })()
+	unwatch := context.AfterFunc(r.cancelled, func() { end(errFull) }) //nolint:contextcheck // because both contexts end the wait
+	defer unwatch()
 	if err := places.Acquire(bounded, 1); err != nil {
 		return context.Cause(bounded)
 	}

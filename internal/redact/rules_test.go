@@ -371,8 +371,11 @@ func TestRules(t *testing.T) {
 			redact.Matches{"$.cards[*]": 2},
 		},
 		"a mistake at a value after a name with another path": {
-			nil, []string{"$.cards"}, `{"list":[{"cards":"keep"},{"x":1},NaN], "cards": "4111"}`,
-			`{"list":[{"cards":"keep"},{"x":1},NaN], "cards": "[redacted]"}`, redact.Matches{"$.cards": 1},
+			nil,
+			[]string{"$.cards"},
+			`{"list":[{"cards":"keep"},{"x":1},NaN], "cards": "4111"}`,
+			`{"list":[{"cards":"keep"},{"x":1},NaN], "cards": "[redacted]"}`,
+			redact.Matches{"$.cards": 1},
 		},
 		"items of a list that is cut off": {
 			nil, []string{"$.cards[*]"}, `{"cards": ["x", "41`, `{"cards": ["[redacted]", "[redacted]"`, redact.Matches{"$.cards[*]": 2},
