@@ -40,29 +40,39 @@ func (s *slowJournal) Read(ctx context.Context, uid string, after int64) iter.Se
 	return s.Journal.Read(ctx, uid, after)
 }
 
+// slowTurns returns an executor to which a number of Turns are bound, each changed by change, with a slow journal. get
+// reads one of the Turns.
+func slowTurns(t *testing.T, turns int, change func(n int, t *v1alpha1.Turn)) (
+	e *Executor, slow *slowJournal, get func(n int) *v1alpha1.Turn,
+) {
+	objects := surroundings()
+	for n := range turns {
+		objects = append(objects, turnWith(func(t *v1alpha1.Turn) {
+			t.Name, t.UID = fmt.Sprint("turn-", n), types.UID(fmt.Sprint("uid-", n))
+			change(n, t)
+		}))
+	}
+	e, journals := newExecutor(t, interceptor.Funcs{}, objects...)
+	slow = &slowJournal{Journal: journals, release: make(chan struct{})}
+	e.Engine.Journal, e.Events = slow, events.NewFakeRecorder(10*turns)
+	return e, slow, func(n int) *v1alpha1.Turn {
+		t.Helper()
+		var turn v1alpha1.Turn
+		if err := e.Reader.Get(t.Context(), client.ObjectKey{Namespace: "helpdesk", Name: fmt.Sprint("turn-", n)}, &turn); err != nil {
+			t.Fatal(err)
+		}
+		return &turn
+	}
+}
+
 // TestFewTurnsEndAtTheSameTime checks that the gate Endings limits how many cancelled Turns are handled at the same
 // time, because the limit of concurrent Turns does not apply to them. A Turn that is asked to stop while it waits for
 // the gate is handed back.
 func TestFewTurnsEndAtTheSameTime(t *testing.T) {
 	const turns = 20
-	objects := surroundings()
-	for n := range turns {
-		objects = append(objects, turnWith(func(t *v1alpha1.Turn) {
-			t.Name, t.UID = fmt.Sprint("turn-", n), types.UID(fmt.Sprint("uid-", n))
-			t.Spec.DesiredState = v1alpha1.DesiredStateCancelled
-		}))
-	}
 	synctest.Test(t, func(t *testing.T) {
-		e, journals := newExecutor(t, interceptor.Funcs{}, objects...)
-		slow := &slowJournal{Journal: journals, release: make(chan struct{})}
-		e.Engine.Journal, e.Events, e.Endings = slow, events.NewFakeRecorder(10*turns), fairgate.New(4, 2)
-		get := func(n int) *v1alpha1.Turn {
-			var turn v1alpha1.Turn
-			if err := e.Reader.Get(t.Context(), client.ObjectKey{Namespace: "helpdesk", Name: fmt.Sprint("turn-", n)}, &turn); err != nil {
-				t.Fatal(err)
-			}
-			return &turn
-		}
+		e, slow, get := slowTurns(t, turns, func(_ int, t *v1alpha1.Turn) { t.Spec.DesiredState = v1alpha1.DesiredStateCancelled })
+		e.Endings = fairgate.New(4, 2)
 		for n := range turns {
 			e.observe(t.Context(), get(n))
 		}

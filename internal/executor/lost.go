@@ -125,6 +125,13 @@ func (r *run) known() turnstatus.Run {
 	return turnstatus.Run{}
 }
 
+// facts returns what this run knows about the journal, with the newest progress.
+func (r *run) facts() turnstatus.Run {
+	all := r.known()
+	all.Progress = r.progress.last()
+	return all
+}
+
 // confirm updates the store of the run after the store changed its incarnation. If the store still has all entries
 // that this run knows of, the journal is complete in the new incarnation, too.
 func (r *run) confirm(ctx context.Context, uid string) {

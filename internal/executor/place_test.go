@@ -1,13 +1,10 @@
 package executor
 
 import (
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -21,26 +18,13 @@ import (
 // Turn.
 func TestRunsNoMoreTurnsThanItsCapacity(t *testing.T) {
 	const turns, capacity = 5, 2
-	objects := surroundings()
-	for n := range turns {
-		objects = append(objects, turnWith(func(t *v1alpha1.Turn) {
-			t.Name, t.UID = fmt.Sprint("turn-", n), types.UID(fmt.Sprint("uid-", n))
+	synctest.Test(t, func(t *testing.T) {
+		e, slow, get := slowTurns(t, turns, func(n int, t *v1alpha1.Turn) {
 			if n == turns-1 {
 				t.Spec.DesiredState = v1alpha1.DesiredStateCancelled
 			}
-		}))
-	}
-	synctest.Test(t, func(t *testing.T) {
-		e, journals := newExecutor(t, interceptor.Funcs{}, objects...)
-		slow := &slowJournal{Journal: journals, release: make(chan struct{})}
-		e.Engine.Journal, e.Events, e.Capacity = slow, events.NewFakeRecorder(10*turns), capacity
-		get := func(n int) *v1alpha1.Turn {
-			var turn v1alpha1.Turn
-			if err := e.Reader.Get(t.Context(), client.ObjectKey{Namespace: "helpdesk", Name: fmt.Sprint("turn-", n)}, &turn); err != nil {
-				t.Fatal(err)
-			}
-			return &turn
-		}
+		})
+		e.Capacity = capacity
 		for n := range turns {
 			e.observe(t.Context(), get(n))
 			synctest.Wait() // so the first Turns get the places

@@ -73,9 +73,9 @@ func (r *run) await(ctx context.Context, change func(t *v1alpha1.Turn, known tur
 	if !writeerror.IsRejected(err) {
 		return written
 	}
-	known := r.known()
 	ended := r.endRejected(ctx, err, func(t *v1alpha1.Turn, message string, now time.Time) {
-		turnstatus.Release(t, known, v1alpha1.TurnReasonPending, message, now) // End needs what this run knows about the journal
+		// End needs what this run knows about the journal.
+		turnstatus.Release(t, r.facts(), v1alpha1.TurnReasonPending, message, now)
 		turnstatus.End(t, v1alpha1.TurnReasonModelFailed, message, now)
 	})
 	if ended != nil {
@@ -93,9 +93,7 @@ func (r *run) unbind(
 ) (*v1alpha1.Turn, error) {
 	now := r.executor.Now()
 	return r.persist(ctx, func(t *v1alpha1.Turn) {
-		known := r.known()
-		known.Progress = r.progress.last()
-		change(t, known, now)
+		change(t, r.facts(), now)
 	})
 }
 

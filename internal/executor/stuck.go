@@ -32,8 +32,7 @@ type stuckTurn struct {
 // does nothing if the Turn is gone or bound elsewhere by now.
 func (r *run) markStuck(cause error) {
 	e, uid := r.executor, r.turn.UID
-	known := r.known()
-	known.Progress = r.progress.last()
+	known := r.facts()
 	e.mu.Lock()
 	running := e.runs[uid]
 	mine := running == r && !r.gone || running == nil && e.done[uid] == r.epoch

@@ -123,8 +123,12 @@ func TestStuckTurnThatIsGone(t *testing.T) {
 func TestRejectedWait(t *testing.T) {
 	e, _ := newExecutor(t, failing(refusal), turnWith())
 	r := &run{executor: e, turn: stored(t, e), epoch: 1}
+	r.progress.newest.Counts.Steps, r.progress.notes = 3, 1
 	r.writeOutcome(t.Context(), nil, &loop.Parked{Turns: []string{"child"}})
 	got := stored(t, e)
+	if s := got.Status.Steps; s == nil || s.Count != 3 {
+		t.Errorf("steps %+v, want those of the run", s)
+	}
 	if got.StateReason() != v1alpha1.TurnReasonModelFailed || !got.EndedWithoutExecutor() {
 		t.Errorf("status %+v, want an end; the leader then ends the journal and charges the Session", got.Status)
 	}
