@@ -180,8 +180,7 @@ func (s *stream) handle(data []byte) {
 func (s *stream) handleOther(m *envelope) {
 	if s.listen != nil && (m.Method == "" || m.Method == "notifications/subscriptions/acknowledged") {
 		// the begin or the end of the stream, after which the pause must grow
-		s.acknowledged = s.acknowledged || m.Method != ""
-		s.accepted = s.accepted || s.acknowledged
+		s.accepted = s.accepted || m.Method != ""
 		s.refused = !s.accepted && m.Error == hasValue
 		return
 	}

@@ -53,11 +53,10 @@ type stream struct {
 	// listen is the message that opens a standing stream in newer versions of the protocol. If it is nil, a GET opens
 	// the stream.
 	listen []byte
-	// failed is true if an attempt to open the standing stream has failed. acknowledged is true if the server has
-	// accepted listen on the current connection, and accepted if it has accepted listen on any connection. refused is
-	// true if it has answered listen with an error, and has never accepted it.
-	failed, acknowledged, accepted, refused bool
-	attempts                                int // number of attempts to open the standing stream
+	// accepted is true if the server has ever accepted listen. refused is true if it has answered listen with an error,
+	// and has never accepted it.
+	accepted, refused bool
+	attempts          int // number of attempts to open the standing stream
 
 	body  io.ReadCloser
 	lines *bufio.Reader
@@ -222,15 +221,13 @@ func (s *stream) openStream() {
 	refusal, refused := errors.AsType[*statusError](err)
 	switch {
 	case err == nil:
-		if s.lines != nil || s.failed {
+		if s.attempts > 1 {
 			s.wire.onChange() // changes may have been missed
 		}
-		s.acknowledged = false
 		s.begin(resp.Body, maxStandingEvent)
 	case errors.Is(err, errSession), refused && !isTemporary(refusal.status):
 		s.awaitEnd()
 	default:
-		s.failed = true
 		s.done = !s.sleep()
 	}
 }

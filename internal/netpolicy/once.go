@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"sync/atomic"
+
+	"github.com/capstan-dev/capstan/internal/onclose"
 )
 
 // errSent means that a request over HTTP/2 failed after all of it was sent: the server has reset the stream, or is
@@ -75,18 +77,6 @@ func RoundTripBounded(transport http.RoundTripper, req *http.Request) (*http.Res
 		cancel(nil)
 		return nil, err
 	}
-	resp.Body = &onceBody{resp.Body, cancel}
+	resp.Body = onclose.Body(resp.Body, func() { cancel(nil) })
 	return resp, nil
-}
-
-// onceBody is the body of a response to RoundTripBounded. Its end ends the context of the request.
-type onceBody struct {
-	io.ReadCloser
-	cancel context.CancelCauseFunc
-}
-
-// Close closes the body.
-func (b *onceBody) Close() error {
-	defer b.cancel(nil)
-	return b.ReadCloser.Close()
 }

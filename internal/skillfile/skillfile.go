@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"regexp"
 	"strings"
 	"unicode/utf8"
@@ -15,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/smallfile"
 	"github.com/capstan-dev/capstan/internal/yamldoc"
 )
 
@@ -50,7 +49,7 @@ type entry struct {
 // entries with key, name, description and content; key and content are required. The error names the file, and the
 // entry and field of each mistake.
 func Load(path string) ([]prepare.Skill, error) {
-	data, err := readFile(path)
+	data, err := smallfile.Read(path, maxFileBytes)
 	if err != nil {
 		return nil, fmt.Errorf("failed to read skills: %w", err)
 	}
@@ -62,16 +61,6 @@ func Load(path string) ([]prepare.Skill, error) {
 		return nil, fmt.Errorf("failed to read skills from %s: %w", path, err)
 	}
 	return skills, nil
-}
-
-// readFile reads at most one byte more than a file may have.
-func readFile(path string) (data []byte, err error) {
-	f, err := os.Open(path) //nolint:gosec // because the file is the one that the operator names
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	return io.ReadAll(io.LimitReader(f, maxFileBytes+1))
 }
 
 func parse(data []byte) ([]prepare.Skill, error) {

@@ -2,10 +2,7 @@ package bundle
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,6 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/attachment"
+	"github.com/capstan-dev/capstan/internal/smallfile"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -67,7 +65,7 @@ func (s *Source) attachFile(p *Bundle, spec string) error {
 	data, known := s.contents[path]
 	if !known {
 		var err error
-		if data, err = readFile(path); err != nil {
+		if data, err = smallfile.Read(path, attachment.MaxBytes); err != nil {
 			return err
 		}
 		if s.contents == nil {
@@ -96,16 +94,6 @@ func (s *Source) attachFile(p *Bundle, spec string) error {
 		*all = append(*all, attached)
 	}
 	return nil
-}
-
-// readFile reads at most one byte more than an attachment may have, so that the caller can reject a larger file.
-func readFile(path string) (data []byte, err error) {
-	f, err := os.Open(path) //nolint:gosec // because the file is the one that the user names
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	return io.ReadAll(io.LimitReader(f, attachment.MaxBytes+1))
 }
 
 // Attachments returns the function that reads the attachments of the Turn, and the maximum size of their contents

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/onclose"
 )
 
 // TurnKind is the kind of a Turn, for messages and references.
@@ -106,20 +106,8 @@ func (t untilEnd) RoundTrip(r *http.Request) (*http.Response, error) {
 		cancel()
 		return nil, err
 	}
-	response.Body = &bodyUntilEnd{response.Body, func() { stop(); cancel() }}
+	response.Body = onclose.Body(response.Body, func() { stop(); cancel() })
 	return response, nil
-}
-
-// bodyUntilEnd is a body whose end is reported when it is closed.
-type bodyUntilEnd struct {
-	io.ReadCloser
-	closed func()
-}
-
-// Close closes the body.
-func (b *bodyUntilEnd) Close() error {
-	defer b.closed()
-	return b.ReadCloser.Close()
 }
 
 // WhoAmI returns the user, according to the API server.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,6 +21,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/judge"
 	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/pattern"
+	"github.com/capstan-dev/capstan/internal/smallfile"
 	"github.com/capstan-dev/capstan/internal/yamldoc"
 )
 
@@ -101,12 +101,7 @@ func readFile(path string, stdin io.Reader) (text []byte, err error) {
 	if path == "-" {
 		text, err = io.ReadAll(io.LimitReader(stdin, maxFileBytes+1))
 	} else {
-		var f *os.File
-		if f, err = os.Open(path); err != nil { //nolint:gosec // because the caller chooses the file
-			return nil, err
-		}
-		text, err = io.ReadAll(io.LimitReader(f, maxFileBytes+1))
-		err = errors.Join(err, f.Close())
+		text, err = smallfile.Read(path, maxFileBytes)
 	}
 	if err == nil && len(text) > maxFileBytes {
 		err = fmt.Errorf("it must be at most %d MiB", maxFileBytes>>20)

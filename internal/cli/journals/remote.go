@@ -14,6 +14,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
+	"github.com/capstan-dev/capstan/internal/onclose"
 	"github.com/capstan-dev/capstan/internal/readapi"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
@@ -148,17 +149,5 @@ func (r *Remote) Artifact(ctx context.Context, sha256 string) (io.ReadCloser, er
 		c.close()
 		return nil, err
 	}
-	return &closingBody{ReadCloser: body, closeConnection: c.close}, nil
-}
-
-// closingBody is a body that also closes its connection.
-type closingBody struct {
-	io.ReadCloser
-	closeConnection func()
-}
-
-// Close closes the body and the connection.
-func (c *closingBody) Close() error {
-	defer c.closeConnection()
-	return c.ReadCloser.Close()
+	return onclose.Body(body, c.close), nil
 }

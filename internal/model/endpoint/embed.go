@@ -86,8 +86,7 @@ func (x *exchange) requestVectors(ctx context.Context, req *model.Request) (repl
 	case err != nil:
 		unreadable := Malformed("the response does not follow %s%s", x.provider.protocol.Name(), x.contentTypeHint())
 		unreadable.RemoteMessage = x.provider.clean(string(answer[:min(len(answer), maxRefusal)]))
-		sinceSent, _ := x.payload.sinceSent()
-		unreadable.MayBeBilled = sinceSent > unbilled
+		unreadable.MayBeBilled = x.payload.hasWaited()
 		return reply, unreadable
 	case failure != nil:
 		return reply, x.embeddingsError(failure)

@@ -61,6 +61,12 @@ func (s *payload) sinceSent() (time.Duration, bool) {
 	return time.Since(*sentAt), true
 }
 
+// hasWaited reports whether the body was sent so long ago that the endpoint may have worked: see unbilled.
+func (s *payload) hasWaited() bool {
+	since, _ := s.sinceSent()
+	return since > unbilled
+}
+
 // requestBody is the body of a request. It drops its bytes once all of them were read, and notes the time.
 type requestBody struct {
 	rest []byte

@@ -266,8 +266,7 @@ func (x *exchange) result(ctx context.Context, a *Answer, end error) (model.Repl
 
 // unfinishedResult is result for an answer that is not complete.
 func (x *exchange) unfinishedResult(ctx context.Context, a *Answer, end error) (model.Reply, error) {
-	sinceSent, _ := x.payload.sinceSent()
-	hasWorked := sinceSent > unbilled || a.received > 0
+	hasWorked := a.received > 0 || x.payload.hasWaited()
 	switch {
 	case a.cutOff(ctx, end):
 		a.tooLong = true

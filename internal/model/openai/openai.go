@@ -94,7 +94,8 @@ func (d *decoder) Decode(event []byte, answer *endpoint.Answer) (failure []byte,
 }
 
 // raiseCounts raises the usage of an answer to the usage of an event that cannot be used. The chunk of such an event
-// lacks the members after an unreadable one.
+// lacks the members after an unreadable one. Each part is read alone, as far as it can be: the error of the event says
+// already what is wrong.
 func raiseCounts(event []byte, answer *endpoint.Answer) {
 	var counted counts
 	_ = json.Unmarshal(event, &counted)
