@@ -7,6 +7,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/manager"
@@ -17,7 +18,6 @@ import (
 func (s *testEnv) pad(ctx context.Context, name string) {
 	GinkgoHelper()
 	t := s.turn(ctx, name)
-	t.Labels = map[string]string{}
 	long := strings.Repeat("x", 200) + "." + strings.Repeat("x", 40)
 	for _, step := range []struct {
 		labels int
@@ -25,12 +25,19 @@ func (s *testEnv) pad(ctx context.Context, name string) {
 	}{{1000, long + "/"}, {100, long + "/"}, {10, long + "/"}, {1, long + "/"}, {1, ""}} {
 		for {
 			bigger := t.DeepCopy()
+			if bigger.Labels == nil {
+				bigger.Labels = map[string]string{}
+			}
 			for range step.labels {
 				bigger.Labels[fmt.Sprintf("%s%d", step.prefix, len(bigger.Labels))] = ""
 			}
 			err := apiClient.Update(ctx, bigger)
 			if writeerror.IsTooLarge(err) {
 				break
+			}
+			if apierrors.IsConflict(err) { // the executor wrote the progress of the run
+				t = s.turn(ctx, name)
+				continue
 			}
 			Expect(err).NotTo(HaveOccurred())
 			t = bigger
