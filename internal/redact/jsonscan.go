@@ -351,7 +351,7 @@ func (s *jsonScan) readValue() bool {
 	if c == '"' {
 		end, whole := s.stringEnd()
 		switch {
-		case selected && whole && !s.isValueEnd(end) && s.top().object && s.rules.names.has(s.top().name):
+		case selected && whole && !s.isStringEnd(end) && s.top().object && s.rules.names.has(s.top().name):
 			s.at = end
 			return false // memberNames finds the end of the value
 		case selected:
@@ -391,6 +391,16 @@ func (s *jsonScan) isValueEnd(at int) bool {
 		closer = '}'
 	}
 	return rest == "" || rest[0] == ',' || rest[0] == closer
+}
+
+// isStringEnd reports whether a selected string ends at an offset. A quote after two backslashes may not end it, if the
+// JSON is in a string of another language. So a comma is not enough: the next member must follow it.
+func (s *jsonScan) isStringEnd(at int) bool {
+	if !s.isValueEnd(at) || !s.top().object || !strings.HasSuffix(s.text[:at-1], `\\`) {
+		return s.isValueEnd(at)
+	}
+	at = skipSpace(s.text, at, len(s.text))
+	return at == len(s.text) || s.text[at] != ',' || endsValue(s.text, at)
 }
 
 // childStates returns the states of the paths for the next child of the innermost open value. path is the first path

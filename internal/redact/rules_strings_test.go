@@ -77,6 +77,8 @@ func TestRulesAfterBackslashes(t *testing.T) {
 		"an escaped quote":          {"$..cards", `{"cards": ["C:\\\"]", "\\", "]", "4111"] x}`},
 		"backslashes in Python":     {"$..cards", `{'cards': ['C:\\\\', 'it\'s]', '\\\\', ']', '4111'], 'n': 1}`},
 		"in a string of Python":     {"$..cards", `{'args': '{"cards": ["a\\"]b", "C:\\\\", "]", "4111"]}'}`},
+		"a comma in a string":       {"$..cards", `{'args': '{"cards": "a\\", 4111", "id": 2}'}`},
+		"a comma at an open end":    {"$.cards", `{'args': '{"cards": "a\\" , 4111`},
 		"in a string of JSON":       {"$..cards", `"{\"n\": NaN, \"cards\": [\"C:\\\\\", \"]\", \"4111\"]}"`},
 		"in a string of a shell":    {"$..cards", `'{\'n\': NaN, \'cards\': [\'C:\\\\\', \']\', \'4111\']}'`},
 	} {
