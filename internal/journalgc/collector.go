@@ -78,6 +78,9 @@ type Collector struct {
 	// failure.
 	pause  *backoff.ExponentialBackOff
 	resume time.Time
+	// failedRounds is the number of rounds that have failed since the last successful one. While rounds fail, the time
+	// between them doubles, because each lists all objects from the API server.
+	failedRounds int
 	// foreign holds the journals of other namespaces that the last sweep found.
 	foreign sets.Set[string]
 }
@@ -88,8 +91,10 @@ const (
 	settleTime = 2 * time.Second
 	// maxBackOff is the longest time between two attempts to follow up a hint.
 	maxBackOff = 5 * time.Minute
-	// retryTime is the time between a failed round and the next one, and the longest pause of all hints.
-	retryTime = time.Minute
+	// retryTime is the time between the first failed round and the next one, and the longest pause of all hints. The
+	// time between failed rounds doubles at most maxDoublings times: then it is longer than any interval.
+	retryTime    = time.Minute
+	maxDoublings = 6
 	// purgeBatch is the number of journals that one call of the store purges. purgePause is the time between two
 	// batches, in which other writers can proceed.
 	purgeBatch = 100
@@ -177,10 +182,13 @@ func (c *Collector) round(ctx context.Context) time.Duration {
 	purged := c.purge(ctx)
 	c.report("purge journals", purged)
 	c.measure(ctx)
-	if swept != nil || purged != nil {
-		return min(c.roundInterval(), retryTime)
+	if swept == nil && purged == nil {
+		c.failedRounds = 0
+		return c.roundInterval()
 	}
-	return c.roundInterval()
+	again := retryTime << min(c.failedRounds, maxDoublings)
+	c.failedRounds++
+	return min(c.roundInterval(), again)
 }
 
 // report logs a failure, unless the manager is stopping. After a failure, journals are deleted later, which only costs

@@ -432,6 +432,26 @@ func TestSweep(t *testing.T) {
 	}
 }
 
+// TestFailedRoundsPause checks that rounds that keep failing come less often, and that a success ends this.
+func TestFailedRoundsPause(t *testing.T) {
+	r := newTestEnv(t, 24*time.Hour)
+	r.addJournals(t, "uid-a")
+	r.apiError.Store(&errAway)
+	var times []time.Duration
+	for i := range 9 {
+		if i == 8 {
+			r.apiError.Store(nil)
+		}
+		times = append(times, r.round(t.Context()))
+	}
+	r.apiError.Store(&errAway)
+	times = append(times, r.round(t.Context()))
+	const m = time.Minute
+	if want := []time.Duration{m, 2 * m, 4 * m, 8 * m, 16 * m, 32 * m, 60 * m, 60 * m, 60 * m, m}; !slices.Equal(times, want) {
+		t.Errorf("the times until the next rounds are %v, want %v", times, want)
+	}
+}
+
 func TestSweepOfManyPages(t *testing.T) {
 	r := newTestEnv(t, 0, turnOf("7"), turnOf(fmt.Sprint(2*storePage)))
 	r.setNamespaces()
