@@ -78,5 +78,11 @@ var _ = Describe("The command undo", func() {
 		token = s.user(ctx, "grace", approverRules...)
 		Expect(capstan(ctx, as("--yes")...).must(ctx, exit.Failed).err.String()).To(
 			ContainSubstring("this requires permission to create turns.capstan.dev"))
+		token = s.user(ctx, "alan", rbacv1.PolicyRule{
+			APIGroups: []string{"capstan.dev"}, Resources: []string{"turns/log"}, Verbs: []string{"get"},
+		}, rbacv1.PolicyRule{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns"}, Verbs: []string{"create"}})
+		Expect(capstan(ctx, as("--yes", "--wait-seconds", "3600")...).must(ctx, exit.Failed).err.String()).To(And(
+			MatchRegexp(`capstan: Turn \S+: it was created and continues, but you may not read it: .* cannot get resource "turns"`),
+			HaveSuffix("; to wait for its end requires permission to get turns.capstan.dev\n")))
 	})
 })

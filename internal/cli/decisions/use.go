@@ -45,6 +45,8 @@ func (c *pendingCalls) awaitUse(ctx context.Context) error {
 			switch {
 			case apierrors.IsNotFound(unread), unread == nil && current.UID != c.turn.UID:
 				return true, nil // a deleted Turn uses no decision
+			case apierrors.IsForbidden(unread), apierrors.IsUnauthorized(unread):
+				return false, unread
 			case unread != nil:
 				failures++
 				return false, nil //nolint:nilerr // because the API server may answer again
@@ -62,6 +64,10 @@ func (c *pendingCalls) awaitUse(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err == nil:
+		return nil
+	case !wait.Interrupted(err):
+		c.Env.Logf("note: it is not known whether the Turn has used the decisions, because you may not read it: %s",
+			termsafe.Line(err.Error(), longestReason))
 		return nil
 	}
 	c.Env.Logf("note: the Turn has not continued within %d s; its state is %s: %s", c.WaitSeconds, t.StateReason(),

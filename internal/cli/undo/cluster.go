@@ -70,6 +70,8 @@ func (o *Options) createAndWait(ctx context.Context, t *v1alpha1.Turn) error {
 // await waits for the end of the Turn, for at most WaitSeconds, and prints its states. A timeout is not an error.
 func (o *Options) await(ctx context.Context, api client.Client, t *v1alpha1.Turn) error {
 	before, noted := "", map[string]bool{}
+	var unread error
+	failures := 0 // reads that have failed since the last successful one
 	err := wait.PollUntilContextTimeout(ctx, pollInterval, time.Duration(o.WaitSeconds)*time.Second, true,
 		func(ctx context.Context) (bool, error) {
 			current := &v1alpha1.Turn{}
@@ -77,10 +79,16 @@ func (o *Options) await(ctx context.Context, api client.Client, t *v1alpha1.Turn
 			switch {
 			case apierrors.IsNotFound(err), err == nil && current.UID != t.UID:
 				return false, errors.New("it was deleted")
+			case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+				return false, fmt.Errorf("it was created and continues, but you may not read it: %w; to wait for its end "+
+					"requires permission to get turns.capstan.dev", err)
 			case err != nil:
+				unread = err
+				failures++
 				return false, nil //nolint:nilerr // because the API server may answer again
 			}
 			*t = *current
+			failures = 0
 			if state := t.StateReason(); state != before && !t.IsFinished() {
 				before = state
 				o.Env.Logf("%s", termsafe.Line(state, output.LongestID))
@@ -99,6 +107,8 @@ func (o *Options) await(ctx context.Context, api client.Client, t *v1alpha1.Turn
 		return ctx.Err()
 	case err != nil && !wait.Interrupted(err):
 		return exit.WithCode(exit.Failed, fmt.Errorf("%s %s/%s: %w", cluster.TurnKind, t.Namespace, t.Name, err))
+	case failures > 1: // a single failure may be the last read, which the timeout interrupts
+		o.Env.Logf("note: failed to read the Turn: %s", termsafe.Line(unread.Error(), longestReason))
 	}
 	return nil
 }
