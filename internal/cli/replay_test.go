@@ -153,6 +153,24 @@ func TestReplayOfEndlessCalls(t *testing.T) {
 	}
 }
 
+// TestReplayOfSubAgents checks that a replay answers each call of a sub-agent from the journal, and not only the first
+// one.
+func TestReplayOfSubAgents(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, `rules:
+- {when: {systemContains: Close tickets}, reply: {text: "Done as asked."}}
+- {when: {toolMessages: 0, hasTools: true}, reply: {toolCalls: [{id: call_1, name: closer, arguments: '{"task": "Close 1042."}'}]}}
+- {when: {toolMessages: 1, hasTools: true}, reply: {toolCalls: [{id: call_2, name: closer, arguments: '{"task": "Close 1061."}'}]}}
+- {reply: {text: '{{ range .Messages }}{{ if eq .Role "tool" }}{{ .Content }}{{ end }}{{ end }}'}}
+`)
+	dir, data := delegating(t, serveTools(t, "").url).written(t, url), t.TempDir()
+	capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
+	r := replayOf(t, capstan(t, "replay", "first", "--data-dir", data, "-f", secondDir(t), "-m", dir, "-o", "json").out)
+	if c := r.Calls; c == nil || c.Recorded != 2 || c.NotMade != 0 || strings.Count(r.Replayed.Answer, "Done as asked.") != 2 {
+		t.Errorf("the replay is %+v, want both calls answered", r)
+	}
+}
+
 // TestReplayOfTurns checks replays of Turns whose call was denied or requires approval, and of Turns that have no
 // answer or no prompt.
 func TestReplayOfTurns(t *testing.T) {

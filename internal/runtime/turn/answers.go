@@ -1,6 +1,7 @@
 package turn
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -78,20 +79,24 @@ func (a *Answers) Tools() []tool.Tool {
 	return all
 }
 
-// answer answers a call.
+// answer answers a call. The number of descendants is that of the recorded call, because without it the call would keep
+// all descendants that are left to the Turn.
 func (a *Answers) answer(ctx context.Context, name string, arguments json.RawMessage) (tool.Result, error) {
+	none := new(0)
 	c := a.next(name, arguments)
 	switch {
 	case c == nil:
-		return tool.Result{}, &tool.Error{Class: tool.Unavailable, Message: fmt.Sprintf(
+		return tool.Result{Descendants: none}, &tool.Error{Class: tool.Unavailable, Message: fmt.Sprintf(
 			"the call of %q was not made, because this is a replay, and the recorded turn has no result of such a call: "+
 				"answer from the information you have", name)}
 	case c.Denied:
-		return tool.Result{}, &tool.Error{
+		return tool.Result{Descendants: none}, &tool.Error{
 			Class: tool.Denied, Message: "this call was not approved: continue without it, and do not request it again",
 		}
 	}
-	return c.result(ctx, a.recording)
+	result, err := c.result(ctx, a.recording)
+	result.Descendants = cmp.Or(c.finished.Descendants, none)
+	return result, err
 }
 
 // next returns the recorded call that answers a call, or nil if there is none.

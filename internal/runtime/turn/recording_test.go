@@ -134,6 +134,7 @@ func TestAnswers(t *testing.T) {
 	all = append(all, called(5, "a", "get", `{"q":"gone"}`, `"outcome":"Succeeded","artifact":"none","content":"short"`)...)
 	all = append(all, called(6, "a", "get", `{"q":"bad"}`, `"outcome":"Failed","class":"timeout","content":`+
 		strings.Replace(fence("it says"), `"`, `"error (timeout): too late\n`, 1))...)
+	all = append(all, called(6, "b", "get", `{"q":"child"}`, `"outcome":"Succeeded","descendants":3,"content":"of a sub-agent"`)...)
 	all = append(all, called(7, "a", "end", `{}`, `"outcome":"Succeeded","endsTurn":true,"text":"the answer","content":"x"`)...)
 	all = append(all,
 		"approval.requested", `{"request":"r","step":8,"callID":"a","name":"close","arguments":{"id":"1"}}`,
@@ -167,6 +168,7 @@ func TestAnswers(t *testing.T) {
 		{"get", `{"q":"long"}`, "the whole output"},
 		{"get", `{"q":"gone"}`, "unavailable: the recorded result of this call can no longer be read"},
 		{"get", `{"q":"bad"}`, "timeout: too late: it says"},
+		{"get", `{"q":"child"}`, "of a sub-agent"},
 		{"end", `{}`, "the answer"},
 		{"close", `{"id":"1"}`, "denied: this call was not approved"},
 	} {
@@ -178,8 +180,15 @@ func TestAnswers(t *testing.T) {
 		if !strings.HasPrefix(got, tc.want) || err == nil && got != tc.want {
 			t.Errorf("call %d of %s %s: %q, want %q", i, tc.name, tc.arguments, got, tc.want)
 		}
+		descendants := 0
+		if strings.Contains(tc.arguments, "child") {
+			descendants = 3
+		}
+		if result.Descendants == nil || *result.Descendants != descendants {
+			t.Errorf("call %d of %s %s has %v descendants, want the recorded %d", i, tc.name, tc.arguments, result.Descendants, descendants)
+		}
 	}
-	want := turn.AnswerSummary{Recorded: 8, NotMade: 3, Unanswered: []turn.UnansweredCall{
+	want := turn.AnswerSummary{Recorded: 9, NotMade: 3, Unanswered: []turn.UnansweredCall{
 		{Name: "get", Arguments: `{"q":1}`}, {Name: "get", Arguments: `{"q":1,"r":[3]}`}, {Name: "close", Arguments: `{"q":1,"r":[2]}`},
 	}}
 	if diff := cmp.Diff(want, answers.Summary()); diff != "" {
