@@ -330,6 +330,13 @@ func TestUndo(t *testing.T) {
 	}
 }
 
+// correctedTo returns a tool whose owner has corrected its effect.
+func correctedTo(effect tool.Effect) []tool.Tool {
+	return []tool.Tool{named("set", effect, func(context.Context, tool.Call) (tool.Result, error) {
+		return tool.Result{Content: "done"}, nil
+	})}
+}
+
 // TestUndoOfACallThatWasCutOff checks that a call of an idempotent tool whose result is missing is reported, because it
 // may have taken effect.
 func TestUndoOfACallThatWasCutOff(t *testing.T) {
@@ -341,6 +348,8 @@ func TestUndoOfACallThatWasCutOff(t *testing.T) {
 		// next changes the input of a next run. If it is nil, the first run ends the Turn.
 		next func(*turn.Input)
 		text string
+		// effect is the effect of the tool in the first run. If it is empty, the tool is idempotent.
+		effect tool.Effect
 	}{
 		"cancelled": {
 			reason: "the Turn ended during the call",
@@ -370,15 +379,27 @@ func TestUndoOfACallThatWasCutOff(t *testing.T) {
 			text: want,
 		},
 		"killed while it only reads": {
-			reason: "a read-only call changed nothing",
+			reason: "a read-only call changed nothing", effect: tool.ReadOnly,
 			during: func(_ context.Context, ctl *controls) error { ctl.abandon(errKilled); return errKilled },
 			next:   func(in *turn.Input) { in.Cancel = cancelled() },
+		},
+		"killed before the owner says that it destroys": {
+			reason: "the first attempt was made as read-only by mistake", effect: tool.ReadOnly,
+			during: func(_ context.Context, ctl *controls) error { ctl.abandon(errKilled); return errKilled },
+			next:   func(in *turn.Input) { in.Tools = correctedTo(tool.Destructive) },
+			text:   "set (call c1): not undone: its outcome is unknown: check whether it took effect\n",
+		},
+		"killed before the owner says that it changes something": {
+			reason: "the second attempt was made with the correct effect", effect: tool.ReadOnly,
+			during: func(_ context.Context, ctl *controls) error { ctl.abandon(errKilled); return errKilled },
+			next:   func(in *turn.Input) { in.Tools = correctedTo(tool.Idempotent) },
+			text:   "set (call c1): not undone: the ToolServer declared no compensation for the tool when the call was made\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			effect := tool.Idempotent
-			if tc.text == "" {
-				effect = tool.ReadOnly
+			if tc.effect != "" {
+				effect = tc.effect
 			}
 			j := &journaltest.Store{}
 			c, _ := candidate("p0", 1, answer{reply: calls("", call("c1", "set"))}, says("Done."))

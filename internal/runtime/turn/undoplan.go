@@ -189,7 +189,10 @@ func (u *UndoReader) Apply(e journal.Entry) error {
 			return err
 		}
 		i.Arguments = nil // the compensation has its own arguments
-		if at := u.find(i.Step, i.CallID); at < 0 && i.Step > 0 {
+		switch at := u.find(i.Step, i.CallID); {
+		case at >= 0: // the owner may have corrected the declaration since the first attempt
+			u.calls[at].intent.Effect = tool.Stricter(u.calls[at].intent.Effect, i.Effect)
+		case i.Step > 0:
 			u.calls = append(u.calls, undoCandidate{intent: i})
 		}
 	case journal.ToolFinished:
@@ -251,10 +254,17 @@ func (u *UndoReader) Plan(uid string) *UndoPlan {
 	return p
 }
 
-// mayHaveActed reports whether the call, or the sub-agent's Turn that it created, may have changed something.
+// mayHaveActed reports whether the call, or the sub-agent's Turn that it created, may have changed something. A call
+// whose outcome is unknown may have, even if it was made as ReadOnly: its owner has corrected the declaration since.
 func (c *undoCandidate) mayHaveActed() bool {
 	f := c.finish
-	return c.intent.Effect != tool.ReadOnly && (f == nil || f.TookEffect() || f.Spent != nil)
+	switch {
+	case f != nil && f.Outcome == loop.Unknown:
+		return true
+	case c.intent.Effect == tool.ReadOnly:
+		return false
+	}
+	return f == nil || f.TookEffect() || f.Spent != nil
 }
 
 // undo returns how a call can be undone. mark is the mark that blocks the call, or nil. changed is false if the call
