@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -257,6 +258,25 @@ func TestEndOfAChainNamesModelsThatWereCutOff(t *testing.T) {
 		"them were cut off when their run ended: the logs of the executor show the cause; two/m: it is Auth"
 	if err == nil || err.Error() != want {
 		t.Errorf("Run: %v, want %q", err, want)
+	}
+}
+
+// TestRequestsThatTheirRunsCancelledAreCutOff checks that the error of a model also counts the requests that were
+// cancelled because their runs ended, as at each restart that is graceful.
+func TestRequestsThatTheirRunsCancelledAreCutOff(t *testing.T) {
+	j := &journaltest.Store{}
+	for epoch := range int64(9) {
+		one, _ := candidate("one", 1, fails(model.Cancelled))
+		in := inputOf(t, j, epoch+1, one)
+		if _, err := loop.Run(t.Context(), &in); err == nil {
+			t.Fatalf("run %d: no error, want a request that is cancelled", epoch+1)
+		}
+	}
+	one, s := candidate("one", 1, says("Done."))
+	_, err := loop.Run(t.Context(), new(inputOf(t, j, 10, one)))
+	const want = "stopped after 9 requests for one step, because 9 of them were cut off"
+	if err == nil || !strings.Contains(err.Error(), want) || len(s.requests) > 0 {
+		t.Errorf("Run: %v after %d requests, want %q", err, len(s.requests), want)
 	}
 }
 

@@ -520,7 +520,7 @@ func (s *State) Spendings(yield func(Spending) bool) {
 }
 
 // countSent returns the number of requests in the journal for the same model, step and purpose, and how many of them
-// were cut off.
+// were cut off: by a kill, or by the end of their run.
 func (s *State) countSent(like *Request) (all, cutOff int) {
 	count := func(requests []Request) int {
 		n := 0
@@ -531,7 +531,13 @@ func (s *State) countSent(like *Request) (all, cutOff int) {
 		}
 		return n
 	}
-	return count(s.Requests), count(s.cutOff)
+	cutOff = count(s.cutOff)
+	for i := range s.FailedRequests {
+		if f := &s.FailedRequests[i]; f.Kind == model.Cancelled && f.isLike(like) {
+			cutOff++
+		}
+	}
+	return count(s.Requests), cutOff
 }
 
 // Place returns the place in the chain of the candidate that was asked last, from 1. It returns 0 if no candidate was
