@@ -196,6 +196,26 @@ func TestInterruptedTurnWithoutJournalIsCancelled(t *testing.T) {
 	}
 }
 
+// TestInterruptedSubAgentCounts checks that the usage of a sub-agent that an interruption cancelled is in the status of
+// its caller, because nothing else shows it.
+func TestInterruptedSubAgentCounts(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, `rules:
+- {when: {systemContains: Close tickets, toolMessages: 0, hasTools: true}, `+
+		`reply: {toolCalls: [{id: c1, name: get_ticket, arguments: '{"id": "1042"}'}]}}
+- {when: {systemContains: Close tickets}, fault: {hang: BeforeHeaders}}
+- {when: {toolMessages: 0, hasTools: true}, reply: {toolCalls: [{id: call_1, name: closer, arguments: '{"task": "Read 1042."}'}]}}
+`)
+	dir := delegating(t, serveTools(t, "").url).written(t, url)
+	got := runInterruptedWhen(t, model, func(s server.Stats) bool { return s.Requests == 3 && s.InFlight == 1 },
+		"run", "-f", dir, "-o", "json").mustEnd(t, exit.Interrupted)
+	turn := decoded(t, got.out)
+	if used := turn.Status.SubAgentUsage; turn.StateReason() != v1alpha1.TurnReasonCancelled || used == nil || used.TotalTokens == 0 ||
+		len(turn.Status.ToolCalls) != 1 || !strings.HasPrefix(turn.Status.ToolCalls[0].Turn, "first-") {
+		t.Errorf("want a cancelled Turn with the usage of its sub-agent, have %+v", turn.Status)
+	}
+}
+
 func TestAnInterruptionBeforeTheRun(t *testing.T) {
 	t.Parallel()
 	ctx, interrupt := context.WithCancel(t.Context())

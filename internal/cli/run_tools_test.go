@@ -223,6 +223,25 @@ func TestModelReceivesFailureOfSubAgent(t *testing.T) {
 		"\nIts answer so far:\nhalf\n</tool-output ")
 }
 
+// TestRefusedCallOfSubAgentCreatesNoTurn checks that a call of a sub-agent with invalid arguments does not use up the
+// Turns of sub-agents that are left, so that the corrected call is made.
+func TestRefusedCallOfSubAgentCreatesNoTurn(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, `rules:
+- {when: {systemContains: Close tickets}, reply: {text: "Done as asked."}}
+- {when: {toolMessages: 0, hasTools: true}, reply: {toolCalls: [{id: call_1, name: closer, arguments: '{"task": " "}'}]}}
+- {when: {toolMessages: 1, hasTools: true}, reply: {toolCalls: [{id: call_2, name: closer, arguments: '{"task": "Close 1042."}'}]}}
+- {reply: {text: 'The closer said: {{ range .Messages }}{{ if eq .Role "tool" }}{{ .Content }}{{ end }}{{ end }}'}}
+`)
+	tools := serveTools(t, "")
+	got := capstan(t, "run", "-f", delegating(t, tools.url).written(t, url), "-o", "json").mustEnd(t, exit.OK)
+	turn := turnOf(t, got.out)
+	mustSay(t, turn.Status.Result.Text, "error (invalid_arguments): ", "Done as asked.")
+	if turn.Status.Descendants != 1 {
+		t.Errorf("the Turn has %d descendants, want 1", turn.Status.Descendants)
+	}
+}
+
 func TestRunReportsUnreachableToolServer(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, closing)

@@ -24,6 +24,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/runtime/vectors"
 	"github.com/capstan-dev/capstan/internal/termsafe"
@@ -196,6 +197,9 @@ func (j *localRun) begin(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn
 	in.Toolbox, in.Selection.Pinned = j.toolbox(w), p.Profile.Spec.PinnedTools
 	in.Decide = func(_ context.Context, a loop.Approval) (*loop.Decision, error) { return j.decide(w, a), nil }
 	in.Progress, in.Recall = w.setProgress, j.recall(w)
+	in.Child = func(ctx context.Context, c loop.Intent, _ string) (tool.Result, error) {
+		return j.childUsage(ctx, w, c)
+	}
 	if in.Embeddings, err = j.embeddings(ctx, w); err != nil {
 		return nil, err
 	}

@@ -5,9 +5,14 @@ import (
 	"errors"
 	"fmt"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/bundle"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/toolbox"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
@@ -33,44 +38,50 @@ type subAgent struct {
 
 // Call creates or finds the child Turn. It returns the child's answer, or a *tool.Pending if the child has not ended.
 func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
+	none := tool.Result{Descendants: new(0)}
 	t, err := translate.ChildOf(s.parent.turn, s.parent.Agent, s.agent, c)
 	if err != nil {
-		return tool.Result{}, err
+		return none, err
 	}
 	s.localRun.traces.Of(s.parent.turn).AnnotateChild(t, c.Step, c.CallID)
-	child, err := s.child(ctx, t)
+	child, mayExist, err := s.child(ctx, t)
+	if mayExist {
+		none.Descendants = nil // the call keeps its reservation
+	}
 	refusal, refused := errors.AsType[*tool.Error](err)
 	switch {
 	case refused:
-		return tool.Result{}, refusal
+		return none, refusal
 	case err != nil:
-		return tool.Result{}, &tool.Error{Class: tool.Unavailable, Message: "the sub-agent cannot run: " + err.Error(), Err: err}
+		return none, &tool.Error{Class: tool.Unavailable, Message: "the sub-agent cannot run: " + err.Error(), Err: err}
 	case child.result == nil:
 		return tool.Result{}, &tool.Pending{Turn: t.Name}
 	}
 	return translate.ChildResult(child.turn, child.result.Text)
 }
 
-// child returns the child Turn of a call. A repeated call gets the same child.
-func (s *subAgent) child(ctx context.Context, t *v1alpha1.Turn) (*localTurn, error) {
+// child returns the child Turn of a call. A repeated call gets the same child. mayExist is true if this or an earlier
+// run may have created the child, even if there is an error.
+func (s *subAgent) child(ctx context.Context, t *v1alpha1.Turn) (child *localTurn, mayExist bool, err error) {
 	s.parent.mu.Lock()
 	defer s.parent.mu.Unlock()
 	if known := s.parent.children[t.Name]; known != nil {
-		return known, nil
+		return known, true, nil
 	}
-	t.UID, t.Generation = bundle.UIDOf([]byte(string(s.parent.turn.UID)+"/"+t.Name)), 1
+	t.UID, t.Generation = childUID(s.parent.turn, t.Name), 1
 	before, err := s.localRun.store.earlierRuns(ctx, string(t.UID))
 	if err != nil {
-		return nil, err
+		return nil, true, err
 	}
-	if before.last.Seq == 0 { // no earlier run has created the child
+	mayExist = before.last.Seq > 0
+	if !mayExist {
 		if err := s.mayCreate(ctx); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
 	member := s.parent.Member(s.agent)
 	if member == nil {
-		return nil, fmt.Errorf("the manifests have no Agent %q", s.agent)
+		return nil, mayExist, fmt.Errorf("the manifests have no Agent %q", s.agent)
 	}
 	p := *member
 	p.Turn = t
@@ -78,8 +89,37 @@ func (s *subAgent) child(ctx context.Context, t *v1alpha1.Turn) (*localTurn, err
 	turnstatus.Bind(t, b.Binding, b.end())
 	w, err := s.localRun.begin(ctx, &p, t, b)
 	if err != nil {
-		return nil, err
+		return nil, mayExist, err
 	}
 	s.parent.children[t.Name] = w
-	return w, nil
+	return w, true, nil
+}
+
+// childUID returns the UID of the Turn of a sub-agent.
+func childUID(parent *v1alpha1.Turn, name string) types.UID {
+	return bundle.UIDOf([]byte(string(parent.UID) + "/" + name))
+}
+
+// childUsage returns the usage of the Turn that a call of a sub-agent has created, for a run that ends without the
+// answer of that Turn. The Turn ends, too, if it has not ended.
+func (j *localRun) childUsage(ctx context.Context, w *localTurn, c loop.Intent) (tool.Result, error) {
+	name := translate.ChildName(w.turn, c.Step, c.CallID)
+	w.mu.Lock()
+	child := w.children[name]
+	w.mu.Unlock()
+	if child != nil && child.result != nil {
+		return tool.Result{Spent: translate.SubAgentUsage(child.turn), Descendants: translate.Descendants(child.turn)}, nil
+	}
+	return j.journalUsage(ctx, w.engine, w.turn, name)
+}
+
+// journalUsage returns the usage of the Turn of a sub-agent according to its journal. It is empty if there is no
+// journal.
+func (j *localRun) journalUsage(ctx context.Context, e *turn.Engine, parent *v1alpha1.Turn, name string) (tool.Result, error) {
+	spent, err := e.EndDeletedTurn(ctx, string(childUID(parent, name)),
+		func(ctx context.Context, p turn.DeletedTurn, c loop.Intent, _ string) (tool.Result, error) {
+			t := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: p.Name, UID: types.UID(p.UID)}}
+			return j.journalUsage(ctx, e, t, translate.ChildName(t, c.Step, c.CallID))
+		})
+	return tool.Result{Spent: spent}, err
 }
