@@ -33,7 +33,7 @@ func (s *jsonScan) pathEdits(text string, escaped bool) (edits []edit, broken, c
 	}
 	rules := &Rules{paths: s.rules.paths, names: s.rules.names}
 	inner := jsonScan{
-		ctx: s.ctx, rules: rules, all: s.all, text: text, found: s.found, depth: s.depth + 1,
+		ctx: s.ctx, rules: rules, all: s.all, text: text, found: s.found, sum: s.sum, depth: s.depth + 1,
 		escaped: escaped || s.escaped,
 	}
 	edits, _ = inner.run()

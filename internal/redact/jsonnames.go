@@ -58,14 +58,14 @@ func (n *memberNames) has(name string) bool { return n != nil && n.paths[name] !
 // edits returns the edits that remove the values of members from an offset on, except for members within known parts of
 // the text, and for values that earlier edits remove. known and earlier must be in order.
 func (n *memberNames) edits(
-	ctx context.Context, text string, at int, known []span, earlier []edit, found Matches,
+	ctx context.Context, text string, at int, known []span, earlier []edit, found Matches, sum *replacements,
 ) (all []edit) {
 	if n == nil {
 		return nil
 	}
 	turnStart, done := at, fairgate.AcquireProcessor(ctx, min(len(text), chunk))
 	defer func() { done() }()
-	for at < len(text) {
+	for at < len(text) && !sum.tooMany() {
 		if at-turnStart >= chunk {
 			done()
 			turnStart, done = at, fairgate.AcquireProcessor(ctx, min(len(text)-at, chunk))
@@ -95,6 +95,7 @@ func (n *memberNames) edits(
 		quote := strings.Repeat(`\`, backslashes) + `"`
 		all = append(all, edit{span{from, to}, quote + redacted + quote})
 		found[n.paths[name]]++
+		sum.add(1)
 		at = to
 	}
 	return all

@@ -33,7 +33,9 @@ type jsonScan struct {
 	rules, all *Rules
 	text       string
 	found      Matches
-	at         int
+	// sum counts the replacements in the outermost text. The scan stops when there are too many.
+	sum *replacements
+	at  int
 	// stack are the open values, outermost first. states are the states of the paths for each open value.
 	stack  []openValue
 	states []uint32
@@ -91,7 +93,7 @@ func (s *jsonScan) run() ([]edit, []span) {
 	s.scan()
 	s.edits = ordered(s.edits)
 	if s.broken && !s.escaped {
-		more := s.rules.names.edits(s.ctx, s.text, s.mistake, merged(s.known), s.edits, s.found)
+		more := s.rules.names.edits(s.ctx, s.text, s.mistake, merged(s.known), s.edits, s.found, s.sum)
 		for _, e := range more {
 			s.values = append(s.values, e.span)
 		}
@@ -104,7 +106,7 @@ func (s *jsonScan) run() ([]edit, []span) {
 func (s *jsonScan) scan() {
 	s.resume()
 	defer func() { s.done() }()
-	for {
+	for !s.sum.tooMany() {
 		if s.at-s.turnStart >= chunk {
 			s.done()
 			s.resume()
@@ -189,7 +191,7 @@ func (s *jsonScan) removeBroken() bool {
 	from := s.stack[depth-1].from
 	s.at = max(s.at, bracketEnd(s.text, from))
 	value := span{from, s.at}
-	s.edits = append(s.edits, edit{value, `"` + redacted + `"`})
+	s.remove(value)
 	s.addValue(value)
 	return true
 }
@@ -211,7 +213,8 @@ func (s *jsonScan) wildcardValue() (depth int, path string) {
 // removeRest removes the text from a selected value on.
 func (s *jsonScan) removeRest(from int) {
 	rest := span{from, len(s.text)}
-	s.edits, s.at = append(s.edits, edit{rest, `"` + redacted + `"`}), len(s.text)
+	s.remove(rest)
+	s.at = len(s.text)
 	s.addValue(rest)
 }
 
@@ -319,7 +322,7 @@ func (s *jsonScan) closeValue() bool {
 		if !s.isValueEnd(s.at) { // the bracket may be in a string with escapes of another language
 			s.at = max(s.at, bracketEnd(s.text, from))
 		}
-		s.edits = append(s.edits, edit{span{from, s.at}, `"` + redacted + `"`})
+		s.remove(span{from, s.at})
 	}
 	if depth == 1 {
 		s.addValue(span{from, s.at})
@@ -438,8 +441,14 @@ func (s *jsonScan) stringEnd() (end int, whole bool) {
 
 // replace replaces a value that a path selects.
 func (s *jsonScan) replace(from, to int, path string) {
-	s.edits = append(s.edits, edit{span{from, to}, `"` + redacted + `"`})
+	s.remove(span{from, to})
 	s.found[path]++
+}
+
+// remove replaces a value.
+func (s *jsonScan) remove(v span) {
+	s.edits = append(s.edits, edit{v, `"` + redacted + `"`})
+	s.sum.add(1)
 }
 
 // replaceString replaces the string up to end if its text has matches.
@@ -481,7 +490,7 @@ func (s *jsonScan) removeMatches(rules *Rules, text string) string {
 		defer s.resume()
 	}
 	var edits []edit
-	for _, m := range rules.search(s.ctx, text) {
+	for _, m := range rules.search(s.ctx, text, s.sum) {
 		edits = append(edits, edit{m.span, rules.patterns[m.rule].replacement})
 		s.found[rules.patterns[m.rule].name]++
 	}

@@ -10,18 +10,89 @@ import (
 	"github.com/capstan-dev/capstan/internal/fairgate"
 )
 
-// longText is the length from which a text is searched in chunks, in bytes. Before each chunk, other namespaces may go
-// first. Such a search takes longer, because it cannot skip to the first letters of a pattern. The search of a shorter
-// text takes at most about half a second.
-const longText = 1 << 20
+const (
+	// longText is the length from which a text is searched in chunks, in bytes. Before each chunk, other namespaces may
+	// go first. Such a search takes longer, because it cannot skip to the first letters of a pattern. The search of a
+	// shorter text takes at most about half a second until fewMatches are found.
+	longText = 1 << 20
+	// fewMatches is the number of matches after which a search counts what it reads. To find one match takes linear
+	// time, but to find all may take quadratic time: a pattern with an optional end, such as q(?s:.*#)?, reads the rest
+	// of the text for each match.
+	fewMatches = 16
+	// mostReads is how often a search for one pattern may read a text. Without an optional end, it reads it about once.
+	// A short text may be read until mostRead bytes are read.
+	mostReads, mostRead = 32, 16 << 10
+)
 
-// matchesInTurns returns the matches that matchesIn returns, but after each chunk of the text, it waits until the
-// namespace of ctx is next again. A match may have any length, and may depend on the character before it, so the text
-// cannot be cut into pieces: instead, the pattern reads the text through a reader that waits.
-func (p *compiledPattern) matchesInTurns(ctx context.Context, text string, after *regexp.Regexp) (all []span) {
+// matchesIn returns the matches of a pattern in a text. If there are more than maxMatches, or if it takes too long to
+// find all of them, tooMany is true, and all is incomplete.
+func (p *compiledPattern) matchesIn(ctx context.Context, text string) (all []span, tooMany bool) {
+	if len(text) > longText {
+		if _, err := p.after(); err == nil { // it fails for a pattern that is almost too deep
+			return p.matchesInTurns(ctx, text, 0)
+		}
+	}
+	done := fairgate.AcquireProcessor(ctx, len(text))
+	first := p.FindAllStringIndex(text, fewMatches)
+	done()
+	all = spans(first)
+	if len(first) < fewMatches {
+		return all, false
+	}
+	more, tooMany := p.matchesInTurns(ctx, text, first[fewMatches-1][1])
+	return append(all, more...), tooMany
+}
+
+// hiddenMatchesIn is matchesIn for the views of a part of a text. The caller must hold a processor.
+func (p *compiledPattern) hiddenMatchesIn(vs *views, part string) (all []span, tooMany bool) {
+	if isPlain(part) {
+		return nil, false
+	}
+	n := 0
+	vs.now.keepSpaces, vs.next.keepSpaces = true, true
+	for v := range vs.each(part, true) {
+		first := p.FindAllIndex(v.text, fewMatches)
+		found := spans(first)
+		if len(first) == fewMatches {
+			var more []span
+			// Without a namespace in its context, the search does not wait for a processor.
+			more, tooMany = p.matchesInTurns(context.Background(), string(v.text), first[fewMatches-1][1])
+			found = append(found, more...)
+		}
+		for _, m := range found {
+			all = append(all, v.source(m.from, m.to))
+		}
+		if n++; n > rounds || tooMany {
+			break
+		}
+	}
+	return all, tooMany
+}
+
+// spans returns the matches that are not empty.
+func spans(found [][]int) (all []span) {
+	for _, m := range found {
+		if m[0] < m[1] {
+			all = append(all, span{m[0], m[1]})
+		}
+	}
+	return all
+}
+
+// matchesInTurns returns the matches of matchesIn from the end of a match on, or from 0. After each chunk of the text,
+// it waits until the namespace of ctx is next again. A match may have any length, and may depend on the character before
+// it, so the text cannot be cut into pieces: instead, the pattern reads the text through a reader that waits.
+func (p *compiledPattern) matchesInTurns(ctx context.Context, text string, at int) (all []span, tooMany bool) {
+	after, err := p.after()
+	if err != nil {
+		return nil, true
+	}
 	r := turnReader{ctx: ctx, text: text, done: func() {}}
 	defer func() { r.done() }()
-	for at := 0; at <= len(text) && len(all) <= maxMatches; {
+	for at <= len(text) {
+		if len(all) > maxMatches || r.read > max(mostReads*len(text), mostRead) {
+			return nil, true
+		}
 		var m []int
 		before := 0 // the length of the character before at
 		if at == 0 {
@@ -35,7 +106,7 @@ func (p *compiledPattern) matchesInTurns(ctx context.Context, text string, after
 			}
 		}
 		if m == nil {
-			return all
+			return all, false
 		}
 		from, to := at-before+m[0], at-before+m[1]
 		if from < to {
@@ -47,10 +118,11 @@ func (p *compiledPattern) matchesInTurns(ctx context.Context, text string, after
 		}
 		at = to
 	}
-	return all
+	return all, false
 }
 
-// afterCharacter returns compiledPattern.after for a pattern. Few texts are so long that it is needed.
+// afterCharacter returns compiledPattern.after for a pattern. Few texts are so long, or have so many matches, that it is
+// needed.
 func afterCharacter(pattern string) func() (*regexp.Regexp, error) {
 	return sync.OnceValues(func() (*regexp.Regexp, error) { return regexp.Compile(`\A(?s:.)(?s:.*?)(` + pattern + `)`) })
 }
@@ -61,8 +133,9 @@ type turnReader struct {
 	ctx  context.Context //nolint:containedctx // because the reader is a part of one call
 	text string
 	strings.Reader
-	left int // in this turn
-	done func()
+	// read is the number of bytes that were read, and left the number in this turn.
+	read, left int
+	done       func()
 }
 
 // seek continues at an offset of the text.
@@ -76,5 +149,6 @@ func (r *turnReader) ReadRune() (c rune, size int, err error) {
 	}
 	c, size, err = r.Reader.ReadRune()
 	r.left -= size
+	r.read += size
 	return c, size, err
 }

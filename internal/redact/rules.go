@@ -23,8 +23,8 @@ const (
 	MaxPatternSize = 100
 	// MaxPatternsSize bounds the size of all patterns together.
 	MaxPatternsSize = 1000
-	// MaxPatternsMemory bounds the memory of all compiled patterns together, in bytes. The search of texts of more than
-	// 1 MiB doubles it.
+	// MaxPatternsMemory bounds the memory of all compiled patterns together, in bytes. The search of texts with many
+	// matches, or of more than 1 MiB, doubles it.
 	MaxPatternsMemory = 512 << 10
 )
 
@@ -32,7 +32,9 @@ const (
 	// ruleReach is the length of the text before and after a chunk that is searched together with the chunk, in bytes.
 	// A longer match is found only if it has no escapes and no invisible characters.
 	ruleReach = 4 << 10
-	// maxMatches bounds the matches of one pattern in one text. With more matches, the whole text is replaced.
+	// maxMatches bounds the matches of one pattern in one text or in one string of JSON, and all replacements in a text.
+	// With more of them, the whole text or string is replaced. A replacement takes up to 64 bytes, so without this
+	// bound a text of commas and numbers would become many times as long.
 	maxMatches = 100_000
 	// rounds is the number of rounds of escapes that are removed to find matches.
 	rounds = 3
@@ -153,10 +155,31 @@ func (r *Rules) Redact(ctx context.Context, text string, found Matches) string {
 	if found == nil {
 		found = Matches{}
 	}
+	var sum replacements
+	clean := r.redact(ctx, text, found, &sum)
+	switch {
+	case !sum.tooMany():
+		return clean
+	case strings.IndexAny(strings.TrimSpace(text), "\"{[") == 0: // JSON stays JSON
+		return `"` + redacted + `"`
+	}
+	return redacted
+}
+
+// replacements counts the replacements in a text.
+type replacements struct{ n int }
+
+func (c *replacements) add(n int) { c.n += n }
+
+// tooMany reports whether the whole text must be replaced. The work on the text may then stop.
+func (c *replacements) tooMany() bool { return c.n > maxMatches }
+
+// redact is Redact for a text that is not empty. The result is not defined if there are too many replacements.
+func (r *Rules) redact(ctx context.Context, text string, found Matches, sum *replacements) string {
 	if trimmed := strings.TrimSpace(text); strings.HasPrefix(trimmed, `"`) {
 		var content string
 		if json.Unmarshal([]byte(trimmed), &content) == nil {
-			s := jsonScan{ctx: ctx, rules: r, all: r, text: content, found: found}
+			s := jsonScan{ctx: ctx, rules: r, all: r, text: content, found: found, sum: sum}
 			s.resume()
 			clean := s.removeMatches(r, s.inside(content))
 			s.done()
@@ -169,13 +192,13 @@ func (r *Rules) Redact(ctx context.Context, text string, found Matches) string {
 	var edits []edit
 	var values []span
 	if strings.ContainsAny(text, "{[") {
-		s := jsonScan{ctx: ctx, rules: r, all: r, text: text, found: found}
+		s := jsonScan{ctx: ctx, rules: r, all: r, text: text, found: found, sum: sum}
 		edits, values = s.run()
 		if len(values) == 1 && strings.TrimSpace(text[:values[0].from]) == "" && strings.TrimSpace(text[values[0].to:]) == "" {
 			return applyEdits(text, edits) // the whole text is JSON
 		}
 	}
-	for _, m := range r.search(ctx, text) {
+	for _, m := range r.search(ctx, text, sum) {
 		if v := spanAt(values, m.from); v != nil && m.to <= v.to {
 			continue
 		}
@@ -191,9 +214,9 @@ type match struct {
 	rule int
 }
 
-// search returns the matches of the patterns in a text that is searched as a whole. The matches of one pattern do not
-// overlap.
-func (r *Rules) search(ctx context.Context, text string) []match {
+// search returns the matches of the patterns in a text that is searched as a whole, and counts them. The matches of one
+// pattern do not overlap. search stops when there are too many replacements.
+func (r *Rules) search(ctx context.Context, text string, sum *replacements) []match {
 	var all []match
 	var vs *views
 	isTextPlain := isPlain(text)
@@ -202,21 +225,28 @@ func (r *Rules) search(ctx context.Context, text string) []match {
 	}
 	for i := range r.patterns {
 		p := &r.patterns[i]
-		found := p.matchesIn(ctx, text)
-		for start := 0; !isTextPlain && start < len(text) && len(found) <= maxMatches; {
+		found, tooMany := p.matchesIn(ctx, text)
+		for start := 0; !isTextPlain && start < len(text) && !tooMany; {
 			next := boundary(text, start+chunk)
 			from, to := boundary(text, max(0, start-ruleReach)), boundary(text, next+ruleReach)
 			done := fairgate.AcquireProcessor(ctx, to-from)
-			for _, s := range p.hiddenMatchesIn(vs, text[from:to]) {
+			var hidden []span
+			hidden, tooMany = p.hiddenMatchesIn(vs, text[from:to])
+			for _, s := range hidden {
 				found = append(found, span{from + s.from, from + s.to})
 			}
 			done()
+			tooMany = tooMany || len(found) > maxMatches
 			start = next
 		}
-		if len(found) > maxMatches {
+		if tooMany {
 			found = []span{{0, len(text)}}
 		}
-		for _, s := range merged(found) {
+		found = merged(found)
+		if sum.add(len(found)); sum.tooMany() {
+			return all
+		}
+		for _, s := range found {
 			all = append(all, match{s, i})
 		}
 	}
@@ -232,42 +262,6 @@ func boundary(text string, at int) int {
 		at--
 	}
 	return at
-}
-
-// matchesIn returns the matches of a pattern in a text, at most one more than maxMatches.
-func (p *compiledPattern) matchesIn(ctx context.Context, text string) (all []span) {
-	if len(text) > longText {
-		if after, err := p.after(); err == nil { // it fails for a pattern that is almost too deep
-			return p.matchesInTurns(ctx, text, after)
-		}
-	}
-	defer fairgate.AcquireProcessor(ctx, len(text))()
-	for _, m := range p.FindAllStringIndex(text, maxMatches+1) {
-		if m[0] < m[1] {
-			all = append(all, span{m[0], m[1]})
-		}
-	}
-	return all
-}
-
-// hiddenMatchesIn returns the matches of a pattern in the views of a part of a text.
-func (p *compiledPattern) hiddenMatchesIn(vs *views, part string) (all []span) {
-	if isPlain(part) {
-		return nil
-	}
-	n := 0
-	vs.now.keepSpaces, vs.next.keepSpaces = true, true
-	for v := range vs.each(part, true) {
-		for _, m := range p.FindAllIndex(v.text, -1) {
-			if m[0] < m[1] {
-				all = append(all, v.source(m[0], m[1]))
-			}
-		}
-		if n++; n > rounds {
-			break
-		}
-	}
-	return all
 }
 
 // isPlain reports whether a text looks the same in all views: it is ASCII without escapes and without invisible

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -693,6 +694,63 @@ func TestRulesTakeLinearTime(t *testing.T) {
 				t.Errorf("%s: a text of %d bytes has %d bytes after redaction, want at most 20 times as many", name, len(text), len(got))
 			}
 		}
+	}
+}
+
+// TestRulesWithOptionalEndsTakeLinearTime checks a pattern that reads the rest of the text for each match. With a search
+// that takes quadratic time, this test would take hours. Such a text with many matches is removed as a whole.
+func TestRulesWithOptionalEndsTakeLinearTime(t *testing.T) {
+	const key = "-----BEGIN PRIVATE KEY-----"
+	rules := rulesOf(t, []redact.PatternRule{
+		{Name: "x", Pattern: `q(?s:.*#)?`}, {Name: "key", Pattern: key + `(?s:.*?-----END PRIVATE KEY-----)?`},
+	})
+	for name, tc := range map[string]struct{ text, want string }{
+		"a long text":        {strings.Repeat("q", 1<<20), "[redacted:x]"},
+		"a longer text":      {strings.Repeat("q", 2<<20), "[redacted:x]"},
+		"accents":            {strings.Repeat("qe\u0301", 1<<18), "[redacted:x]"},
+		"full-width letters": {strings.Repeat("\uff51", 1<<18), "[redacted:x]"},
+		"a string":           {`["` + strings.Repeat("q", 1<<20) + `", 1]`, `["[redacted:x]", 1]`},
+		"keys":               {strings.Repeat(key+"\nM", 1<<15), "[redacted:key]"},
+		"few keys":           {strings.Repeat(key+"\nM\n", 15), strings.Repeat("[redacted:key]\nM\n", 15)},
+		"a short text":       {strings.Repeat("q ", 50), strings.Repeat("[redacted:x] ", 50)},
+		"an end":             {strings.Repeat("q", 1<<20) + "#", "[redacted:x]"},
+	} {
+		if got := rules.Redact(t.Context(), tc.text, nil); got != tc.want {
+			t.Errorf("%s: %.60q (%d bytes), want %.60q", name, got, len(got), tc.want)
+		}
+	}
+}
+
+// TestRulesDoNotMakeTextsMuchLonger checks that many replacements, each of them longer than what it replaces, do not
+// make a text many times as long: the whole text is removed, and JSON stays JSON.
+func TestRulesDoNotMakeTextsMuchLonger(t *testing.T) {
+	const size = 2 << 20
+	long := []redact.PatternRule{{Name: "q", Pattern: "q", Replacement: strings.Repeat("-", 64)}}
+	many := slices.Clone(long)
+	for i := len(many); i < redact.MaxPatterns; i++ {
+		many = append(many, redact.PatternRule{Name: fmt.Sprint("p", i), Pattern: "q"})
+	}
+	text := "[" + strings.Repeat(`"`+strings.Repeat("q", 90_000)+`",`, size/90_003) + "1]"
+	for name, tc := range map[string]struct {
+		rules      *redact.Rules
+		text, want string
+	}{
+		"long strings":      {rulesOf(t, long), text, `"[redacted]"`},
+		"broken JSON":       {rulesOf(t, long), text + "}", `"[redacted]"`},
+		"a string":          {rulesOf(t, long, "$.a"), jsonOf(t, text), jsonOf(t, long[0].Replacement)},
+		"short strings":     {rulesOf(t, long), "[" + strings.Repeat(`"q",`, size/4) + "1]", `"[redacted]"`},
+		"values":            {rulesOf(t, nil, "$[*]"), "[" + strings.Repeat("1,", size/2) + "1]", `"[redacted]"`},
+		"members":           {rulesOf(t, nil, "$..a"), "x" + strings.Repeat(`{"a":1}`, size/7), "[redacted]"},
+		"names":             {rulesOf(t, nil, "$..a"), `{'x': {` + strings.Repeat(`'a': 1,`, size/7), `"[redacted]"`},
+		"rules in one text": {rulesOf(t, many), strings.Repeat("q ", 90_000), "[redacted]"},
+	} {
+		if got := tc.rules.Redact(t.Context(), tc.text, nil); got != tc.want {
+			t.Errorf("%s: %.60q (%d bytes), want %q", name, got, len(got), tc.want)
+		}
+	}
+	text = strings.Repeat("q ", 90_000)
+	if got := rulesOf(t, long).Redact(t.Context(), text, nil); strings.Count(got, "- ") != 90_000 {
+		t.Errorf("a text with 90,000 matches becomes %.60q, want each replaced", got)
 	}
 }
 
