@@ -118,7 +118,8 @@ const (
 //     at intervals.
 //  5. The Turn of a sub-agent that it waits for ends, or its parent Turn ends.
 //  6. It gets a slot.
-//  7. A Budget of its namespace changes, is deleted, or is no longer exceeded, while the Turn waits for a Budget.
+//  7. A Budget of its namespace changes, is deleted, or is no longer exceeded, or the labels of its Agent change, while
+//     the Turn waits for a Budget.
 //  8. The journals have space again, and the Turn waits for that.
 func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.slots = scheduler.New(r.Limits, r.wake)
