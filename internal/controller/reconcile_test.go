@@ -215,6 +215,50 @@ func TestBindingIsOneWrite(t *testing.T) {
 	}
 }
 
+// TestOnlyNewTurnsAreRefused checks that a Turn ends as QueueFull only if it is new. A Turn that was queued may have
+// another reason by now.
+func TestOnlyNewTurnsAreRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.Turn)
+		want   string
+	}{
+		"new":                 {func(*v1alpha1.Turn) {}, v1alpha1.TurnReasonQueueFull},
+		"queued":              {waitsAs(v1alpha1.TurnReasonQueued, 0), v1alpha1.TurnReasonQueued},
+		"without an executor": {waitsAs(v1alpha1.TurnReasonPending, 0), v1alpha1.TurnReasonQueued},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newTestEnv(t, interceptor.Funcs{}, turnWith(tc.change), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+			b.fillQueue()
+			if _, err := b.reconcile(t, "one"); err != nil || b.turn(t, "one").StateReason() != tc.want {
+				t.Errorf("the Turn is %s, %v; want %s", b.turn(t, "one").StateReason(), err, tc.want)
+			}
+		})
+	}
+	t.Run("after a wait for its Agent", func(t *testing.T) {
+		agent := agentWith(metav1.ConditionFalse, "no model")
+		b := newTestEnv(t, interceptor.Funcs{}, turnWith(waitsAs(v1alpha1.TurnReasonQueued, 0)), agent, leaseOf("self", 1, now))
+		b.fillQueue()
+		for _, want := range []string{v1alpha1.TurnReasonWaitingForAgent, v1alpha1.TurnReasonQueued} {
+			if _, err := b.reconcile(t, "one"); err != nil || b.turn(t, "one").StateReason() != want {
+				t.Errorf("the Turn is %s, %v; want %s", b.turn(t, "one").StateReason(), err, want)
+			}
+			agent.Status.Conditions[0].Status = metav1.ConditionTrue
+			if err := b.client.Status().Update(t.Context(), agent); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// fillQueue lets one Turn hold the only slot of the executor self, and another one wait for it, which is the most that
+// may wait.
+func (b *testEnv) fillQueue() {
+	b.turns.slots = scheduler.New(scheduler.Limits{Queued: 1}, func(scheduler.Key, bool) {})
+	for _, name := range []string{"runs", "waits"} {
+		b.turns.slots.Reserve(requestNamed(name, "other"), []scheduler.Executor{{Name: "self", Capacity: 1}})
+	}
+}
+
 // TestExecutorOfAQueuedTurnIsLost checks a Turn that waits for a ModelProvider, and thus is Queued although it is
 // bound. If its executor is lost and no other executor runs, it is unbound like any other Turn.
 func TestExecutorOfAQueuedTurnIsLost(t *testing.T) {

@@ -109,6 +109,12 @@ const (
 	maxReconcilesOfNamespace = 16
 )
 
+// maxTimer is the longest time after which an unfinished Turn is reconciled again. Deadlines, the expiry of approvals
+// and the periods of Budgets are times of the API server's clock, but timers run by the monotonic clock of this machine,
+// which may stand while the machine sleeps. So after a jump of the API server's clock, a wait ends late by at most
+// maxTimer.
+const maxTimer = 5 * time.Minute
+
 // SetupWithManager registers the reconciler. These events reconcile a Turn:
 //
 //  1. The Turn appears, its spec changes, it ends, or its executor hands it back or is lost.
@@ -118,7 +124,8 @@ const (
 //     at intervals.
 //  5. The Turn of a sub-agent that it waits for ends, or its parent Turn ends.
 //  6. It gets a slot.
-//  7. A Budget of its namespace changes, is deleted, or is no longer exceeded, while the Turn waits for a Budget.
+//  7. A Budget of its namespace changes, is deleted, or is no longer exceeded, or the labels of its Agent change, while
+//     the Turn waits for a Budget.
 //  8. The journals have space again, and the Turn waits for that.
 func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.slots = scheduler.New(r.Limits, r.wake)
@@ -249,7 +256,7 @@ func (r *TurnReconciler) act(ctx context.Context, v snapshot, d decision) (ctrl.
 	if changed {
 		err = r.updateStatus(ctx, t)
 	}
-	return resultAfterWrite(ctrl.Result{RequeueAfter: d.after}, err)
+	return resultAfterWrite(ctrl.Result{RequeueAfter: min(d.after, maxTimer)}, err)
 }
 
 // evaluate collects the facts about a Turn and decides. A Turn that may be bound enters its Session first. The caller

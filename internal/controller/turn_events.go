@@ -3,6 +3,7 @@ package controller
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"strings"
 
@@ -53,8 +54,9 @@ func (r *TurnReconciler) slotEvents() handler.EventHandler {
 
 // agentEvents returns a handler that passes changes of Agents to the scheduler, and enqueues the Turns that a change
 // may affect. If spec.limits has changed, these are all unbound Turns of the Agent, because their deadlines may have
-// changed. Otherwise, if the Agent was ready and still is, the handler does not enqueue the Turns that wait for a slot:
-// the scheduler has received the Agent's new maxParallelTurns.
+// changed. If the labels have changed, these are also the Turns that wait for a Budget. If the Agent was ready and still
+// is, the handler does not enqueue the Turns that wait for a slot: the scheduler has received the Agent's new
+// maxParallelTurns.
 func (r *TurnReconciler) agentEvents() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, _ turnQueue) {
@@ -94,12 +96,18 @@ func (r *TurnReconciler) agentChanged(ctx context.Context, before, after *v1alph
 		r.wakeUnbound(ctx, after, func(*v1alpha1.Turn) bool { return true }) // their deadlines may have changed
 		return
 	}
-	if !checked || before != nil && !readinessChanged(before, after) {
-		return // if the Agent is not checked yet, its check follows and causes another event
+	relabelled := before == nil || !maps.Equal(before.Labels, after.Labels)
+	// If the Agent is not checked yet, its check follows and causes another event.
+	rechecked := checked && (before == nil || readinessChanged(before, after))
+	if !relabelled && !rechecked {
+		return
 	}
 	r.wakeUnbound(ctx, after, func(t *v1alpha1.Turn) bool {
+		if t.StateReason() == v1alpha1.TurnReasonWaitingForBudget {
+			return relabelled // the Budget may no longer select the Agent
+		}
 		_, why := agentReadinessOf(after, key, t.Namespace)
-		return r.isConcerned(t, why)
+		return rechecked && r.isConcerned(t, why)
 	})
 }
 

@@ -206,6 +206,7 @@ func TestAgentWakesConcernedTurns(t *testing.T) {
 		a.Generation++
 		a.Status.Conditions[0].ObservedGeneration++
 	}
+	labelled := func(a *v1alpha1.Agent) { a.Labels = map[string]string{"team": "a"} }
 	waitsFor := func(why string) *v1alpha1.Turn {
 		return turnWith(waitsAs(v1alpha1.TurnReasonWaitingForAgent, 0), func(t *v1alpha1.Turn) { t.Status.Conditions[0].Message = why })
 	}
@@ -243,6 +244,21 @@ func TestAgentWakesConcernedTurns(t *testing.T) {
 			agentWith(metav1.ConditionTrue, "", newer, func(a *v1alpha1.Agent) {
 				a.Spec.Limits = &v1alpha1.Limits{StartingDeadlineSeconds: new(int32(1))}
 			}), true,
+		},
+		"other labels": {
+			"a Budget may no longer select the Agent", turnWith(waitsAs(v1alpha1.TurnReasonWaitingForBudget, 0)), ready,
+			agentWith(metav1.ConditionTrue, "", labelled), true,
+		},
+		"it appears with other labels": {
+			"a Budget may not select the new Agent", turnWith(waitsAs(v1alpha1.TurnReasonWaitingForBudget, 0)), nil,
+			agentWith(metav1.ConditionTrue, "", labelled), true,
+		},
+		"other labels of a checked Agent": {
+			"the Turn waits for a slot", turnWith(waitsAs(v1alpha1.TurnReasonQueued, 0)), ready,
+			agentWith(metav1.ConditionTrue, "", labelled), false,
+		},
+		"another readiness": {
+			"the Turn waits for a Budget", turnWith(waitsAs(v1alpha1.TurnReasonWaitingForBudget, 0)), notReady, ready, false,
 		},
 		"it was deleted": {"the Turn's message changes", turnWith(waitsAs(v1alpha1.TurnReasonQueued, 0)), ready, nil, true},
 		"the Turn is suspended": {

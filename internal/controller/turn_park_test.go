@@ -259,6 +259,20 @@ func TestDecisionUnparksTurn(t *testing.T) {
 	}
 }
 
+// TestLongWaitIsChecked checks that a Turn that waits for a time of the API server's clock is reconciled again within
+// maxTimer, because that clock may jump, and that this reconciliation writes nothing.
+func TestLongWaitIsChecked(t *testing.T) {
+	b := newTestEnv(t, interceptor.Funcs{}, turnWith(started(30*time.Second), parked(map[string]time.Duration{"a": 24 * time.Hour})),
+		agentWith(metav1.ConditionTrue, ""))
+	before := b.turn(t, "one")
+	if result, err := b.reconcile(t, "one"); err != nil || result.RequeueAfter != maxTimer {
+		t.Errorf("the Turn is reconciled again after %s, %v; want %s, although its approval expires in a day", result.RequeueAfter, err, maxTimer)
+	}
+	if b.turn(t, "one").ResourceVersion != before.ResourceVersion {
+		t.Error("the status was written, although nothing has changed")
+	}
+}
+
 // TestUnusableDecisionKeepsTurnParked checks that the status says why a decision may not be used, that the status is
 // written once, and that the Turn continues when the decision may be used.
 func TestUnusableDecisionKeepsTurnParked(t *testing.T) {

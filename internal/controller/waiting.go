@@ -221,9 +221,11 @@ func (r *TurnReconciler) warnLongWait(t *v1alpha1.Turn, agent *v1alpha1.Agent, r
 		result.RequeueAfter = long.left
 	}
 	if long.warn {
-		since, state := t.WaitingSince(), "is still "+t.StateReason()
+		since, state := long.since, "is still "+t.StateReason()
 		if t.BoundTo() != "" {
-			since, state = long.since, "makes no progress"
+			state = "makes no progress"
+		} else if t.Epoch() == 0 { // a Turn that has run may have waited for people, too, which is no fault
+			since = t.WaitingSince()
 		}
 		message := fmt.Sprintf("the turn has waited for %s and %s: %s", r.Now().Sub(since).Round(time.Second), state,
 			meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded).Message)

@@ -179,6 +179,27 @@ func TestBoundTurnThatWaitsLongEmitsAnEvent(t *testing.T) {
 	}
 }
 
+// TestTurnThatHasRunReportsItsLastWait checks that the Event of a Turn that has run, and has then waited for people,
+// reports only the wait that is too long.
+func TestTurnThatHasRunReportsItsLastWait(t *testing.T) {
+	one := turnWith(created("one"), boundTo("lost"), handedBack(v1alpha1.TurnReasonPending), started(0),
+		limited(v1alpha1.Limits{TimeoutSeconds: new(int32(24 * 3600))}), func(t *v1alpha1.Turn) {
+			addCondition(t, v1alpha1.ConditionReconciling, metav1.ConditionTrue, v1alpha1.TurnReasonPending, now)
+		})
+	b, clock, recorded := newWaitingEnv(t, one, agentWith(metav1.ConditionTrue, ""))
+	*clock = clock.Add(2 * time.Hour)
+	for range 2 {
+		if _, err := b.reconcile(t, "one"); err != nil {
+			t.Fatal(err)
+		}
+		*clock = clock.Add(waitWarning)
+	}
+	want := []string{"Warning WaitingLong the turn has waited for 1m0s and is still Pending: no executor is running"}
+	if diff := cmp.Diff(want, recorded()); diff != "" {
+		t.Errorf("Events (-want +got):\n%s", diff)
+	}
+}
+
 // waitsOf returns the total time of the ended waits in a namespace, by reason and in seconds.
 func waitsOf(t *testing.T, namespace string) map[string]float64 {
 	t.Helper()

@@ -16,6 +16,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/executor"
 	"github.com/capstan-dev/capstan/internal/objectbudget"
 	"github.com/capstan-dev/capstan/internal/runtime/span"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 // cacheOptions returns the options of the cache, so that this process keeps only the objects that it uses. share
@@ -51,15 +52,11 @@ func turnsOf(o Options) fields.Selector {
 	return fields.AndSelectors(fields.OneTermEqualSelector(controller.FieldExecutor, o.ExecutorName), unfinished)
 }
 
-// maxAgentLabels is the number of labels that an Agent may have in the cache. If an Agent has more, only Capstan's own
-// labels are kept, and a Budget that selects Agents by other labels does not select the Agent.
-const maxAgentLabels = 64
-
 // withoutBookkeeping removes metadata that Capstan does not use from an object before it is cached: managed fields,
 // owners, finalizers, annotations, and labels that are not Capstan's. Otherwise one namespace could fill the memory of
 // all, because only the size of an object limits such metadata. The metadata in the API server stays unchanged, because
 // Capstan writes only the status of a cached object, or a patch of its spec. Leases keep their annotations, which
-// contain their data, and all their labels. Agents keep up to maxAgentLabels labels. Turns keep the trace of their
+// contain their data, and all their labels. Agents keep the labels that Budgets compare. Turns keep the trace of their
 // caller, and the Turn that owns them.
 func withoutBookkeeping(in any) (any, error) {
 	o, err := meta.Accessor(in)
@@ -88,10 +85,11 @@ func withoutBookkeeping(in any) (any, error) {
 	if len(o.GetAnnotations()) > len(kept) && !objectbudget.IsLeftOut(o) {
 		o.SetAnnotations(kept)
 	}
-	if _, isAgent := in.(*v1alpha1.Agent); isAgent && len(o.GetLabels()) <= maxAgentLabels {
-		return in, nil // Budgets select Agents by their labels
+	used := controller.OwnLabels
+	if _, isAgent := in.(*v1alpha1.Agent); isAgent {
+		used = translate.BudgetLabels
 	}
-	if own := controller.OwnLabels(o.GetLabels()); len(own) < len(o.GetLabels()) {
+	if own := used(o.GetLabels()); len(own) < len(o.GetLabels()) {
 		o.SetLabels(own)
 	}
 	return in, nil

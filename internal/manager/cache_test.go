@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -9,8 +10,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 func TestTurnsOf(t *testing.T) {
@@ -66,6 +69,28 @@ func TestCacheDropsUnusedMetadata(t *testing.T) {
 	}}
 	if _, err := withoutBookkeeping(agent); err != nil || len(agent.OwnerReferences) > 0 || agent.Labels["team"] != "a" {
 		t.Errorf("an Agent is %+v, %v; want its labels, but no owner", agent.ObjectMeta, err)
+	}
+	selects := func(b v1alpha1.BudgetAgents, a *v1alpha1.Agent) bool {
+		rule := translate.Budget(&v1alpha1.Budget{Spec: v1alpha1.BudgetSpec{Selector: &v1alpha1.BudgetSelector{Agents: &b}}})
+		return rule.SelectsAgent(client.ObjectKeyFromObject(a), a.Labels)
+	}
+	byLabel := &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"capstan.dev/team": "a"}}
+	for i := range 1000 {
+		agent.Labels[fmt.Sprint("capstan.dev/", i)] = "yes"
+	}
+	live := agent.DeepCopy() // the API server is read if the cache has no memory for the Agent
+	for range 2 {
+		if _, err := withoutBookkeeping(agent); err != nil || len(agent.Labels) > 1 {
+			t.Errorf("an Agent with 1001 labels keeps %d, %v; want at most one", len(agent.Labels), err)
+		}
+		for name, a := range map[string]*v1alpha1.Agent{"cached": agent, "live": live} {
+			if !selects(v1alpha1.BudgetAgents{LabelSelector: byLabel}, a) {
+				t.Errorf("a Budget with a label selector misses the %s Agent with 1001 labels", name)
+			}
+			if selects(v1alpha1.BudgetAgents{LabelSelector: byLabel, Names: []string{"two"}}, a) {
+				t.Errorf("a Budget that names another Agent selects the %s Agent with 1001 labels", name)
+			}
+		}
 	}
 	long := full.DeepCopy()
 	long.OwnerReferences[0].Name = strings.Repeat("x", 1<<20)

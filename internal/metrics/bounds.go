@@ -105,14 +105,35 @@ func (b *bounds) withNamespace(name string, count func(label string, n *namespac
 			count(Other, nil)
 			return
 		}
-		if b.namespaces == nil {
-			b.namespaces = map[string]*namespaceSeries{}
-		}
-		n = &namespaceSeries{models: map[pair]*int{}, groups: map[group]*int{}, judges: map[judgeKey]*int{}}
-		b.namespaces[name] = n
+		n = b.add(name)
 	}
 	n.idle = 0
 	count(name, n)
+}
+
+// add adds a namespace. The caller must hold the lock.
+func (b *bounds) add(name string) *namespaceSeries {
+	if b.namespaces == nil {
+		b.namespaces = map[string]*namespaceSeries{}
+	}
+	n := &namespaceSeries{models: map[pair]*int{}, groups: map[group]*int{}, judges: map[judgeKey]*int{}}
+	b.namespaces[name] = n
+	return n
+}
+
+// labelOf returns the value of the label namespace for a metric that is collected at each scrape. A scrape does not use
+// a namespace. So labelOf removes no idle namespace, and a namespace that only labelOf has added may be removed at any
+// time.
+func (b *bounds) labelOf(name string) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.namespaces[name] == nil {
+		if len(b.namespaces) >= mostNamespaces {
+			return Other
+		}
+		b.add(name).idle = keepIdle
+	}
+	return name
 }
 
 // evict removes the namespace that was idle for the longest time, if it was idle for at least keepIdle sweeps and has

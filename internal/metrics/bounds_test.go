@@ -9,8 +9,10 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/pace"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
@@ -174,6 +176,48 @@ func TestSeriesOfDeletedObjectsAreDropped(t *testing.T) {
 	text, err := scrape(tokens)
 	if err != nil || strings.Contains(text, "old") || strings.Contains(text, "sales") || !strings.Contains(text, "helpdesk") {
 		t.Errorf("the tokens are %s, %v; want those of openai in helpdesk", text, err)
+	}
+}
+
+// TestScrapesAreNoUse checks that the gates and waiting Turns of namespaces that count nothing more, such as deleted
+// ones, do not keep a new namespace from its own series, and that a scrape removes no series.
+func TestScrapesAreNoUse(t *testing.T) {
+	for name, lives := range map[string]bool{"idle": true, "deleted": false} {
+		t.Run(name, func(t *testing.T) {
+			resetMetrics(t)
+			live, uses, counts := Live{}, map[types.NamespacedName]pace.Use{}, map[Wait]int{}
+			for i := range mostNamespaces {
+				namespace := fmt.Sprintf("ns-%03d", i)
+				uses[types.NamespacedName{Namespace: namespace, Name: "main"}] = pace.Use{Waiting: 1}
+				counts[Wait{namespace, "Queued"}] = 1
+				if lives {
+					live[namespace] = Names{}
+				}
+				spend(namespace, "p", "m")
+			}
+			gates, turns := &gateUses{}, &waits{}
+			use, count := func() map[types.NamespacedName]pace.Use { return uses }, func() map[Wait]int { return counts }
+			gates.use.Store(&use)
+			turns.count.Store(&count)
+			for range keepIdle {
+				Sweep(live)
+				if g, w := seriesOf(gates), seriesOf(turns); g != 3*mostNamespaces || w != mostNamespaces {
+					t.Fatalf("there are %d series of gates and %d of waiting Turns, want %d and %d", g, w, 3*mostNamespaces, mostNamespaces)
+				}
+			}
+			counts[Wait{"new", "Queued"}] = 1
+			seriesOf(turns)
+			if got := len(known.namespaces); known.namespaces["new"] != nil {
+				t.Errorf("a scrape has removed one of %d namespaces for another one", got)
+			}
+			spend("new", "p", "m")
+			if got := tokensOf(t, "new", "p", "m"); got != 10 {
+				t.Errorf("the new namespace has %g tokens, want 10", got)
+			}
+			if got := len(known.namespaces); got != mostNamespaces {
+				t.Errorf("there are %d namespaces, want %d", got, mostNamespaces)
+			}
+		})
 	}
 }
 

@@ -70,8 +70,7 @@ func (g *gateUses) Collect(out chan<- prometheus.Metric) {
 	for _, key := range slices.SortedFunc(maps.Keys(all), func(a, b types.NamespacedName) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	}) {
-		label := types.NamespacedName{Name: Other}
-		known.withNamespace(key.Namespace, func(namespace string, _ *namespaceSeries) { label.Namespace = namespace })
+		label := types.NamespacedName{Namespace: known.labelOf(key.Namespace), Name: Other}
 		if providers[key.Namespace]++; label.Namespace != Other && providers[key.Namespace] <= mostProviders {
 			label.Name = key.Name
 		}

@@ -34,7 +34,7 @@ func (w *waits) Collect(out chan<- prometheus.Metric) {
 	}
 	shown := map[Wait]int{}
 	for wait, n := range (*count)() {
-		known.withNamespace(wait.Namespace, func(label string, _ *namespaceSeries) { shown[Wait{label, wait.Reason}] += n })
+		shown[Wait{known.labelOf(wait.Namespace), wait.Reason}] += n
 	}
 	for wait, n := range shown {
 		out <- prometheus.MustNewConstMetric(turnsWaiting, prometheus.GaugeValue, float64(n), wait.Namespace, wait.Reason)

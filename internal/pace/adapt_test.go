@@ -604,6 +604,39 @@ func TestManyModels(t *testing.T) {
 	})
 }
 
+// TestLimitOfOneOfManyModels checks that the limits of a model also apply if requests to many other models follow, and
+// that the state of the model is kept only for as long as its limits need it.
+func TestLimitOfOneOfManyModels(t *testing.T) {
+	for name, limits := range map[string]pace.Limits{"requests": {RequestsPerMinute: 1}, "tokens": {TokensPerMinute: 1}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness(t, pace.Limits{})
+				h.SetLimits(pace.Limits{}, map[string]pace.Limits{"m": limits}, 1)
+				others := func() {
+					for i := range 1000 {
+						r := request("a", "x")
+						r.Model = strings.Repeat("n", i+1)
+						h.enter(r).Done(pace.Outcome{Tokens: 1})
+					}
+				}
+				r := request("a", "x")
+				r.Tokens = 1
+				h.send("first", r, 0, pace.Outcome{Tokens: 1})
+				others()
+				h.send("second", r, 0, pace.Outcome{Tokens: 1})
+				if got := h.seconds(); !slices.Equal(got, []float64{0, 60}) {
+					t.Errorf("the requests were let in after %v seconds, want a minute between them", got)
+				}
+				time.Sleep(time.Minute)
+				others()
+				if n := h.Models(); n > 65 {
+					t.Errorf("the gate keeps the state of %d models, want at most 65", n)
+				}
+			})
+		})
+	}
+}
+
 // silence is the end of a request whose Turn has no time left, without an answer.
 func silence() pace.Outcome {
 	o := failure(model.Cancelled, 0)

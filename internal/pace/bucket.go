@@ -34,6 +34,9 @@ func (b *bucket) fill(now time.Time) {
 	b.at = now
 }
 
+// isFull reports whether the bucket is like a new one.
+func (b *bucket) isFull(now time.Time) bool { return b == nil || b.wait(now, b.size) == 0 }
+
 // wait returns the time until an amount can be taken.
 func (b *bucket) wait(now time.Time, amount float64) time.Duration {
 	if b == nil {

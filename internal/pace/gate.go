@@ -117,7 +117,7 @@ func (g *Gate) IsUnused(unusedFor time.Duration) bool {
 			return false
 		}
 	}
-	return g.total.inFlight == 0 && g.queue.waiting == 0 && now.Sub(g.used) >= unusedFor
+	return g.total.isUnused(now) && g.queue.waiting == 0 && now.Sub(g.used) >= unusedFor
 }
 
 // Request is a request that must pass the gate.
@@ -366,6 +366,11 @@ func (l *limiter) set(to Limits, executors int, now time.Time) {
 	if l.maxInFlight = to.MaxConcurrent; l.maxInFlight > 0 {
 		l.maxInFlight = max(1, l.maxInFlight/int64(executors))
 	}
+}
+
+// isUnused reports whether the limiter has no state that a new one would not have.
+func (l *limiter) isUnused(now time.Time) bool {
+	return l.inFlight == 0 && l.requests.isFull(now) && l.tokens.isFull(now)
 }
 
 // wait returns the time until a request may be sent.

@@ -213,7 +213,7 @@ func (l *lane) closeCircuit(p *Permit) {
 
 // isUnused reports whether the lane has no state that a new lane would not have.
 func (l *lane) isUnused(now time.Time) bool {
-	return l.inFlight == 0 && !l.isOpen(now) && l.pause(now, math.Inf(1)) == 0 && l.rampWait(now) == 0
+	return l.limiter.isUnused(now) && !l.isOpen(now) && l.pause(now, math.Inf(1)) == 0 && l.rampWait(now) == 0
 }
 
 // recordAdmission counts the request of a new permit.

@@ -89,9 +89,33 @@ func (r *BudgetRule) SelectsRequester(name string) bool {
 func (r *BudgetRule) ByRequester() bool { return len(r.requesters) > 0 }
 
 // SelectsAgent reports whether the rule applies to the Turns of an Agent. key has the namespace of the Agent, so it
-// does not depend on whether the reference of the Turn names that namespace. agentLabels are the labels of the Agent.
+// does not depend on whether the reference of the Turn names that namespace. agentLabels are the labels of the Agent:
+// all of them, or the result of BudgetLabels.
 func (r *BudgetRule) SelectsAgent(key types.NamespacedName, agentLabels map[string]string) bool {
-	return (len(r.agents) == 0 || slices.Contains(r.agents, key)) && (r.byLabel == nil || r.byLabel.Matches(labels.Set(agentLabels)))
+	return (len(r.agents) == 0 || slices.Contains(r.agents, key)) && (r.byLabel == nil || r.selectsLabels(BudgetLabels(agentLabels)))
+}
+
+func (r *BudgetRule) selectsLabels(of map[string]string) bool {
+	_, tooMany := of[tooManyLabels]
+	return tooMany || r.byLabel.Matches(labels.Set(of))
+}
+
+const (
+	// maxAgentLabels is the maximum number of labels of an Agent that Budgets compare.
+	maxAgentLabels = 64
+	// tooManyLabels stands for the labels of an Agent that has more. The API server accepts no label with spaces, so no
+	// user can set this one.
+	tooManyLabels = "too many labels"
+)
+
+// BudgetLabels returns the labels of an Agent that the manager keeps for the label selectors of Budgets. If an Agent
+// has more than 64 labels, it returns one label that every label selector selects. Otherwise an owner of an Agent could
+// fill the memory of the manager with labels, or evade a Budget with them.
+func BudgetLabels(of map[string]string) map[string]string {
+	if len(of) <= maxAgentLabels {
+		return of
+	}
+	return map[string]string{tooManyLabels: ""}
 }
 
 // WarnPercent returns the percentage of a limit from which the condition Warning of a Budget is True.

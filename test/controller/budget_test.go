@@ -1,6 +1,7 @@
 package controller_test
 
 import (
+	"fmt"
 	"sync/atomic"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -99,6 +100,31 @@ var _ = Describe("A Budget", func() {
 		s.create(ctx, newTurn("third"))
 		Expect(message(s.awaitState(ctx, "third", v1alpha1.TurnReasonWaitingForBudget))).To(MatchRegexp(refused),
 			"the Turn that was not selected does not count")
+	}, SpecTimeout(patience))
+
+	It("lets a Turn continue once the labels of its Agent no longer match", func(ctx SpecContext) {
+		label := func(many int, team string) func(*v1alpha1.Agent) {
+			return func(a *v1alpha1.Agent) {
+				a.Labels = map[string]string{"team": team}
+				for i := range many {
+					a.Labels[fmt.Sprint("label-", i)] = ""
+				}
+			}
+		}
+		s := newTestEnv(ctx, ``)
+		s.create(ctx, append(s.basics(), newBudget("month", func(b *v1alpha1.Budget) {
+			b.Spec.Selector = &v1alpha1.BudgetSelector{Agents: &v1alpha1.BudgetAgents{LabelSelector: &v1alpha1.LabelSelector{
+				MatchLabels: map[string]v1alpha1.LabelValue{"team": "a"},
+			}}}
+		}))...)
+		change(ctx, s, agent, &v1alpha1.Agent{}, label(100, "b")) // too many labels: each Budget selects it
+		s.run()
+		s.create(ctx, newTurn("first"))
+		s.awaitState(ctx, "first", v1alpha1.TurnReasonCompleted)
+		s.create(ctx, newTurn("second"))
+		s.awaitState(ctx, "second", v1alpha1.TurnReasonWaitingForBudget)
+		change(ctx, s, agent, &v1alpha1.Agent{}, label(0, "b"))
+		s.awaitState(ctx, "second", v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(patience))
 
 	It("holds back neither a Turn that it has counted nor a Turn that asks no model", func(ctx SpecContext) {
