@@ -277,3 +277,34 @@ func TestServicesWhileAPIServerIsUnreachable(t *testing.T) {
 		t.Errorf("Serves = %t, %v; want a temporary error", ok, err)
 	}
 }
+
+// TestServicesWhileForbidden checks that the last known addresses are used for a while if the API server forbids to read
+// a Service, as it does while its roles are not loaded yet. Later, the permission counts as withdrawn.
+func TestServicesWhileForbidden(t *testing.T) {
+	clientset := fake.NewClientset(&corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "mine", Name: "tickets"},
+		Spec:       corev1.ServiceSpec{ClusterIP: "10.96.3.4", ClusterIPs: []string{"10.96.3.4"}},
+	})
+	now, forbidden := time.Now(), false
+	clientset.PrependReactor("get", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return forbidden, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "tickets", errors.New("not loaded"))
+	})
+	n := clusternet.New(clientset, nil, func() time.Time { return now }, logr.Discard())
+	for _, step := range []struct {
+		after           time.Duration
+		forbidden, want bool
+		why             string
+	}{
+		{0, true, false, "the permission is missing from the beginning"},
+		{0, false, true, "the permission was added"},
+		{4 * time.Minute, true, true, "the API server may only be loading its roles"},
+		{2 * time.Minute, true, false, "the permission was withdrawn"},
+		{0, false, true, "the permission was added again"},
+	} {
+		now, forbidden = now.Add(step.after), step.forbidden
+		ok, err := n.Serves(t.Context(), "mine", "tickets.mine.svc", netip.MustParseAddr("10.96.3.4"))
+		if ok != step.want || err != nil {
+			t.Errorf("%s: Serves = %t, %v; want %t", step.why, ok, err, step.want)
+		}
+	}
+}
