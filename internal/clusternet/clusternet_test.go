@@ -204,6 +204,17 @@ func TestRangesFollowPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	await("93.184.216.34", false, "the Pod is gone")
+
+	// A Node whose addresses and podCIDRs are not set yet, as when it has just registered.
+	node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n3"}}
+	if _, err := clientset.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await("10.203.0.1", true, "the podCIDRs of a Node are unknown")
+	if err := clientset.CoreV1().Nodes().Delete(ctx, "n3", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await("10.203.0.1", false, "the Node is gone")
 }
 
 // TestRangesAreKnownAgain checks that the ranges are complete again after the API server has refused a kind for a
