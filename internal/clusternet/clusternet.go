@@ -250,7 +250,7 @@ func (n *Network) all() []netpolicy.Range {
 		what := "a private address, and the ranges of the cluster are not known, because " + why + " (the manager's --" +
 			netpolicy.ClusterFlag + " would name them)"
 		for _, prefix := range Private() {
-			all = append(all, netpolicy.Range{Prefix: netip.MustParsePrefix(prefix), What: what})
+			all = append(all, netpolicy.Range{Prefix: netip.MustParsePrefix(prefix), What: what, Assumed: true})
 		}
 	}
 	return all

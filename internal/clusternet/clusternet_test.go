@@ -43,11 +43,15 @@ func startNetwork(t *testing.T, clientset *fake.Clientset, given ...netip.Prefix
 	return n
 }
 
-// reason returns why an address is refused; empty if it is not refused.
+// reason returns why an address is refused; empty if it is not refused. It checks that a refusal counts as temporary
+// exactly if the ranges of the cluster are unknown.
 func reason(t *testing.T, n *clusternet.Network, addr string) string {
 	t.Helper()
 	err := (*netpolicy.Policy)(nil).ForCluster(n).ForNamespace("mine").Check(t.Context(), "x.example", netip.MustParseAddr(addr))
 	if refused, ok := errors.AsType[*netpolicy.Refused](err); ok {
+		if unknown := strings.Contains(refused.Reason, "the ranges of the cluster are not known"); refused.Temporary != unknown {
+			t.Errorf("%s: temporary %t: %v", addr, refused.Temporary, refused)
+		}
 		return refused.Reason
 	}
 	if err != nil {
