@@ -134,7 +134,7 @@ func (n *Network) watchKind(
 		AddFunc: put, UpdateFunc: func(_, o any) { put(o) },
 		DeleteFunc: func(o any) {
 			if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
-				n.setRanges(about, key, nil)
+				n.deleteRanges(about, key)
 			}
 		},
 	})
@@ -194,7 +194,7 @@ func closeOnce(c chan struct{}) {
 	}
 }
 
-// setRanges records the ranges of one object. ranges is nil for a deleted object.
+// setRanges records the ranges of one object, which may have none yet.
 func (n *Network) setRanges(about *knowledge, name string, ranges []netpolicy.Range) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -202,12 +202,15 @@ func (n *Network) setRanges(about *knowledge, name string, ranges []netpolicy.Ra
 	if has && slices.Equal(old, ranges) {
 		return // most updates of a Node change no range
 	}
+	about.ranges[name], n.ranges = ranges, nil
+}
+
+// deleteRanges forgets the ranges of an object that was deleted.
+func (n *Network) deleteRanges(about *knowledge, name string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(about.ranges, name)
 	n.ranges = nil
-	if ranges == nil {
-		delete(about.ranges, name)
-		return
-	}
-	about.ranges[name] = ranges
 }
 
 // Find returns the longest prefix of the cluster that contains addr, or nil if there is none. If the API server does
@@ -247,7 +250,7 @@ func (n *Network) all() []netpolicy.Range {
 		what := "a private address, and the ranges of the cluster are not known, because " + why + " (the manager's --" +
 			netpolicy.ClusterFlag + " would name them)"
 		for _, prefix := range Private() {
-			all = append(all, netpolicy.Range{Prefix: netip.MustParsePrefix(prefix), What: what})
+			all = append(all, netpolicy.Range{Prefix: netip.MustParsePrefix(prefix), What: what, Assumed: true})
 		}
 	}
 	return all

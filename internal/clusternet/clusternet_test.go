@@ -43,11 +43,15 @@ func startNetwork(t *testing.T, clientset *fake.Clientset, given ...netip.Prefix
 	return n
 }
 
-// reason returns why an address is refused; empty if it is not refused.
+// reason returns why an address is refused; empty if it is not refused. It checks that a refusal counts as temporary
+// exactly if the ranges of the cluster are unknown.
 func reason(t *testing.T, n *clusternet.Network, addr string) string {
 	t.Helper()
 	err := (*netpolicy.Policy)(nil).ForCluster(n).ForNamespace("mine").Check(t.Context(), "x.example", netip.MustParseAddr(addr))
 	if refused, ok := errors.AsType[*netpolicy.Refused](err); ok {
+		if unknown := strings.Contains(refused.Reason, "the ranges of the cluster are not known"); refused.Temporary != unknown {
+			t.Errorf("%s: temporary %t: %v", addr, refused.Temporary, refused)
+		}
 		return refused.Reason
 	}
 	if err != nil {
@@ -204,6 +208,17 @@ func TestRangesFollowPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	await("93.184.216.34", false, "the Pod is gone")
+
+	// A Node whose addresses and podCIDRs are not set yet, as when it has just registered.
+	node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n3"}}
+	if _, err := clientset.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await("10.203.0.1", true, "the podCIDRs of a Node are unknown")
+	if err := clientset.CoreV1().Nodes().Delete(ctx, "n3", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await("10.203.0.1", false, "the Node is gone")
 }
 
 // TestRangesAreKnownAgain checks that the ranges are complete again after the API server has refused a kind for a
@@ -275,5 +290,36 @@ func TestServicesWhileAPIServerIsUnreachable(t *testing.T) {
 	}
 	if ok, err := serves("other.mine.svc"); ok || err == nil {
 		t.Errorf("Serves = %t, %v; want a temporary error", ok, err)
+	}
+}
+
+// TestServicesWhileForbidden checks that the last known addresses are used for a while if the API server forbids to read
+// a Service, as it does while its roles are not loaded yet. Later, the permission counts as withdrawn.
+func TestServicesWhileForbidden(t *testing.T) {
+	clientset := fake.NewClientset(&corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "mine", Name: "tickets"},
+		Spec:       corev1.ServiceSpec{ClusterIP: "10.96.3.4", ClusterIPs: []string{"10.96.3.4"}},
+	})
+	now, forbidden := time.Now(), false
+	clientset.PrependReactor("get", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return forbidden, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "tickets", errors.New("not loaded"))
+	})
+	n := clusternet.New(clientset, nil, func() time.Time { return now }, logr.Discard())
+	for _, step := range []struct {
+		after           time.Duration
+		forbidden, want bool
+		why             string
+	}{
+		{0, true, false, "the permission is missing from the beginning"},
+		{0, false, true, "the permission was added"},
+		{4 * time.Minute, true, true, "the API server may only be loading its roles"},
+		{2 * time.Minute, true, false, "the permission was withdrawn"},
+		{0, false, true, "the permission was added again"},
+	} {
+		now, forbidden = now.Add(step.after), step.forbidden
+		ok, err := n.Serves(t.Context(), "mine", "tickets.mine.svc", netip.MustParseAddr("10.96.3.4"))
+		if ok != step.want || err != nil {
+			t.Errorf("%s: Serves = %t, %v; want %t", step.why, ok, err, step.want)
+		}
 	}
 }

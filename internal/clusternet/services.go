@@ -18,6 +18,10 @@ import (
 const (
 	// serviceTTL is how long the addresses of a Service are used before they are read again.
 	serviceTTL = 10 * time.Second
+	// forbiddenGrace is how long the addresses of a Service are used if the API server forbids to read the Service again.
+	// An API server that starts forbids everything until it has loaded its roles. A permission that was withdrawn must
+	// take effect.
+	forbiddenGrace = 5 * time.Minute
 	// maxNames bounds the number of cached Services of all namespaces.
 	maxNames = 4096
 	// maxEndpoints bounds the EndpointSlices that are read for a headless Service.
@@ -37,7 +41,8 @@ type service struct {
 }
 
 // Serves reports whether a host name refers to a Service of the namespace and addr is an address of that Service, or
-// of its Pods if it is headless. While the API server is unreachable, the last known addresses apply.
+// of its Pods if it is headless. While the API server is unreachable, the last known addresses apply. While it forbids to
+// read the Service, they apply for up to forbiddenGrace.
 func (n *Network) Serves(ctx context.Context, namespace, host string, addr netip.Addr) (bool, error) {
 	if namespace == "" {
 		return false, nil
@@ -66,12 +71,12 @@ func (n *Network) addresses(ctx context.Context, namespace, name string) ([]neti
 	addrs, err := n.read(ctx, namespace, name)
 	switch {
 	case err == nil:
+	case before != nil && (!apierrors.IsForbidden(err) || n.now().Sub(before.read) < forbiddenGrace):
+		return before.addrs, nil
 	case apierrors.IsForbidden(err):
 		// Without the permission to read Services, no address counts as one of a Service. The message about the refused
 		// address says how to allow the address in another way.
 		return nil, nil
-	case before != nil:
-		return before.addrs, nil
 	default:
 		return nil, err
 	}

@@ -242,3 +242,24 @@ func TestFailingProviderEmitsOneEvent(t *testing.T) {
 		}
 	}
 }
+
+// TestEndpointWithoutListIsReady checks that a ModelProvider is Ready if its endpoint has no list of models, or refuses
+// it, because completions may work. The message says it.
+func TestEndpointWithoutListIsReady(t *testing.T) {
+	var status atomic.Int32
+	_, reconcile := newModelProviderEnv(t, &status)
+	for code, want := range map[int32]string{
+		http.StatusOK: "the endpoint answers",
+		http.StatusNotFound: "the endpoint answers, but has no list of models at baseURL/models: if Turns fail with HTTP 404, " +
+			"check the path of baseURL",
+		http.StatusForbidden: "the endpoint answers, but does not let the manager list its models: if Turns fail with HTTP 401 or 403, " +
+			"check the credentials and their permissions",
+	} {
+		status.Store(code)
+		p, emitted := reconcile()
+		c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionReady)
+		if c == nil || c.Status != metav1.ConditionTrue || c.Message != want || len(emitted) > 0 {
+			t.Errorf("with HTTP %d, Ready is %+v after the Events %q, want True with the message %q", code, c, emitted, want)
+		}
+	}
+}

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -114,13 +115,18 @@ func (r *ModelProviderReconciler) probe(ctx context.Context, p *v1alpha1.ModelPr
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	listed, err := provider.Probe(ctx)
+	listing, err := provider.Probe(ctx)
 	if err != nil {
 		return probeFailure(ctx, p.Name, err), nil
 	}
 	answers := "the endpoint answers"
-	if !listed {
+	switch listing {
+	case endpoint.NoList:
 		answers += ", but has no list of models at baseURL/models: if Turns fail with HTTP 404, check the path of baseURL"
+	case endpoint.ListRefused:
+		answers += ", but does not let the manager list its models: if Turns fail with HTTP 401 or 403, check the credentials " +
+			"and their permissions"
+	case endpoint.Listed, endpoint.ListUnknown:
 	}
 	return finding{holds: true, reason: v1alpha1.ReasonReady, message: answers}, nil
 }

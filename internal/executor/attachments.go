@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -34,8 +35,8 @@ func (e *Executor) attach(in *turn.Input, t *v1alpha1.Turn, session *v1alpha1.Se
 
 // artifacts returns a function that reads the artifacts that a Turn names, which belong to other Turns. The function
 // reads the other Turn from the API server, because the cache has no finished Turns. It redacts the texts of artifacts
-// again, because the process may have learned of further credentials since the artifact was written. session is the
-// Session of the Turn, or nil if there is none or it was deleted.
+// again, because the process may have learned of further credentials of either Turn since the artifact was written.
+// session is the Session of the Turn, or nil if there is none or it was deleted.
 func (e *Executor) artifacts(t *v1alpha1.Turn, session *v1alpha1.Session) translate.Artifacts {
 	return func(ctx context.Context, a *v1alpha1.Attachment, most int) ([]byte, error) {
 		reserve := e.reserveIn(t.Namespace)
@@ -60,7 +61,9 @@ func (e *Executor) artifacts(t *v1alpha1.Turn, session *v1alpha1.Session) transl
 		if err != nil || model.KindOf(a.MediaType) != model.AttachedText {
 			return content, err
 		}
-		return []byte(e.Credentials.RedactFunc(t.CredentialNamespaces()...)(string(content))), nil
+		namespaces := append(t.CredentialNamespaces(), source.CredentialNamespaces()...)
+		slices.Sort(namespaces)
+		return []byte(e.Credentials.RedactFunc(slices.Compact(namespaces)...)(string(content))), nil
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,7 +14,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
@@ -55,5 +59,38 @@ func TestArtifactsOfADeletedSession(t *testing.T) {
 				t.Errorf("error %v, want a refusal with %q", err, tc.want)
 			}
 		})
+	}
+}
+
+// TestArtifactWithoutCredentials checks that the text of an artifact has none of the credentials of the namespaces of
+// both Turns and of their Agents.
+func TestArtifactWithoutCredentials(t *testing.T) {
+	source := turnWith(func(t *v1alpha1.Turn) { t.Spec.AgentRef.Namespace = "platform" })
+	source.Name, source.UID = "source", "uid-source"
+	e, j := newExecutor(t, interceptor.Funcs{}, source)
+	e.Credentials = redact.NewSet()
+	credentials := map[string]string{
+		"helpdesk": "sk-helpdesk-0123456789", "platform": "sk-platform-0123456789", "tools": "sk-tools-0123456789",
+	}
+	for namespace, credential := range credentials {
+		e.Credentials.Put(namespace, "ToolServer/tickets", []string{credential})
+	}
+	output := journal.NewArtifact([]byte(strings.Join(slices.Collect(maps.Values(credentials)), " ")))
+	payload, err := json.Marshal(loop.CallResult{ArtifactName: "call-1-1", Artifact: output.SHA256, Bytes: output.Bytes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Append(t.Context(), "uid-source", journal.Entry{
+		Seq: 1, Epoch: 1, Kind: journal.ToolFinished, Payload: payload, Artifacts: []journal.Artifact{output},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	reader := turnWith(func(t *v1alpha1.Turn) { t.Spec.AgentRef.Namespace = "tools" })
+	got, err := e.artifacts(reader, nil)(t.Context(), &v1alpha1.Attachment{
+		Name: "tickets", MediaType: "text/plain",
+		ArtifactRef: &v1alpha1.ArtifactReference{TurnName: "source", Name: "call-1-1", Scope: v1alpha1.ArtifactScopeNamespace},
+	}, 1<<20)
+	if err != nil || len(got) == 0 || strings.Contains(string(got), "sk-") {
+		t.Errorf("the text is %q, %v; want it without credentials", got, err)
 	}
 }

@@ -122,7 +122,9 @@ func tooLarge(most int) error {
 // explain returns the error of a failed request in a text of Capstan, because an error of the library may quote the
 // server.
 func explain(req *http.Request, err error) error {
-	if refused, ok := errors.AsType[*netpolicy.Refused](err); ok {
+	if refused, ok := errors.AsType[*netpolicy.Refused](err); ok && refused.Temporary {
+		return &temporaryError{refused}
+	} else if ok {
 		return refused
 	}
 	if failed, ok := errors.AsType[*netpolicy.ProxyError](err); ok && failed.IsTemporary() {

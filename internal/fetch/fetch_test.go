@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -141,5 +142,29 @@ func TestAddressPolicy(t *testing.T) {
 	}
 	if _, err := fetch.For(f.Policy)("demo")(t.Context(), "https://169.254.169.254/", "image/png", 100); err == nil {
 		t.Error("the metadata address must be refused")
+	}
+}
+
+// learnedRanges is the network of a cluster whose ranges are known only after the first question.
+type learnedRanges struct{ questions atomic.Int32 }
+
+func (l *learnedRanges) Find(_ context.Context, addr netip.Addr) (*netpolicy.Range, error) {
+	if l.questions.Add(1) > 1 {
+		return nil, nil
+	}
+	return &netpolicy.Range{Prefix: netip.PrefixFrom(addr, addr.BitLen()), What: "a private address", Assumed: true}, nil
+}
+
+func (l *learnedRanges) Serves(context.Context, string, string, netip.Addr) (bool, error) {
+	return false, nil
+}
+
+// TestAddressWhileRangesAreUnknown checks that a request is repeated if its address was refused because the ranges of the
+// cluster were unknown.
+func TestAddressWhileRangesAreUnknown(t *testing.T) {
+	url, f := serve(t, answer("image/png", "content"))
+	f.Policy = f.Policy.ForCluster(&learnedRanges{})
+	if got, err := f.Fetch(t.Context(), url, "image/png", 100); err != nil || string(got) != "content" {
+		t.Errorf("got %q, %v; want the content", got, err)
 	}
 }

@@ -75,6 +75,8 @@ type Range struct {
 	Prefix netip.Prefix
 	// What describes the addresses for messages, such as "an address of the cluster's Services".
 	What string
+	// Assumed is true if the addresses count as the cluster's only because not all of its ranges are known.
+	Assumed bool
 }
 
 // ForCluster returns the policy of a process that works for a cluster.
@@ -264,7 +266,9 @@ func (p *Policy) checkCluster(ctx context.Context, rule *entry, host string, ori
 	case isOwn:
 		return nil
 	}
-	return refusal(original, addr, fmt.Sprintf("%s, and %q is not a Service of namespace %q", within.What, host, p.namespace))
+	refused := refusal(original, addr, fmt.Sprintf("%s, and %q is not a Service of namespace %q", within.What, host, p.namespace))
+	refused.Temporary = within.Assumed
+	return refused
 }
 
 func refusal(original, addr netip.Addr, what string) *Refused {
@@ -280,6 +284,9 @@ type Refused struct {
 	Host string
 	// Reason describes the address, and names the manager's flag that decides.
 	Reason string
+	// Temporary is true if the address was refused because not all ranges of the cluster are known. They can become known
+	// soon, for example when a new Node gets its podCIDR.
+	Temporary bool
 }
 
 // Error returns the message.

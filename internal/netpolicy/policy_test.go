@@ -236,6 +236,8 @@ func TestCheckRedirect(t *testing.T) {
 		followed bool
 	}{
 		"same place":   {request("GET", "https://a.example/x"), request("GET", "https://A.example/y"), true},
+		"other form":   {request("GET", "https://bücher.example/x"), request("GET", "https://xn--bcher-kva.example/y"), true},
+		"other letter": {request("GET", "https://straße.example/x"), request("GET", "https://straẞe.example/x"), false},
 		"other host":   {request("GET", "https://a.example/x"), request("GET", "https://b.example/x"), false},
 		"other port":   {request("GET", "https://a.example/x"), request("GET", "https://a.example:8443/x"), false},
 		"other scheme": {request("GET", "https://a.example/x"), request("GET", "http://a.example/x"), false},

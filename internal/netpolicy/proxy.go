@@ -24,7 +24,9 @@ var errProxy = errors.New("the manager's HTTPS_PROXY or HTTP_PROXY is not the UR
 //  1. It is an address that the policy refuses, or has a form that only some programs read as an address.
 //  2. It is localhost, which would be the proxy's own machine.
 //  3. It is a name that resolves in this process to an address that the policy refuses.
-//  4. It is a name under .internal, where clouds name their metadata services, that does not resolve in this process.
+//  4. It has other characters than ASCII: a proxy receives such a name in another form than the one that a program
+//     without a proxy connects to, and may read it as an address.
+//  5. It is a name under .internal, where clouds name their metadata services, that does not resolve in this process.
 //     For other names that do not resolve, the proxy decides: many clusters cannot resolve names of other networks.
 //
 // The error is from Check, is a *Refused, or means that the environment variable is invalid.
@@ -76,6 +78,13 @@ func ProxySecrets() (secrets []string) {
 func (p *Policy) checkHost(
 	ctx context.Context, host string, lookup func(ctx context.Context, network, host string) ([]netip.Addr, error),
 ) error {
+	if !isASCII(host) {
+		example := "such as xn--bcher-kva.example"
+		if ascii, err := ASCIIHost(host); err == nil {
+			example = "as " + ascii
+		}
+		return &Refused{Host: host, Reason: "write the host in ASCII, " + example}
+	}
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return p.Check(ctx, host, addr)
 	}

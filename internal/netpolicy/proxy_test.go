@@ -56,6 +56,31 @@ func TestTargetsOfAProxy(t *testing.T) {
 			"the proxy may read it as an address", "2130706433", nil,
 			`connections to "2130706433" through a proxy are refused: write it as an IPv4 address of four decimal numbers`,
 		},
+		"full-width digits": {
+			"net/http connects to 169.254.169.254", "１６９.254.169.254", nil,
+			`connections to "１６９.254.169.254" through a proxy are refused: write the host in ASCII, as 169.254.169.254`,
+		},
+		"circled digits": {
+			"net/http connects to 127.1", "①②⑦.①", nil,
+			`connections to "①②⑦.①" through a proxy are refused: write the host in ASCII, as 127.1`,
+		},
+		"full-width dots": {
+			"net/http connects to metadata.google.internal", "metadata。google。internal", nil,
+			`connections to "metadata。google。internal" through a proxy are refused: write the host in ASCII, as metadata.google.internal`,
+		},
+		"full-width letters": {
+			"net/http connects to localhost", "ｌocalhost", nil,
+			`connections to "ｌocalhost" through a proxy are refused: write the host in ASCII, as localhost`,
+		},
+		"an international name": {
+			"the proxy could resolve another name than this process", "Bücher.example",
+			[]string{"93.184.216.34"},
+			`connections to "Bücher.example" through a proxy are refused: write the host in ASCII, as xn--bcher-kva.example`,
+		},
+		"no name": {
+			"no program can convert it", "a\u2028b.example", nil,
+			`connections to "a\u2028b.example" through a proxy are refused: write the host in ASCII, such as xn--bcher-kva.example`,
+		},
 		"a number in front": {"no program reads it as an address", "1.example", nil, ""},
 		"hex in a name":     {"no program reads it as an address", "0xcafe-g", nil, ""},
 		"an address": {

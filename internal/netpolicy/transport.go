@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strings"
 	"syscall"
 	"time"
@@ -136,8 +137,15 @@ func Transport(p *Policy, connectTimeout time.Duration, certificates *tls.Config
 func CheckRedirect(req *http.Request, via []*http.Request) error {
 	first := via[0]
 	if req.Method != http.MethodGet || first.Method != http.MethodGet || len(via) > maxRedirects ||
-		req.URL.Scheme != first.URL.Scheme || !strings.EqualFold(req.URL.Host, first.URL.Host) || req.URL.User != nil {
+		!isSameServer(req.URL, first.URL) || req.URL.User != nil {
 		return ErrRedirect
 	}
 	return nil
+}
+
+// isSameServer reports whether two URLs have the same scheme, host and port.
+func isSameServer(a, b *url.URL) bool {
+	host, err := ASCIIHost(a.Hostname())
+	other, otherErr := ASCIIHost(b.Hostname())
+	return err == nil && otherErr == nil && host == other && a.Scheme == b.Scheme && a.Port() == b.Port()
 }

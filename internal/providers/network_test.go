@@ -1,6 +1,7 @@
 package providers_test
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -14,11 +15,13 @@ import (
 	"math/big"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
@@ -192,5 +195,30 @@ func TestRefusedAddress(t *testing.T) {
 		`manager's --tool-allow-cidrs=127.0.0.1/32 would allow it`
 	if e.Kind != model.InvalidRequest || !e.Unsent || e.Message != want {
 		t.Errorf("Generate = %s %q, unsent %t; want InvalidRequest %q, unsent: no retry will help", e.Kind, e.Message, e.Unsent, want)
+	}
+}
+
+// unknownRanges is the network of a cluster whose ranges are not known.
+type unknownRanges struct{}
+
+func (unknownRanges) Find(_ context.Context, addr netip.Addr) (*netpolicy.Range, error) {
+	return &netpolicy.Range{Prefix: netip.PrefixFrom(addr, addr.BitLen()), What: "a private address", Assumed: true}, nil
+}
+
+func (unknownRanges) Serves(context.Context, string, string, netip.Addr) (bool, error) {
+	return false, nil
+}
+
+// TestAddressWhileRangesAreUnknown checks that an address that is refused because the ranges of the cluster are unknown
+// for a moment may be tried again.
+func TestAddressWhileRangesAreUnknown(t *testing.T) {
+	web := models(t)
+	w, _ := newFakeCluster(t, secretValue)
+	c := providers.NewCache(w.read, w.clock, netpolicy.NewLocalPolicy().ForCluster(unknownRanges{}), nil)
+	t.Cleanup(c.Close)
+	_, err := c.Lazy(object(web.URL+"/v1")).Generate(t.Context(), &model.Request{Model: "m"})
+	e := model.AsError(err)
+	if _, refused := errors.AsType[*netpolicy.Refused](err); e.Kind != model.Network || !e.Unsent || !refused {
+		t.Errorf("Generate = %s %q, unsent %t; want an unsent Network failure because of the address", e.Kind, e.Message, e.Unsent)
 	}
 }

@@ -175,6 +175,10 @@ func allows(hosts, to string) bool {
 	if err != nil {
 		return false
 	}
+	host, err := netpolicy.ASCIIHost(strings.TrimSuffix(target.Hostname(), "."))
+	if err != nil {
+		return false
+	}
 	for entry := range strings.SplitSeq(hosts, ",") {
 		scheme, rest, has := strings.Cut(strings.ToLower(strings.TrimSpace(entry)), "://")
 		if !has {
@@ -185,9 +189,9 @@ func allows(hosts, to string) bool {
 			portOf(bound) != portOf(target) {
 			continue
 		}
-		host := strings.TrimSuffix(strings.ToLower(target.Hostname()), ".")
-		if below, wild := strings.CutPrefix(bound.Hostname(), "*"); host == bound.Hostname() || wild &&
-			strings.HasPrefix(below, ".") && strings.HasSuffix(host, below) {
+		parent, wild := strings.CutPrefix(bound.Hostname(), "*.")
+		parent, err = netpolicy.ASCIIHost(parent)
+		if err == nil && (!wild && host == parent || wild && parent != "" && strings.HasSuffix(host, "."+parent)) {
 			return true
 		}
 	}

@@ -138,8 +138,14 @@ func TestAllowedHosts(t *testing.T) {
 			[]string{"https://api.example/v1", "https://api.example:443"},
 			[]string{"http://api.example", "https://api.example:8443", "http://api.example:443"},
 		},
-		"api.example:80":           {[]string{"http://api.example"}, []string{"https://api.example"}},
-		"[fd00::1]:8080":           {[]string{"http://[fd00::1]:8080/mcp"}, []string{"http://[fd00::2]:8080/mcp", "http://[fd00::1]/mcp"}},
+		"api.example:80": {[]string{"http://api.example"}, []string{"https://api.example"}},
+		"[fd00::1]:8080": {[]string{"http://[fd00::1]:8080/mcp"}, []string{"http://[fd00::2]:8080/mcp", "http://[fd00::1]/mcp"}},
+		"straße.example": { // its capital letter ẞ would connect to strasse.example
+			[]string{"https://xn--strae-oqa.example"}, []string{"https://STRAẞE.example", "https://strasse.example"},
+		},
+		"*.bücher.example": {
+			[]string{"https://a.xn--bcher-kva.example", "https://a。BÜCHER.example"}, []string{"https://xn--bcher-kva.example"},
+		},
 		"":                         {nil, []string{"https://api.example"}},
 		"*, *.,://,%":              {nil, []string{"https://api.example", "https://x."}},
 		"api.example@evil.example": {[]string{}, []string{"https://api.example"}},

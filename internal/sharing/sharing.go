@@ -21,8 +21,9 @@ import (
 const (
 	// labelsTTL is how long the labels of a namespace are used before they are read again.
 	labelsTTL = 10 * time.Second
-	// labelsGrace is how long the labels are used if they cannot be read again. A consent that was withdrawn must take
-	// effect even if the API server does not answer.
+	// labelsGrace is how long the labels are used if they cannot be read again. An API server that starts forbids to read
+	// them until it has loaded its roles. A consent that was withdrawn must take effect even if the API server does not
+	// answer.
 	labelsGrace = 5 * time.Minute
 	// maxNamespaces limits the number of namespaces whose labels are kept. If it is reached, all are forgotten.
 	maxNamespaces = 4096
@@ -109,7 +110,7 @@ func (c *Checker) Allows(
 }
 
 // labelsOf returns the labels of a namespace. They are at most labelsTTL old, or labelsGrace if the API server does not
-// answer.
+// answer or forbids to read them.
 func (c *Checker) labelsOf(ctx context.Context, name string) (namespace, error) {
 	c.mu.Lock()
 	known, ok := c.known[name]
@@ -121,14 +122,18 @@ func (c *Checker) labelsOf(ctx context.Context, name string) (namespace, error) 
 	o := &metav1.PartialObjectMetadata{}
 	o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	err := c.reader.Get(ctx, client.ObjectKey{Name: name}, o)
-	if client.IgnoreNotFound(err) != nil && !apierrors.IsForbidden(err) {
-		if ok && ctx.Err() == nil && read.Sub(known.read) < labelsGrace { // the API server may only restart
+	forbidden := apierrors.IsForbidden(err)
+	if client.IgnoreNotFound(err) != nil {
+		// The API server may only restart. If the permission was missing before, too, the answer is recorded as before.
+		if ok && !(forbidden && known.nameOnly) && ctx.Err() == nil && read.Sub(known.read) < labelsGrace {
 			return known, nil
 		}
-		return namespace{}, fmt.Errorf("failed to get namespace %q: %w", name, err)
+		if !forbidden {
+			return namespace{}, fmt.Errorf("failed to get namespace %q: %w", name, err)
+		}
 	}
 	ns := namespace{labels: o.Labels, read: read}
-	if apierrors.IsForbidden(err) {
+	if forbidden {
 		ns.labels, ns.nameOnly = labels.Set{corev1.LabelMetadataName: name}, true
 	}
 	c.mu.Lock()

@@ -147,6 +147,36 @@ func TestLabelsOfNamespaces(t *testing.T) {
 	}
 }
 
+// TestLabelsWhileForbidden checks that the last known labels are used for a while if the API server forbids to read them,
+// as it does while its roles are not loaded yet. Later, the permission counts as withdrawn.
+func TestLabelsWhileForbidden(t *testing.T) {
+	t.Parallel()
+	c, now := newCluster(), time.Unix(1_000_000, 0)
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "namespaces"}, "team", errors.New("not loaded"))
+	checker := sharing.New(c, func() time.Time { return now }, nil)
+	for _, step := range []struct {
+		after   time.Duration
+		failure error
+		want    bool
+		reads   int
+		why     string
+	}{
+		{0, nil, true, 1, "the first read"},
+		{4 * time.Minute, forbidden, true, 2, "the API server may only be loading its roles"},
+		{2 * time.Minute, forbidden, false, 3, "the permission was withdrawn"},
+		{9 * time.Second, forbidden, false, 3, "the answer is 9 s old"},
+		{2 * time.Second, forbidden, false, 4, "the answer is 11 s old"},
+		{9 * time.Second, forbidden, false, 4, "the new answer is 9 s old"},
+		{2 * time.Second, nil, true, 5, "the permission was added again"},
+	} {
+		now, c.failure = now.Add(step.after), step.failure
+		allows, err := checker.Allows(t.Context(), "owner", matching("models", "shared"), "team")
+		if err != nil || allows != step.want || c.reads != step.reads {
+			t.Errorf("%s: %t, %v after %d reads; want %t after %d", step.why, allows, err, c.reads, step.want, step.reads)
+		}
+	}
+}
+
 func TestRefusedProvider(t *testing.T) {
 	t.Parallel()
 	ref := v1alpha1.SharedReference{Namespace: "owner", Name: "demo"}

@@ -73,7 +73,8 @@ type settings struct {
 	content, propagates bool
 }
 
-// settingsOf reads the settings. It returns all errors, each with its variable.
+// settingsOf reads the settings. It returns all errors, each with its variable. If spans are not exported, only
+// OTEL_SDK_DISABLED is checked, because the other variables may be those of another program.
 func settingsOf(lookup func(string) (string, bool)) (settings, error) {
 	get := func(names ...string) (name, value string) {
 		for _, name = range names {
@@ -83,63 +84,64 @@ func settingsOf(lookup func(string) (string, bool)) (settings, error) {
 		}
 		return "", ""
 	}
-	var errs []error
-	boolean := func(name string) bool {
+	boolean := func(name string) (bool, error) {
 		_, v := get(name)
 		switch strings.ToLower(v) {
 		case "true":
-			return true
+			return true, nil
 		case "", "false":
-		default:
-			errs = append(errs, fmt.Errorf("environment variable %s %q must be true or false", name, v))
+			return false, nil
 		}
-		return false
+		return false, fmt.Errorf("environment variable %s %q must be true or false", name, v)
 	}
 	var s settings
-	s.content = boolean(ContentVariable)
-	off := boolean(disabledVariable)
+	off, err := boolean(disabledVariable)
+	content, contentErr := boolean(ContentVariable)
 	_, propagators := get(propagatorsVariable)
+	_, exporter := get(exporterVariable)
+	protocolName, protocol := get(tracesProtocolVariable, protocolVariable)
+	endpointName, endpoint := get(tracesEndpointVariable, endpointVariable)
+	s.content, s.protocol = content, cmp.Or(protocol, protocolHTTP)
 	s.propagates = propagators == "" || slices.Contains(strings.Split(strings.ReplaceAll(propagators, " ", ""), ","), "tracecontext")
-	switch _, exporter := get(exporterVariable); exporter {
-	case "none":
-		off = true
-	case "", "otlp":
-	default:
+	if s.on = endpoint != "" && exporter != "none" && !off; !s.on {
+		return s, err
+	}
+	errs := []error{err, contentErr, checkEndpoint(endpointName, endpoint)}
+	if exporter != "" && exporter != "otlp" {
 		errs = append(errs, fmt.Errorf("environment variable %s %q must be otlp or none", exporterVariable, exporter))
 	}
-	name, endpoint := get(tracesEndpointVariable, endpointVariable)
-	if s.on = endpoint != "" && !off; s.on { // otherwise the variables may be those of another program
-		errs = append(errs, checkEndpoint(name, endpoint))
-		if _, v := get(endpointVariable); name != endpointVariable && v != "" {
-			// The exporter reads it, too, and would log a value that cannot be parsed.
-			if _, err := url.Parse(v); err != nil {
-				errs = append(errs, checkEndpoint(endpointVariable, v))
-			}
-		}
-		for _, variable := range headersVariables {
-			if _, v := get(variable); v != "" {
-				errs = append(errs, checkHeaders(variable, v))
-			}
+	if _, v := get(endpointVariable); endpointName != endpointVariable && v != "" {
+		// The exporter reads it, too, and would log a value that cannot be parsed.
+		if _, err := url.Parse(v); err != nil {
+			errs = append(errs, checkEndpoint(endpointVariable, v))
 		}
 	}
-	name, protocol := get(tracesProtocolVariable, protocolVariable)
-	s.protocol = cmp.Or(protocol, protocolHTTP)
+	for _, variable := range headersVariables {
+		if _, v := get(variable); v != "" {
+			errs = append(errs, checkHeaders(variable, v))
+		}
+	}
 	if s.protocol != protocolGRPC && s.protocol != protocolHTTP {
-		errs = append(errs, fmt.Errorf("environment variable %s %q must be %s or %s", name, protocol, protocolHTTP, protocolGRPC))
+		errs = append(errs, fmt.Errorf("environment variable %s %q must be %s or %s", protocolName, protocol, protocolHTTP, protocolGRPC))
 	}
 	_, sampler := get(samplerVariable)
 	_, ratio := get(samplerArgument)
+	return s, errors.Join(append(errs, checkSampler(sampler, ratio))...)
+}
+
+// checkSampler returns an error if the SDK does not have a sampler, or its argument is invalid.
+func checkSampler(sampler, ratio string) error {
 	switch sampler {
 	case "", "always_on", "always_off", "parentbased_always_on", "parentbased_always_off":
+		return nil
 	case "traceidratio", "parentbased_traceidratio":
 		if share, err := strconv.ParseFloat(cmp.Or(ratio, "1"), 64); err != nil || math.IsNaN(share) || share < 0 || share > 1 {
-			errs = append(errs, fmt.Errorf("environment variable %s %q must be a number from 0 to 1, such as 0.1", samplerArgument, ratio))
+			return fmt.Errorf("environment variable %s %q must be a number from 0 to 1, such as 0.1", samplerArgument, ratio)
 		}
-	default:
-		errs = append(errs, fmt.Errorf("environment variable %s %q must be always_on, always_off, traceidratio, parentbased_always_on, "+
-			"parentbased_always_off or parentbased_traceidratio", samplerVariable, sampler))
+		return nil
 	}
-	return s, errors.Join(errs...)
+	return fmt.Errorf("environment variable %s %q must be always_on, always_off, traceidratio, parentbased_always_on, "+
+		"parentbased_always_off or parentbased_traceidratio", samplerVariable, sampler)
 }
 
 // checkEndpoint returns an error unless a value is the URL of a collector. The error does not contain the value, which

@@ -54,15 +54,21 @@ func TestSettings(t *testing.T) {
 		"no propagation":   {map[string]string{endpointVariable: at, propagatorsVariable: "baggage"}, alone, ""},
 		"texts":            {map[string]string{ContentVariable: "true"}, texts, ""},
 		"no URL":           {given: map[string]string{endpointVariable: "collector:4318"}, invalid: endpointVariable},
-		"another protocol": {given: map[string]string{protocolVariable: "http/json"}, invalid: protocolVariable},
-		"another exporter": {given: map[string]string{exporterVariable: "zipkin"}, invalid: exporterVariable},
+		"another protocol": {given: map[string]string{endpointVariable: at, protocolVariable: "http/json"}, invalid: protocolVariable},
+		"another exporter": {given: map[string]string{endpointVariable: at, exporterVariable: "zipkin"}, invalid: exporterVariable},
 		"a sampler": {
 			map[string]string{endpointVariable: at, samplerVariable: "parentbased_traceidratio", samplerArgument: "0.1"}, on, "",
 		},
-		"no ratio given":   {map[string]string{endpointVariable: at, samplerVariable: "traceidratio"}, on, ""},
-		"another sampler":  {given: map[string]string{samplerVariable: "sometimes"}, invalid: samplerVariable},
-		"an invalid ratio": {given: map[string]string{samplerVariable: "traceidratio", samplerArgument: "10%"}, invalid: samplerArgument},
-		"a ratio above 1":  {given: map[string]string{samplerVariable: "traceidratio", samplerArgument: "10"}, invalid: samplerArgument},
+		"no ratio given":  {map[string]string{endpointVariable: at, samplerVariable: "traceidratio"}, on, ""},
+		"another sampler": {given: map[string]string{endpointVariable: at, samplerVariable: "sometimes"}, invalid: samplerVariable},
+		"an invalid ratio": {
+			given:   map[string]string{endpointVariable: at, samplerVariable: "traceidratio", samplerArgument: "10%"},
+			invalid: samplerArgument,
+		},
+		"a ratio above 1": {
+			given:   map[string]string{endpointVariable: at, samplerVariable: "traceidratio", samplerArgument: "10"},
+			invalid: samplerArgument,
+		},
 		"headers": {
 			map[string]string{
 				endpointVariable: at, headersVariable: " api-key = sk-1%2C2%3D , x-tenant=a=b", tracesHeadersVariable: "a=",
@@ -86,7 +92,18 @@ func TestSettings(t *testing.T) {
 		"variables of another program": {
 			map[string]string{disabledVariable: "true", endpointVariable: "collector:4318", headersVariable: "api-key: sk-secret"}, off, "",
 		},
-		"not a boolean": {given: map[string]string{ContentVariable: "perhaps"}, invalid: ContentVariable},
+		"variables of another program, without an endpoint": {
+			map[string]string{
+				exporterVariable: "console", samplerVariable: "jaeger_remote", ContentVariable: "SPAN_ONLY", headersVariable: "api-key: x",
+			}, off, "",
+		},
+		"the protocol of another program, without an endpoint": {
+			map[string]string{protocolVariable: "http/json"}, settings{protocol: "http/json", propagates: true}, "",
+		},
+		"not a boolean": {
+			given: map[string]string{endpointVariable: at, ContentVariable: "perhaps"}, invalid: ContentVariable,
+		},
+		"not a boolean, without an endpoint": {given: map[string]string{disabledVariable: "perhaps"}, invalid: disabledVariable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := settingsOf(lookup(c.given))

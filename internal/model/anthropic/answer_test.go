@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/capstan-dev/capstan/internal/model/anthropic"
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/modeltest"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
@@ -180,8 +181,8 @@ func TestStructuredAnswers(t *testing.T) {
 // TestProbe checks the list of models and an invalid key.
 func TestProbe(t *testing.T) {
 	_, url := start(t, nil)
-	if listed, err := provider(t, url).Probe(t.Context()); err != nil || !listed {
-		t.Errorf("Probe = %t, %v; want a list", listed, err)
+	if listing, err := provider(t, url).Probe(t.Context()); err != nil || listing != endpoint.Listed {
+		t.Errorf("Probe = %d, %v; want a list", listing, err)
 	}
 	_, err := provider(t, url, func(c *anthropic.Config) { c.APIKey = "sk-ant-other-0123456789" }).Probe(t.Context())
 	if e := model.AsError(err); e.Kind != model.Auth {

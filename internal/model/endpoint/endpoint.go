@@ -186,23 +186,54 @@ func (x *exchange) finish(ctx context.Context) (*model.Reply, error) {
 	return &reply, nil
 }
 
-// Probe requests the endpoint's list of models, which costs nothing. If the endpoint answers but has no such list,
-// listed is false and there is no error: some endpoints keep no list, but a wrong base URL looks the same. All
-// errors are *model.Error.
-func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
+// Listing says whether an endpoint that answers has a list of models.
+type Listing int
+
+const (
+	// ListUnknown is the zero value, for an endpoint that has not answered.
+	ListUnknown Listing = iota
+	// Listed means that the endpoint has sent its list.
+	Listed
+	// NoList means that the endpoint has no list. A wrong base URL looks the same.
+	NoList
+	// ListRefused means that the endpoint does not let these credentials list models. They may still be allowed to ask
+	// them. Some endpoints refuse wrong credentials in the same way.
+	ListRefused
+)
+
+// Probe requests the endpoint's list of models, which costs nothing. All errors are *model.Error.
+func (p *Provider) Probe(ctx context.Context) (Listing, error) {
 	x := p.newExchange(ctx, jsonObject)
 	x.first = p.cfg.IdleTimeout
 	if x.open(ctx, http.MethodGet, p.protocol.ModelsPath()); x.err == nil {
 		x.resp, x.err = netpolicy.RoundTripBounded(p.transport, x.out) //nolint:bodyclose // because models closes it
 	}
-	err = x.models(ctx)
+	err := x.models(ctx)
 	switch {
 	case err == nil:
-		return true, nil
-	case x.status == http.StatusNotFound, x.status == http.StatusMethodNotAllowed, errors.Is(err, errNoList):
-		return false, nil
+		return Listed, nil
+	case x.status == http.StatusNotFound, x.status == http.StatusMethodNotAllowed:
+		return NoList, nil
 	}
-	return false, x.classify(ctx, err, model.Reply{})
+	failure := x.classify(ctx, err, model.Reply{})
+	if refusesList(x.status, failure) {
+		return ListRefused, nil
+	}
+	return ListUnknown, failure
+}
+
+// refusesList reports whether an endpoint may have refused only its list of models, and not the credentials. status is
+// the status of its answer. Restricted keys of OpenAI get the status 401 with a message about missing scopes, and many
+// gateways refuse all requests except completions with the status 403.
+func refusesList(status int, failure *model.Error) bool {
+	switch {
+	case failure.Kind != model.Auth:
+		return false
+	case status == http.StatusForbidden:
+		return !refusesKey(failure.RemoteMessage)
+	}
+	return status == http.StatusUnauthorized &&
+		containsAny(strings.ToLower(failure.RemoteMessage), "missing scopes", "insufficient permissions")
 }
 
 // models reads a list of models. Only its form matters: an object with the list, or the list itself. An object with an
@@ -235,18 +266,13 @@ func (x *exchange) models(ctx context.Context) error {
 	return err
 }
 
-// errNoList means that an endpoint reports that it has no list of models.
-var errNoList = errors.New("the endpoint has no list of models")
-
 // modelsError returns the error that an endpoint has sent instead of a list of models, in a response with a status of
-// success. LM Studio does so for unknown paths: github.com/lmstudio-ai/lmstudio-bug-tracker/issues/618.
+// success. If the body has another status, that one counts as the status of the response. LM Studio sends such errors
+// for unknown paths: github.com/lmstudio-ai/lmstudio-bug-tracker/issues/618.
 func (x *exchange) modelsError(body []byte) error {
 	reported := reportOf(body)
-	switch status := reported.httpStatus(); status {
-	case 0:
-	case http.StatusNotFound, http.StatusMethodNotAllowed:
-		return errNoList
-	default:
+	if status := reported.httpStatus(); status != 0 {
+		x.status = status
 		return x.errorOf(body, status)
 	}
 	return &model.Error{

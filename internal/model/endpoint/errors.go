@@ -48,6 +48,9 @@ func (x *exchange) classifyCause(ctx context.Context, err error, partial model.R
 	}
 	if refused, ok := errors.AsType[*netpolicy.Refused](err); ok {
 		e := as(model.InvalidRequest, "%s", refused)
+		if refused.Temporary {
+			e.Kind = model.Network
+		}
 		e.Unsent, e.Err = true, refused
 		return e
 	}

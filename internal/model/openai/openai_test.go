@@ -360,8 +360,30 @@ func TestProbe(t *testing.T) {
 			respond(200, "\ufeff"+`{"data":[`+strings.Repeat(`{"id":"a"},`, 100000)+`{}]}`, jsonType),
 			errorParts{},
 		},
-		"no list": {"many servers have no list", respond(404, ""), errorParts{}},
-		"method":  {"some servers refuse the method", respond(405, ""), errorParts{}},
+		"no list":            {"many servers have no list", respond(404, ""), errorParts{}},
+		"no list for GET":    {"some servers refuse the method", respond(405, ""), errorParts{}},
+		"no list, by status": {"the body has the status", respond(200, `{"error":{"message":"No.","code":404}}`, jsonType), errorParts{}},
+		"list refused":       {"gateways may allow completions only", respond(403, `{"error":{"message":"Forbidden."}}`), errorParts{}},
+		"list refused by the body": {
+			"the body has the status", respond(200, `{"error":{"message":"Forbidden.","code":403}}`, jsonType),
+			errorParts{},
+		},
+		"list refused to a restricted key": {
+			"OpenAI's keys can have permission for completions only",
+			respond(401, `{"error":{"message":"You have insufficient permissions for this operation. Missing scopes: api.model.read. `+
+				`Check that you have the correct role in your organization."}}`),
+			errorParts{},
+		},
+		"refused key": {"the message names the key", respond(403, `{"error":{"message":"Invalid API key."}}`), errorParts{
+			Kind:    model.Auth,
+			Message: prefix + `the endpoint refused the credentials (HTTP 403): check key "apiKey" of Secret "demo"`,
+			Said:    "Invalid API key.",
+		}},
+		"no credit": {"xAI: a Turn would fail, too", respond(403, `{"error":"Your team has no credits."}`), errorParts{
+			Kind:    model.QuotaExceeded,
+			Message: prefix + "the account's quota is used up (HTTP 403): check its plan and billing",
+			Said:    "Your team has no credits.",
+		}},
 		"refused": {"the key is invalid", respond(401, `{"error":{"message":"No."}}`), errorParts{
 			Kind:    model.Auth,
 			Message: prefix + `the endpoint refused the credentials (HTTP 401): check key "apiKey" of Secret "demo"`,
@@ -404,9 +426,18 @@ func TestProbe(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			listed, err := provider(t, serve(t, tc.handle)).Probe(t.Context())
-			if want := strings.HasPrefix(name, "a list"); listed != want {
-				t.Errorf("Probe: listed %t, want %t: %s", listed, want, tc.reason)
+			listing, err := provider(t, serve(t, tc.handle)).Probe(t.Context())
+			want := endpoint.ListUnknown
+			switch {
+			case strings.HasPrefix(name, "a list"):
+				want = endpoint.Listed
+			case strings.HasPrefix(name, "no list"):
+				want = endpoint.NoList
+			case strings.HasPrefix(name, "list refused"):
+				want = endpoint.ListRefused
+			}
+			if listing != want {
+				t.Errorf("Probe: listing %d, want %d: %s", listing, want, tc.reason)
 			}
 			var got errorParts
 			if e, ok := errors.AsType[*model.Error](err); ok {

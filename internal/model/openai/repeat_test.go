@@ -112,7 +112,7 @@ func TestProbeIsSentTwiceOverHTTP2(t *testing.T) {
 	if _, err := p.Probe(t.Context()); err == nil || model.AsError(err).Kind != model.Network || received.Load() != 2 {
 		t.Errorf("Probe = %v, sent %d times; want an error of the network, sent twice", err, received.Load())
 	}
-	if listed, err := p.Probe(t.Context()); err != nil || !listed {
-		t.Errorf("the next Probe = %t, %v; want the list", listed, err)
+	if listing, err := p.Probe(t.Context()); err != nil || listing != endpoint.Listed {
+		t.Errorf("the next Probe = %d, %v; want the list", listing, err)
 	}
 }
