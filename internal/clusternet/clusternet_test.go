@@ -293,8 +293,8 @@ func TestServicesWhileAPIServerIsUnreachable(t *testing.T) {
 	}
 }
 
-// TestServicesWhileForbidden checks that the last known addresses are used for a while if the API server forbids to read
-// a Service, as it does while its roles are not loaded yet. Later, the permission counts as withdrawn.
+// TestServicesWhileForbidden checks that the last known addresses are used for a while if the API server forbids to
+// read a Service, as it does while its roles are not loaded yet. Later, the permission counts as withdrawn.
 func TestServicesWhileForbidden(t *testing.T) {
 	clientset := fake.NewClientset(&corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "mine", Name: "tickets"},

@@ -18,9 +18,9 @@ import (
 const (
 	// serviceTTL is how long the addresses of a Service are used before they are read again.
 	serviceTTL = 10 * time.Second
-	// forbiddenGrace is how long the addresses of a Service are used if the API server forbids to read the Service again.
-	// An API server that starts forbids everything until it has loaded its roles. A permission that was withdrawn must
-	// take effect.
+	// forbiddenGrace is how long the addresses of a Service are used if the API server forbids to read the Service
+	// again. An API server that starts forbids everything until it has loaded its roles. A permission that was
+	// withdrawn must take effect.
 	forbiddenGrace = 5 * time.Minute
 	// maxNames bounds the number of cached Services of all namespaces.
 	maxNames = 4096
@@ -40,8 +40,8 @@ type service struct {
 	read  time.Time
 }
 
-// Serves reports whether a host name refers to a Service of the namespace and addr is an address of that Service, or
-// of its Pods if it is headless. While the API server is unreachable, the last known addresses apply. While it forbids to
+// Serves reports whether a host name refers to a Service of the namespace and addr is an address of that Service, or of
+// its Pods if it is headless. While the API server is unreachable, the last known addresses apply. While it forbids to
 // read the Service, they apply for up to forbiddenGrace.
 func (n *Network) Serves(ctx context.Context, namespace, host string, addr netip.Addr) (bool, error) {
 	if namespace == "" {

@@ -110,9 +110,9 @@ const (
 )
 
 // maxTimer is the longest time after which an unfinished Turn is reconciled again. Deadlines, the expiry of approvals
-// and the periods of Budgets are times of the API server's clock, but timers run by the monotonic clock of this machine,
-// which may stand while the machine sleeps. So after a jump of the API server's clock, a wait ends late by at most
-// maxTimer.
+// and the periods of Budgets are times of the API server's clock, but timers run by the monotonic clock of this
+// machine, which may stand while the machine sleeps. So after a jump of the API server's clock, a wait ends late by at
+// most maxTimer.
 const maxTimer = 5 * time.Minute
 
 // SetupWithManager registers the reconciler. These events reconcile a Turn:

@@ -54,8 +54,8 @@ func (r *TurnReconciler) slotEvents() handler.EventHandler {
 
 // agentEvents returns a handler that passes changes of Agents to the scheduler, and enqueues the Turns that a change
 // may affect. If spec.limits has changed, these are all unbound Turns of the Agent, because their deadlines may have
-// changed. If the labels have changed, these are also the Turns that wait for a Budget. If the Agent was ready and still
-// is, the handler does not enqueue the Turns that wait for a slot: the scheduler has received the Agent's new
+// changed. If the labels have changed, these are also the Turns that wait for a Budget. If the Agent was ready and
+// still is, the handler does not enqueue the Turns that wait for a slot: the scheduler has received the Agent's new
 // maxParallelTurns.
 func (r *TurnReconciler) agentEvents() handler.EventHandler {
 	return handler.Funcs{

@@ -266,7 +266,8 @@ func TestLongWaitIsChecked(t *testing.T) {
 		agentWith(metav1.ConditionTrue, ""))
 	before := b.turn(t, "one")
 	if result, err := b.reconcile(t, "one"); err != nil || result.RequeueAfter != maxTimer {
-		t.Errorf("the Turn is reconciled again after %s, %v; want %s, although its approval expires in a day", result.RequeueAfter, err, maxTimer)
+		t.Errorf("the Turn is reconciled again after %s, %v; want %s, although its approval expires in a day",
+			result.RequeueAfter, err, maxTimer)
 	}
 	if b.turn(t, "one").ResourceVersion != before.ResourceVersion {
 		t.Error("the status was written, although nothing has changed")

@@ -159,8 +159,8 @@ func (l *learnedRanges) Serves(context.Context, string, string, netip.Addr) (boo
 	return false, nil
 }
 
-// TestAddressWhileRangesAreUnknown checks that a request is repeated if its address was refused because the ranges of the
-// cluster were unknown.
+// TestAddressWhileRangesAreUnknown checks that a request is repeated if its address was refused because the ranges of
+// the cluster were unknown.
 func TestAddressWhileRangesAreUnknown(t *testing.T) {
 	url, f := serve(t, answer("image/png", "content"))
 	f.Policy = f.Policy.ForCluster(&learnedRanges{})

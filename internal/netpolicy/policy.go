@@ -284,8 +284,8 @@ type Refused struct {
 	Host string
 	// Reason describes the address, and names the manager's flag that decides.
 	Reason string
-	// Temporary is true if the address was refused because not all ranges of the cluster are known. They can become known
-	// soon, for example when a new Node gets its podCIDR.
+	// Temporary is true if the address was refused because not all ranges of the cluster are known. They can become
+	// known soon, for example when a new Node gets its podCIDR.
 	Temporary bool
 }
 

@@ -80,8 +80,8 @@ func spans(found [][]int) (all []span) {
 }
 
 // matchesInTurns returns the matches of matchesIn from the end of a match on, or from 0. After each chunk of the text,
-// it waits until the namespace of ctx is next again. A match may have any length, and may depend on the character before
-// it, so the text cannot be cut into pieces: instead, the pattern reads the text through a reader that waits.
+// it waits until the namespace of ctx is next again. A match may have any length, and may depend on the character
+// before it, so the text cannot be cut into pieces: instead, the pattern reads the text through a reader that waits.
 func (p *compiledPattern) matchesInTurns(ctx context.Context, text string, at int) (all []span, tooMany bool) {
 	after, err := p.after()
 	if err != nil {
@@ -121,8 +121,8 @@ func (p *compiledPattern) matchesInTurns(ctx context.Context, text string, at in
 	return all, false
 }
 
-// afterCharacter returns compiledPattern.after for a pattern. Few texts are so long, or have so many matches, that it is
-// needed.
+// afterCharacter returns compiledPattern.after for a pattern. Few texts are so long, or have so many matches, that it
+// is needed.
 func afterCharacter(pattern string) func() (*regexp.Regexp, error) {
 	return sync.OnceValues(func() (*regexp.Regexp, error) { return regexp.Compile(`\A(?s:.)(?s:.*?)(` + pattern + `)`) })
 }

@@ -32,9 +32,9 @@ const (
 	// ruleReach is the length of the text before and after a chunk that is searched together with the chunk, in bytes.
 	// A longer match is found only if it has no escapes and no invisible characters.
 	ruleReach = 4 << 10
-	// maxMatches bounds the matches of one pattern in one text or in one string of JSON, and all replacements in a text.
-	// With more of them, the whole text or string is replaced. A replacement takes up to 64 bytes, so without this
-	// bound a text of commas and numbers would become many times as long.
+	// maxMatches bounds the matches of one pattern in one text or in one string of JSON, and all replacements in a
+	// text. With more of them, the whole text or string is replaced. A replacement takes up to 64 bytes, so without
+	// this bound a text of commas and numbers would become many times as long.
 	maxMatches = 100_000
 	// rounds is the number of rounds of escapes that are removed to find matches.
 	rounds = 3

@@ -697,8 +697,8 @@ func TestRulesTakeLinearTime(t *testing.T) {
 	}
 }
 
-// TestRulesWithOptionalEndsTakeLinearTime checks a pattern that reads the rest of the text for each match. With a search
-// that takes quadratic time, this test would take hours. Such a text with many matches is removed as a whole.
+// TestRulesWithOptionalEndsTakeLinearTime checks a pattern that reads the rest of the text for each match. With a
+// search that takes quadratic time, this test would take hours. Such a text with many matches is removed as a whole.
 func TestRulesWithOptionalEndsTakeLinearTime(t *testing.T) {
 	const key = "-----BEGIN PRIVATE KEY-----"
 	rules := rulesOf(t, []redact.PatternRule{

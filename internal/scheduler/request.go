@@ -50,8 +50,8 @@ type Request struct {
 	// Since is the time from which the Turn has waited. Among the Turns of a namespace that can get a slot, the one
 	// that has waited longest goes first.
 	Since time.Time
-	// Admitted means that the Turn has waited or has run before. Such a Turn is never refused because too many Turns are
-	// queued.
+	// Admitted means that the Turn has waited or has run before. Such a Turn is never refused because too many Turns
+	// are queued.
 	Admitted bool
 }
 

@@ -21,9 +21,9 @@ import (
 const (
 	// labelsTTL is how long the labels of a namespace are used before they are read again.
 	labelsTTL = 10 * time.Second
-	// labelsGrace is how long the labels are used if they cannot be read again. An API server that starts forbids to read
-	// them until it has loaded its roles. A consent that was withdrawn must take effect even if the API server does not
-	// answer.
+	// labelsGrace is how long the labels are used if they cannot be read again. An API server that starts forbids to
+	// read them until it has loaded its roles. A consent that was withdrawn must take effect even if the API server
+	// does not answer.
 	labelsGrace = 5 * time.Minute
 	// maxNamespaces limits the number of namespaces whose labels are kept. If it is reached, all are forgotten.
 	maxNamespaces = 4096
@@ -125,7 +125,7 @@ func (c *Checker) labelsOf(ctx context.Context, name string) (namespace, error) 
 	forbidden := apierrors.IsForbidden(err)
 	if client.IgnoreNotFound(err) != nil {
 		// The API server may only restart. If the permission was missing before, too, the answer is recorded as before.
-		if ok && !(forbidden && known.nameOnly) && ctx.Err() == nil && read.Sub(known.read) < labelsGrace {
+		if ok && (!forbidden || !known.nameOnly) && ctx.Err() == nil && read.Sub(known.read) < labelsGrace {
 			return known, nil
 		}
 		if !forbidden {

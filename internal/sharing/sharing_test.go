@@ -147,8 +147,8 @@ func TestLabelsOfNamespaces(t *testing.T) {
 	}
 }
 
-// TestLabelsWhileForbidden checks that the last known labels are used for a while if the API server forbids to read them,
-// as it does while its roles are not loaded yet. Later, the permission counts as withdrawn.
+// TestLabelsWhileForbidden checks that the last known labels are used for a while if the API server forbids to read
+// them, as it does while its roles are not loaded yet. Later, the permission counts as withdrawn.
 func TestLabelsWhileForbidden(t *testing.T) {
 	t.Parallel()
 	c, now := newCluster(), time.Unix(1_000_000, 0)
