@@ -123,6 +123,7 @@ const (
 func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.slots = scheduler.New(r.Limits, r.wake)
 	metrics.SetWaitingCount(r.waiting.countsByCause)
+	metrics.SetWaitingForSlots(r.slots.WaitingForSlots)
 	r.Budgets.OnChange(r.budgetChanged)
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Turn{}, builder.WithPredicates(turnChanged(), createdWithoutSession())).
