@@ -124,10 +124,7 @@ func TestHelmTestChecksTheInstallation(t *testing.T) {
 				}
 			}
 			want := []rbacv1.PolicyRule{
-				{
-					APIGroups: []string{"apps"}, ResourceNames: tc.want.Deployments, Resources: []string{"deployments"},
-					Verbs: []string{"get"},
-				},
+				{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: []string{"get", "list"}},
 				{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "list"}},
 			}
 			if diff := cmp.Diff(want, one[*rbacv1.Role](t, hooks).Rules); diff != "" {
@@ -196,7 +193,7 @@ func (c cluster) checkHelmTest(t *testing.T, readAddress string) {
 	setStatus(appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1})
 	report, err = check(o)
 	for _, want := range []string{
-		"ok: custom resource definitions: ", "ok: Deployment capstan: 1 of 1 Pods are ready\n",
+		"ok: custom resource definitions: ", "ok: namespace: ", "ok: Deployment capstan: 1 of 1 Pods are ready\n",
 		"ok: executors: capstan-0 can run 10 Turns at the same time\n", "ok: leader: ", "ok: read API: ",
 	} {
 		if err != nil || !strings.Contains(report, want) {

@@ -177,6 +177,24 @@ func (c cluster) checkMissingNamespace(t *testing.T) {
 	}
 }
 
+// checkSecondRelease checks that helm rejects a release in a namespace with another installation. owner describes the
+// other installation.
+func (c cluster) checkSecondRelease(t *testing.T, owner string) {
+	t.Helper()
+	install := func(namespace string) error {
+		_, err := output(t.Context(), helmPath, "--kubeconfig", c.Kubeconfig, "install", "second", "capstan", "--namespace", namespace,
+			"--create-namespace", "--set", "crds.install=false", "--dry-run=server")
+		return err
+	}
+	if err := install("capstan-system"); err == nil || !strings.Contains(err.Error(), owner) ||
+		!strings.Contains(err.Error(), "install this release in another namespace") {
+		t.Errorf("a second release in the same namespace: %v, want an error with %q and the advice to use another namespace", err, owner)
+	}
+	if err := install("second"); err != nil {
+		t.Errorf("a second release in its own namespace: %v", err)
+	}
+}
+
 func TestInstallUpgradeAndUninstall(t *testing.T) {
 	c := startCluster(t)
 	upgrade := func(values ...string) string {
@@ -214,6 +232,7 @@ func TestInstallUpgradeAndUninstall(t *testing.T) {
 	c.checkPolicy(t, "capstan", "capstan-system-capstan-toolapprovals")
 
 	c.checkMissingNamespace(t)
+	c.checkSecondRelease(t, `release "capstan"`)
 
 	c.checkDrain(t)
 	// No controller creates the Pod of a Job here. make e2e removes the release with its hook.
@@ -245,6 +264,7 @@ func TestInstallUpgradeAndUninstall(t *testing.T) {
 	c.check(t, "capstan-manager", inOwnNamespace)
 	c.check(t, "capstan-manager", inServedNamespace)
 	c.checkPolicy(t, "capstan-manager", "capstan-toolapprovals")
+	c.checkSecondRelease(t, "without Helm")
 
 	// make undeploy keeps the CRDs, the Turns and their journal. The manager has its permissions until its Pods have
 	// ended. An object that was deleted and created again would have another UID.

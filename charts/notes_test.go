@@ -191,6 +191,7 @@ func TestNotesMatchRelease(t *testing.T) {
 		pull          = "patch serviceaccount default"
 		elsewhere     = "need --manager-namespace"
 		whoami        = "kubectl auth whoami"
+		uninstall     = "helm uninstall"
 		egress        = "networkPolicy.egress must allow connections to the Pods of the example:"
 	)
 	for name, tc := range map[string]struct {
@@ -199,7 +200,8 @@ func TestNotesMatchRelease(t *testing.T) {
 		namespace     string // default capstan-system
 	}{
 		"Default": {
-			want: []string{"metrics.readers", reader}, wantNot: []string{authorization, address, pull, elsewhere, whoami, egress},
+			want:    []string{"metrics.readers", reader},
+			wantNot: []string{authorization, address, pull, elsewhere, whoami, egress, uninstall},
 		},
 		"Readers": {values: []string{"metrics.readers[0].name=p,metrics.readers[0].namespace=m"}, wantNot: []string{reader}},
 		"NoRoles": {
@@ -239,6 +241,18 @@ func TestNotesMatchRelease(t *testing.T) {
 		"ElsewhereWithReadAPI": {
 			namespace: "agents", values: []string{"readAPI.enabled=true,readAPI.tlsSecret=x"}, want: []string{address},
 			wantNot: []string{elsewhere},
+		},
+		// The Job of helm uninstall may take 90 s more than the Pods, and Helm waits 300 s by default.
+		"GraceWithinTimeout": {values: []string{"terminationGracePeriodSeconds=210"}, wantNot: []string{uninstall}},
+		"LongGrace": {
+			values: []string{"terminationGracePeriodSeconds=211"},
+			want:   []string{"may wait 301 seconds", uninstall + " capstan --namespace capstan-system --timeout 331s"},
+		},
+		"LongShutdownGrace": {
+			values: []string{"shutdownGraceSeconds=500"}, want: []string{"may wait 695 seconds", "--timeout 725s"},
+		},
+		"LongGraceWithoutJob": {
+			values: []string{"terminationGracePeriodSeconds=600,uninstall.drain=false"}, wantNot: []string{uninstall},
 		},
 		"RequesterRequired": {values: []string{"requesterPolicy.required=true"}, want: []string{whoami}},
 		"Egress": {

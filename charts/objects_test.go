@@ -127,6 +127,12 @@ func TestValuesOfObjects(t *testing.T) {
 			monitor("ServiceMonitor", "endpoints", "interval", "scrapeTimeout"),
 			[]any{map[string]string{"team": "a"}, "1m", "20s"},
 		},
+		// Releases of one name in two namespaces must be two jobs, which the alerts do not add up.
+		"the job of metrics.serviceMonitor": {
+			[]string{"metrics.serviceMonitor.enabled=true"},
+			monitor("ServiceMonitor", "endpoints", "relabelings"),
+			[]any{map[string]string{}, []any{map[string]any{"targetLabel": "job", "replacement": "capstan-system/capstan"}}},
+		},
 		"metrics.podMonitor": {
 			[]string{
 				"metrics.podMonitor.enabled=true,metrics.podMonitor.interval=1m,metrics.podMonitor.scrapeTimeout=20s",

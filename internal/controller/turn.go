@@ -130,6 +130,7 @@ const maxTimer = 5 * time.Minute
 func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.slots = scheduler.New(r.Limits, r.wake)
 	metrics.SetWaitingCount(r.waiting.countsByCause)
+	metrics.SetWaitingForSlots(r.slots.WaitingForSlots)
 	r.Budgets.OnChange(r.budgetChanged)
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Turn{}, builder.WithPredicates(turnChanged(), createdWithoutSession())).

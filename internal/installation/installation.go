@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,6 +30,8 @@ const (
 	pollInterval = time.Second
 	// checkTimeout limits the time of one check of one step.
 	checkTimeout = 10 * time.Second
+	// partOfCapstan selects the Deployments of all installations of Capstan.
+	partOfCapstan = "app.kubernetes.io/part-of=capstan"
 )
 
 // Options says what to check.
@@ -107,6 +110,7 @@ func steps(clients kubernetes.Interface, o Options) []step {
 	all := []step{{"custom resource definitions", func(ctx context.Context) (string, error) {
 		return "the API server serves every kind of capstan.dev", manager.CheckDefinitions(ctx, clients.Discovery())
 	}}}
+	all = append(all, step{"namespace", func(ctx context.Context) (string, error) { return checkNamespace(ctx, clients, o) }})
 	for _, name := range o.Deployments {
 		all = append(all, step{"Deployment " + name, func(ctx context.Context) (string, error) {
 			return checkDeployment(ctx, clients, o.Namespace, name)
@@ -126,6 +130,23 @@ func steps(clients kubernetes.Interface, o Options) []step {
 		}})
 	}
 	return all
+}
+
+// checkNamespace checks that no other installation of Capstan is in the namespace. The managers of both would use each
+// other's Leases: only one of them would lead, and it would bind Turns to executors that do not see them. Helm rejects a
+// second release, but not if another tool applies the objects of the chart.
+func checkNamespace(ctx context.Context, clients kubernetes.Interface, o Options) (string, error) {
+	all, err := clients.AppsV1().Deployments(o.Namespace).List(ctx, metav1.ListOptions{LabelSelector: partOfCapstan})
+	if err != nil {
+		return "", err
+	}
+	for i := range all.Items {
+		if name := all.Items[i].Name; !slices.Contains(o.Deployments, name) {
+			return "", fmt.Errorf("another installation of Capstan is in namespace %s, with the Deployment %q: move one of the two "+
+				"to another namespace", o.Namespace, name)
+		}
+	}
+	return "no other installation of Capstan is in " + o.Namespace, nil
 }
 
 // checkDeployment checks that all Pods of a Deployment have its newest template and are ready.

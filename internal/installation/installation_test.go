@@ -58,6 +58,34 @@ func TestCheckRollout(t *testing.T) {
 	}
 }
 
+// TestCheckNamespace checks that the installation shares its namespace with no other one, whose leader and executors
+// would be taken for its own.
+func TestCheckNamespace(t *testing.T) {
+	deployment := func(namespace, name, partOf string) *appsv1.Deployment {
+		return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name, Labels: map[string]string{"app.kubernetes.io/part-of": partOf},
+		}}
+	}
+	o := Options{Namespace: "capstan-system", Deployments: []string{"capstan", "capstan-executor"}}
+	for name, tc := range map[string]struct {
+		other *appsv1.Deployment
+		want  string // part of the error; empty for none
+	}{
+		"a second release":      {deployment("capstan-system", "capstan-b", "capstan"), `with the Deployment "capstan-b"`},
+		"elsewhere":             {deployment("team", "capstan-b", "capstan"), ""},
+		"a program of the user": {deployment("capstan-system", "proxy", "gateway"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clients := fake.NewClientset(deployment("capstan-system", "capstan", "capstan"),
+				deployment("capstan-system", "capstan-executor", "capstan"), tc.other)
+			_, err := checkNamespace(t.Context(), clients, o)
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error = %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
 func TestWasRenewed(t *testing.T) {
 	at := time.Date(2020, time.January, 1, 0, 0, 0, 0, time.UTC) // the holder's clock may be years behind
 	lease := func(holder *string, renewed *time.Time) *coordinationv1.Lease {

@@ -99,7 +99,7 @@ func init() {
 	metrics.Registry.MustRegister(running, Capacity, controllers, ended, duration, modelRequests, modelRetries, tokens,
 		toolCalls, contextWarnings, compactions, parked, journalsLost,
 		tokenUsage, requestDuration, firstChunk, requestErrors, requestCost,
-		waiting, queueWait, waitByReason, cost, purged, clockOffset,
+		waiting, waitingForSlots, queueWait, waitByReason, cost, purged, clockOffset,
 		evaluations, evaluationScore, evaluationTokens, evaluationsSkipped, evaluationsWaiting, evaluationsOldest,
 		memoriesLearned, memoriesRefused, memoriesFailed, memoryTokens, learningSkipped, recallFailures, embeddingFailures,
 		budgets, journals, journalUsage, memory, modelGates)

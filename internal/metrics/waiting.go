@@ -40,3 +40,21 @@ func (w *waits) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(turnsWaiting, prometheus.GaugeValue, float64(n), wait.Namespace, wait.Reason)
 	}
 }
+
+// SetWaitingForSlots sets the function that counts the Turns that executors with more slots would run. Each scrape calls
+// the function, so it must return soon and must be safe for concurrent use.
+func SetWaitingForSlots(count func() int) { slotDemand.Store(&count) }
+
+// slotDemand is the function of SetWaitingForSlots, or nil in a process without a controller.
+var slotDemand atomic.Pointer[func() int]
+
+var waitingForSlots = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	Name: "capstan_turns_waiting_for_slots",
+	Help: "Turns that would run if the executors had more slots. Turns that wait for another reason, such as the limit of " +
+		"their Agent, are not counted.",
+}, func() float64 {
+	if count := slotDemand.Load(); count != nil {
+		return float64((*count)())
+	}
+	return 0
+})

@@ -355,6 +355,73 @@ func TestStuckTurnsNeedNoSlot(t *testing.T) {
 	}
 }
 
+// TestWaitingForSlots checks that only Turns count that more executors could run.
+func TestWaitingForSlots(t *testing.T) {
+	const queued = 5
+	shared := Agent{Key: Key{Namespace: "owner", Name: "shared"}, MaxParallelTurns: 3, Version: 1}
+	for name, tc := range map[string]struct {
+		limits Limits
+		agent  func(namespace string) Agent // of the waiting Turns
+		change func(*harness)
+		want   int
+	}{
+		"all slots are taken": {want: 2 * queued},
+		"a limit of the Agent": {
+			agent: func(namespace string) Agent {
+				return Agent{Key: Key{Namespace: namespace, Name: "x"}, MaxParallelTurns: 2, Version: 1}
+			},
+			want: 4,
+		},
+		"a limit of an Agent that namespaces share": {agent: func(string) Agent { return shared }, want: 3},
+		"an Agent at its limit": {
+			agent: func(string) Agent {
+				return Agent{Key: Key{Namespace: "a", Name: "busy"}, MaxParallelTurns: 1, Version: 1}
+			},
+		},
+		"no model answers": {change: func(h *harness) { h.SetModelsDown(Key{Namespace: "a", Name: "x"}, true) }, want: 1 + queued},
+		"one Turn tries the models": {
+			agent:  func(string) Agent { return Agent{Key: Key{Namespace: "a", Name: "busy"}, Version: 1} },
+			change: func(h *harness) { h.SetModelsDown(Key{Namespace: "a", Name: "busy"}, true) },
+		},
+		"a fixed limit of namespaces":      {limits: Limits{Running: Share{count: 3}}, want: 2 + 3}, // one Turn of a runs
+		"a limit of namespaces in percent": {limits: Limits{Running: Share{percent: 50}}, want: 2 * queued},
+		"the first Turn of an Agent cannot use a slot": {
+			change: func(h *harness) { h.Defer(Key{Namespace: "a", Name: "a0"}) }, want: queued,
+		},
+		"a later Turn of an Agent cannot use a slot": {
+			change: func(h *harness) { h.Defer(Key{Namespace: "a", Name: "b1"}) }, want: 2*queued - 1,
+		},
+		"no executor is running":  {change: func(h *harness) { h.SetExecutors(nil) }, want: 2 * queued},
+		"Turns that wait no more": {change: func(h *harness) { h.Release(Key{Namespace: "b", Name: "a0"}) }, want: 2*queued - 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, tc.limits)
+			if got := h.WaitingForSlots(); got != 0 {
+				t.Errorf("%d Turns wait for slots before there is a Turn, want none", got)
+			}
+			runs := requestOf("a", "busy", "runs", 1)
+			h.Confirm(runs, "e0")
+			for _, namespace := range []string{"a", "b"} {
+				for i := range queued {
+					r := requestOf(namespace, "x", fmt.Sprintf("%c%d", 'a'+i, i), 0)
+					if tc.agent != nil {
+						r.Agent = tc.agent(namespace)
+					}
+					if v := h.Reserve(r, executors(1)); v.Executor != "" {
+						t.Fatalf("Turn %s has a slot, want none", r.Turn)
+					}
+				}
+			}
+			if tc.change != nil {
+				tc.change(h)
+			}
+			if got := h.WaitingForSlots(); got != tc.want {
+				t.Errorf("%d Turns wait for slots, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestReserveOverLimit(t *testing.T) {
 	h := newHarness(t, Limits{Running: Share{count: 1}})
 	h.Reserve(requestOf("n", "agent", "a", 1), executors(1))

@@ -27,7 +27,7 @@ func (s *testEnv) asked() []string {
 
 var _ = Describe("Many Turns", func() {
 	DescribeTable("run at the same time up to the limit, and all end",
-		func(ctx SpecContext, slots int, ofAgent *int32) {
+		func(ctx SpecContext, slots int, ofAgent *int32, forSlots int) {
 			s := newTestEnv(ctx, `rules: [{fault: {latencyMilliseconds: 30}}]`)
 			s.run(func(o *manager.Options) { o.MaxConcurrentTurns = slots })
 			s.create(ctx, s.basics(func(a *v1alpha1.Agent) { a.Spec.MaxParallelTurns = ofAgent })...)
@@ -37,14 +37,15 @@ var _ = Describe("Many Turns", func() {
 			s.awaitHeld(ctx, 4) // the limit
 			s.awaitStates(ctx, map[string]int{v1alpha1.TurnReasonRunning: 4, v1alpha1.TurnReasonQueued: turns - 4})
 			Expect(s.gate.waiting.Load()).To(BeEquivalentTo(4), "never more than the limit")
+			Expect(gauge("capstan_turns_waiting_for_slots")).To(BeEquivalentTo(forSlots), "only Turns that more slots would start")
 			release()
 			s.awaitAll(ctx, turns, v1alpha1.TurnReasonCompleted)
 			Expect(s.fake.Stats().PeakInFlight).To(BeNumerically("<=", 4), "never more than the limit")
 			Expect(s.fake.Stats().Requests).To(BeEquivalentTo(turns))
 		},
-		Entry("of the agent", SpecTimeout(2*patience), 1000, new(int32(4))),
-		Entry("of the manager", SpecTimeout(2*patience), 4, nil),
-		Entry("of both", SpecTimeout(2*patience), 5, new(int32(4))),
+		Entry("of the agent", SpecTimeout(2*patience), 1000, new(int32(4)), 0),
+		Entry("of the manager", SpecTimeout(2*patience), 4, nil, 56),
+		Entry("of both", SpecTimeout(2*patience), 5, new(int32(4)), 0),
 	)
 
 	It("run in the order of their creation, and report the reason of their wait", func(ctx SpecContext) {

@@ -265,6 +265,14 @@ release may be missing, because helm install --create-namespace creates it after
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- /* helm template and helm lint find no Deployment. helm test reports the other installation, too. */ -}}
+{{- range (lookup "apps/v1" "Deployment" .Release.Namespace "").items -}}
+{{- $labels := .metadata.labels | default dict -}}
+{{- $release := index $labels "app.kubernetes.io/instance" | default "" -}}
+{{- if and (eq (index $labels "app.kubernetes.io/part-of" | default "") "capstan") (ne $release $.Release.Name) -}}
+{{- fail (printf "Deployment %q in namespace %s belongs to another installation of Capstan (%s): two installations in one namespace would use each other's Leases; install this release in another namespace, or remove the other installation first" .metadata.name $.Release.Namespace (ternary (printf "release %q" $release) "without Helm" (ne $release ""))) -}}
+{{- end -}}
+{{- end -}}
 {{- $pdb := $v.podDisruptionBudget -}}
 {{- if and $pdb.enabled (not (kindIs "invalid" $pdb.minAvailable)) (not (kindIs "invalid" $pdb.maxUnavailable)) -}}
 {{- fail "podDisruptionBudget.minAvailable and podDisruptionBudget.maxUnavailable must not both be set: set one of them to null" -}}
