@@ -102,8 +102,8 @@ type Keeper struct {
 const (
 	// maxHints is the maximum number of pending hints. If a hint is dropped, the next round finds its Turn.
 	maxHints = 10_000
-	// settleTime is the time without a new hint after which the store is asked for the records of all hints. So one
-	// request to the store covers many Turns.
+	// settleTime is the time from the first pending hint to the request to the store for the records of all pending
+	// hints. So one request covers many Turns, and a hint does not wait for later ones.
 	settleTime = 2 * time.Second
 	// roundInterval is the time from a round to the next one. retryTime is the time after a round that failed, and
 	// between two attempts to end the journals of the Turns that wait.
@@ -167,11 +167,37 @@ func (k *Keeper) takeWaiting() map[types.UID]types.NamespacedName {
 	return all
 }
 
+// alarm is a timer that can be brought forward but not put off, so that work happens although it is requested again
+// and again.
+type alarm struct {
+	*time.Timer
+	at time.Time // zero if the alarm is not set
+}
+
+// newAlarm returns an alarm that is not set.
+func newAlarm() *alarm {
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	return &alarm{Timer: timer}
+}
+
+// within sets the alarm to a time from now, unless it is due earlier.
+func (a *alarm) within(d time.Duration) {
+	at := time.Now().Add(d) //nolint:forbidigo // because a duration is measured, not a time of day
+	if a.at.IsZero() || at.Before(a.at) {
+		a.at = at
+		a.Reset(d)
+	}
+}
+
+// done notes that the alarm was received.
+func (a *alarm) done() { a.at = time.Time{} }
+
 // Start handles hints and runs rounds until ctx ends.
 func (k *Keeper) Start(ctx context.Context) error {
 	k.init()
-	round, settle := time.NewTimer(0), time.NewTimer(time.Hour)
-	settle.Stop()
+	round, settle := newAlarm(), newAlarm()
+	round.within(0)
 	again := time.NewTicker(retryTime)
 	defer round.Stop()
 	defer settle.Stop()
@@ -181,28 +207,30 @@ func (k *Keeper) Start(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-k.hinted:
-			settle.Reset(settleTime)
+			settle.within(settleTime)
 		case <-settle.C:
+			settle.done()
 			k.recordOrRetry(ctx, k.takeHints(), round)
 		case <-again.C:
 			k.recordOrRetry(ctx, k.takeWaiting(), round)
 		case <-round.C:
+			round.done()
 			next := roundInterval
 			if err := k.Round(ctx); err != nil {
 				k.report("keep the records of turns", err)
 				next = retryTime
 			}
-			round.Reset(next)
+			round.within(next)
 		}
 	}
 }
 
-// recordOrRetry calls record. If that fails, it schedules the next round after retryTime, because a round finds these
-// Turns, too.
-func (k *Keeper) recordOrRetry(ctx context.Context, turns map[types.UID]types.NamespacedName, round *time.Timer) {
+// recordOrRetry calls record. If that fails, the next round begins within retryTime, because a round finds these Turns,
+// too.
+func (k *Keeper) recordOrRetry(ctx context.Context, turns map[types.UID]types.NamespacedName, round *alarm) {
 	if err := k.record(ctx, turns); err != nil {
 		k.report("record finished turns", err)
-		round.Reset(retryTime)
+		round.within(retryTime)
 	}
 }
 

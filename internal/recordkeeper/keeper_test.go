@@ -508,6 +508,65 @@ func TestHintsAreFollowedUp(t *testing.T) {
 	}
 }
 
+// hintsOnly is a reader whose lists are empty, so that only hints lead to a Turn. lists counts the lists.
+type hintsOnly struct {
+	client.Reader
+	lists int
+}
+
+func (h *hintsOnly) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	h.lists++
+	return nil
+}
+
+// TestHintDoesNotWaitForLaterHints checks that a hint is followed up soon although other Turns end all the time.
+func TestHintDoesNotWaitForLaterHints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &journaltest.Store{}
+		k := keeper(t, s, ended("a", 1))
+		k.Reader = &hintsOnly{Reader: k.Reader}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- k.Start(ctx) }()
+		k.Finished(types.NamespacedName{Namespace: "helpdesk", Name: "a"}, "uid-a")
+		for i := range 60 {
+			time.Sleep(time.Second) // within the bubble, this is the fake clock
+			k.Finished(types.NamespacedName{Namespace: "helpdesk", Name: "gone"}, types.UID(fmt.Sprint("uid-gone-", i)))
+		}
+		if got := recordsByTurn(t, s); len(got) != 1 {
+			t.Errorf("after a minute with a hint each second, the records are %v; want that of Turn a", got)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestFailedHintsDoNotPutOffRounds checks that a round happens in time although hints fail all the time.
+func TestFailedHintsDoNotPutOffRounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := keeper(t, &failing{&journaltest.Store{}, 100})
+		reader := &hintsOnly{Reader: k.Reader}
+		k.Reader = reader
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- k.Start(ctx) }()
+		for i := range 10 {
+			k.Finished(types.NamespacedName{Namespace: "helpdesk", Name: "gone"}, types.UID(fmt.Sprint("uid-gone-", i)))
+			time.Sleep(10 * time.Second) // within the bubble, this is the fake clock
+		}
+		synctest.Wait()
+		if reader.lists != 2 {
+			t.Errorf("%d rounds within %s, want the first one and one after a failed hint", reader.lists, 100*time.Second)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestHintsAreBounded(t *testing.T) {
 	k := keeper(t, &journaltest.Store{})
 	for i := range maxHints + 10 {
