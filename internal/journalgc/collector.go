@@ -25,16 +25,13 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/metrics"
-	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
 // Store keeps journals, and the records of Turns with the comments on them.
 type Store interface {
 	store.Keeper
-
-	// Records is the method of store.Records.
-	Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error)
+	store.RecordPages
 }
 
 // Collector retires the journals of deleted objects, and purges journals that were retired long enough ago. It

@@ -79,7 +79,7 @@ func (a anyFields) List(ctx context.Context, list client.ObjectList, opts ...cli
 
 func recordsByTurn(t *testing.T, s store.Records) map[string]turnrecord.Record {
 	t.Helper()
-	all, err := s.Records(t.Context(), store.RecordQuery{})
+	all, _, err := s.Records(t.Context(), store.RecordQuery{})
 	if err != nil {
 		t.Fatal(err)
 	}

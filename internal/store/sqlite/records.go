@@ -67,7 +67,7 @@ func conditions(s store.RecordSelector) (where string, args []any) {
 }
 
 // Records returns a page of records, newest first. An index has this order, so the query need not sort the records.
-func (s *Store) Records(ctx context.Context, q store.RecordQuery) (all []turnrecord.Record, err error) {
+func (s *Store) Records(ctx context.Context, q store.RecordQuery) (page []turnrecord.Record, more bool, err error) {
 	where, args := conditions(q.RecordSelector)
 	for _, limit := range []struct {
 		at   time.Time
@@ -85,33 +85,33 @@ func (s *Store) Records(ctx context.Context, q store.RecordQuery) (all []turnrec
 		where += " AND (completed, uid) < (?, ?)"
 		args = append(args, a.Completed.UnixMicro(), a.UID)
 	}
-	limit := store.MaxRecords
-	if q.Limit > 0 {
-		limit = min(limit, q.Limit)
-	}
 	//nolint:gosec // because the text has only names of columns
 	rows, err := s.db.QueryContext(ctx, `SELECT uid, namespace, turn, agent, session, requester, reason, completed, details, feedback,
-		evaluations, expenses FROM turn_record WHERE `+where+` ORDER BY completed DESC, uid DESC LIMIT ?`, append(args, limit)...)
+		evaluations, expenses FROM turn_record WHERE `+where+` ORDER BY completed DESC, uid DESC LIMIT ?`, append(args, q.MaxPage())...)
 	if err != nil {
-		return nil, s.failed(err)
+		return nil, false, s.failed(err)
 	}
 	defer rows.Close() //nolint:errcheck // because rows.Err below reports every error
+	bytes := 0
 	for rows.Next() {
 		var r turnrecord.Record
 		var completed int64
-		var details, feedback, evaluations, expenses []byte
+		var details, feedback, evaluations, expenses sql.RawBytes
 		if err := rows.Scan(&r.UID, &r.Namespace, &r.Turn, &r.Agent, &r.Session, &r.Requester, &r.Reason, &completed, &details,
 			&feedback, &evaluations, &expenses); err != nil {
-			return nil, s.failed(err)
+			return nil, false, s.failed(err)
 		}
 		r.Completed = time.UnixMicro(completed).UTC()
 		if err := errors.Join(json.Unmarshal(details, &r.Details), json.Unmarshal(feedback, &r.Feedback),
 			json.Unmarshal(evaluations, &r.Evaluations), json.Unmarshal(expenses, &r.Expenses)); err != nil {
-			return nil, fmt.Errorf("failed to read the record of turn %q: %w", r.UID, err)
+			return nil, false, fmt.Errorf("failed to read the record of turn %q: %w", r.UID, err)
 		}
-		all = append(all, r)
+		page = append(page, r)
+		if bytes += len(details) + len(feedback) + len(evaluations) + len(expenses); bytes >= store.PageRecordBytes {
+			return page, true, nil
+		}
 	}
-	return all, s.failed(rows.Err())
+	return page, len(page) == q.MaxPage(), s.failed(rows.Err())
 }
 
 // deleteRecords deletes up to limit records that match a condition, oldest first. If note is true, it notes the times
@@ -255,6 +255,6 @@ func (t *tx) dropComments(uids []string) error {
 }
 
 // Records returns a page of records, as Store.Records does.
-func (r *Reader) Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error) {
+func (r *Reader) Records(ctx context.Context, q store.RecordQuery) (page []turnrecord.Record, more bool, err error) {
 	return r.store.Records(ctx, q)
 }
