@@ -22,5 +22,8 @@ func (s *Store) SingleConns() []*sql.DB {
 // Reads returns the pool of reads and the number of its connections.
 func (s *Store) Reads() (*sql.DB, int) { return s.db, readers }
 
+// RecordOfTurn is the query that finds the record of a Turn for feedback.
+const RecordOfTurn = recordOfTurn
+
 // Migrations returns the migrations of the schema.
 func Migrations() (fs.FS, error) { return fs.Sub(migrations, "migrations") }

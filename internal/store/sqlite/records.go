@@ -177,16 +177,27 @@ func (s *Store) DeleteRecords(ctx context.Context, sel store.RecordSelector, lim
 	return s.deleteRecords(ctx, limit, false, where, args...)
 }
 
-// AddFeedback adds feedback in one transaction.
+// recordOfTurn finds the newest record of a Turn by its namespace, its name and, unless it is empty, its UID. An index
+// has this order.
+const recordOfTurn = `SELECT uid FROM turn_record WHERE namespace = ?1 AND turn = ?2 AND (?3 = '' OR uid = ?3)
+	ORDER BY completed DESC, uid DESC LIMIT 1`
+
+// AddFeedback adds feedback in one transaction. The record is found before, because the only writer should not search.
 func (s *Store) AddFeedback(ctx context.Context, namespace, turn, uid string, f turnrecord.Feedback) error {
+	found, err := s.queryStrings(ctx, recordOfTurn, namespace, turn, uid)
+	switch {
+	case err != nil:
+		return s.failed(err)
+	case len(found) == 0:
+		return store.ErrNoRecord
+	}
+	recordUID := found[0]
 	var refused error
-	err := s.change(ctx, func(t *tx) error {
+	err = s.change(ctx, func(t *tx) error {
 		refused = nil
-		var recordUID, text string
+		var text string
 		//nolint:noctx // because the transaction carries the context
-		err := t.QueryRow(`SELECT uid, feedback FROM turn_record WHERE namespace = ? AND turn = ? AND (? = '' OR uid = ?)
-			ORDER BY completed DESC, uid DESC LIMIT 1`,
-			namespace, turn, uid, uid).Scan(&recordUID, &text)
+		err := t.QueryRow(`SELECT feedback FROM turn_record WHERE uid = ?`, recordUID).Scan(&text)
 		if errors.Is(err, sql.ErrNoRows) {
 			refused = store.ErrNoRecord
 			return nil

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
@@ -232,5 +234,27 @@ func TestReadsDoNotDelayWrites(t *testing.T) {
 	}
 	if err := s.Append(t.Context(), "a", entry(1)); err != nil {
 		t.Errorf("Append: %v", err)
+	}
+}
+
+// TestFeedbackIsFoundOutsideOfTheWriter checks that the search for the record does not need the writer, and that it uses
+// an index. The writer serves all Turns.
+func TestFeedbackIsFoundOutsideOfTheWriter(t *testing.T) {
+	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
+	db, _ := s.Reads()
+	var id, parent, unused int
+	var plan string
+	err := db.QueryRowContext(t.Context(), "EXPLAIN QUERY PLAN "+sqlite.RecordOfTurn, "helpdesk", "t", "").Scan(&id, &parent, &unused, &plan)
+	if err != nil || !strings.Contains(plan, "INDEX turn_record_turn (namespace=? AND turn=?)") {
+		t.Errorf("the plan of the search is %q, %v; want a search with the index turn_record_turn", plan, err)
+	}
+	writer, err := s.Pools()[0].Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close() //nolint:errcheck // because the test ends
+	f := turnrecord.Feedback{User: "ada", Score: "1"}
+	if err := s.AddFeedback(t.Context(), "helpdesk", "t", "", f); !errors.Is(err, store.ErrNoRecord) {
+		t.Errorf("AddFeedback while the writer is busy: %v, want ErrNoRecord", err)
 	}
 }
