@@ -86,7 +86,7 @@ func (s *Store) Records(ctx context.Context, q store.RecordQuery) (page []turnre
 		args = append(args, a.Completed.UnixMicro(), a.UID)
 	}
 	//nolint:gosec // because the text has only names of columns
-	rows, err := s.db.QueryContext(ctx, `SELECT uid, namespace, turn, agent, session, requester, reason, completed, details, feedback,
+	rows, err := s.lists.QueryContext(ctx, `SELECT uid, namespace, turn, agent, session, requester, reason, completed, details, feedback,
 		evaluations, expenses FROM turn_record WHERE `+where+` ORDER BY completed DESC, uid DESC LIMIT ?`, append(args, q.MaxPage())...)
 	if err != nil {
 		return nil, false, s.failed(err)
@@ -144,7 +144,7 @@ func (s *Store) PurgeRecords(ctx context.Context, before time.Time, limit int) (
 // DeletedUntil reads the noted time of a namespace, or the latest noted time of all namespaces.
 func (s *Store) DeletedUntil(ctx context.Context, namespace string) (time.Time, error) {
 	var until sql.NullInt64
-	err := s.db.QueryRowContext(ctx, `SELECT max(until) FROM record_deleted WHERE namespace = ?1 OR ?1 = ''`, namespace).Scan(&until)
+	err := s.lists.QueryRowContext(ctx, `SELECT max(until) FROM record_deleted WHERE namespace = ?1 OR ?1 = ''`, namespace).Scan(&until)
 	if err != nil || !until.Valid {
 		return time.Time{}, s.failed(err)
 	}
@@ -155,7 +155,7 @@ func (s *Store) DeletedUntil(ctx context.Context, namespace string) (time.Time, 
 func (s *Store) TrimRecords(ctx context.Context, maxRecords, limit int) (int, error) {
 	var namespace string
 	var n int
-	err := s.db.QueryRowContext(ctx, `SELECT namespace, count(*) AS n FROM turn_record GROUP BY namespace ORDER BY n DESC LIMIT 1`).Scan(
+	err := s.lists.QueryRowContext(ctx, `SELECT namespace, count(*) AS n FROM turn_record GROUP BY namespace ORDER BY n DESC LIMIT 1`).Scan(
 		&namespace, &n)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
