@@ -90,10 +90,13 @@ type Keeper struct {
 	// waiting holds the Turns whose journals cannot end yet, for a reason that is not a failure. Only the goroutine of
 	// Start uses it.
 	waiting map[types.UID]types.NamespacedName
-	// settled holds the Turns that need no record, because it would be too old to be kept. lastSettled holds the
-	// settled Turns of the previous round. A round keeps only the Turns that it finds again, so that deleted Turns are
-	// forgotten. Only the goroutine of Start uses both.
+	// settled holds the Turns that need no record, because it would be too old to be kept, or because the namespace has
+	// too many records that are newer. lastSettled holds the settled Turns of the previous round. A round keeps only the
+	// Turns that it finds again, so that deleted Turns are forgotten. Only the goroutine of Start uses both.
 	settled, lastSettled sets.Set[types.UID]
+	// deletedUntil holds the results of Store.DeletedUntil since the beginning of the last round, by namespace. Only
+	// the goroutine of Start uses it.
+	deletedUntil map[string]time.Time
 	// hinted holds a token if hints were added since the last receive.
 	hinted chan struct{}
 	once   sync.Once
@@ -133,6 +136,7 @@ func (k *Keeper) init() {
 	k.once.Do(func() {
 		k.hints, k.waiting = map[types.UID]types.NamespacedName{}, map[types.UID]types.NamespacedName{}
 		k.settled, k.lastSettled = sets.Set[types.UID]{}, sets.Set[types.UID]{}
+		k.deletedUntil = map[string]time.Time{}
 		k.hinted = make(chan struct{}, 1)
 	})
 }
@@ -246,6 +250,7 @@ func (k *Keeper) report(what string, err error) {
 func (k *Keeper) Round(ctx context.Context) error {
 	k.init()
 	k.settled, k.lastSettled = sets.Set[types.UID]{}, k.settled
+	clear(k.deletedUntil)
 	namespaces := k.Namespaces
 	if len(namespaces) == 0 {
 		namespaces = []string{metav1.NamespaceAll}
@@ -302,7 +307,8 @@ func (k *Keeper) closeReservations(ctx context.Context, turns []string) error {
 }
 
 // record ends those of the given Turns that have no record, and adds their records. It skips a Turn that does not exist
-// any more. It does not make a record from a status if the record would be too old to be kept.
+// any more. It does not make a record from a status if the record would be too old to be kept, or if records of Turns
+// that ended later were deleted because of their number.
 func (k *Keeper) record(ctx context.Context, turns map[types.UID]types.NamespacedName) error {
 	if len(turns) == 0 {
 		return nil
@@ -333,7 +339,6 @@ func (k *Keeper) record(ctx context.Context, turns map[types.UID]types.Namespace
 func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.NamespacedName, missing []string) (
 	records []turnrecord.Record, alive []string, err error,
 ) {
-	oldest := k.Now().Add(-k.Retention)
 	var errs []error
 	for _, uid := range missing {
 		if k.isSettled(types.UID(uid)) {
@@ -359,6 +364,10 @@ func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.Namespace
 		if err == nil && !recorded {
 			err = k.charge(ctx, &t)
 		}
+		needed := true
+		if err == nil {
+			needed, err = k.needsRecord(ctx, &r)
+		}
 		switch {
 		case waits || errors.Is(err, bytebudget.ErrShort):
 			alive = append(alive, uid)
@@ -370,13 +379,33 @@ func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.Namespace
 		case err != nil:
 			alive = append(alive, uid)
 			errs = append(errs, fmt.Errorf("failed to end turn %q: %w", client.ObjectKeyFromObject(&t), err))
-		case r.Completed.Before(oldest):
+		case !needed:
 			k.settled.Insert(types.UID(uid))
 		case !recorded:
 			records = append(records, r)
 		}
 	}
 	return records, alive, errors.Join(errs...)
+}
+
+// needsRecord reports whether a record would be kept. If it is not newer than a record that was deleted because of its
+// age or because of the number of records in its namespace, it would be deleted at the end of the round, and made again
+// in the next one.
+func (k *Keeper) needsRecord(ctx context.Context, r *turnrecord.Record) (bool, error) {
+	if r.Completed.Before(k.Now().Add(-k.Retention)) {
+		return false, nil
+	}
+	until, known := k.deletedUntil[r.Namespace]
+	if !known {
+		bounded, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		var err error
+		if until, err = k.Store.DeletedUntil(bounded, r.Namespace); err != nil {
+			return false, fmt.Errorf("failed to find out which records were deleted: %w", err)
+		}
+		k.deletedUntil[r.Namespace] = until
+	}
+	return r.Completed.After(until), nil
 }
 
 // isSettled reports whether a Turn needs no record. If it was settled in the previous round, isSettled adds it to the

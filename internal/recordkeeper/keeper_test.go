@@ -351,6 +351,70 @@ func (f *failing) Unrecorded(ctx context.Context, uids []string) ([]string, erro
 	return f.records.Unrecorded(ctx, uids)
 }
 
+// adding counts the records that were added, and the calls of DeletedUntil.
+type adding struct {
+	records
+	added, asked int
+}
+
+func (a *adding) AddRecords(ctx context.Context, all ...turnrecord.Record) (int, error) {
+	n, err := a.records.AddRecords(ctx, all...)
+	a.added += n
+	return n, err
+}
+
+func (a *adding) DeletedUntil(ctx context.Context, namespace string) (time.Time, error) {
+	a.asked++
+	return a.records.DeletedUntil(ctx, namespace)
+}
+
+// TestTrimmedRecordsAreNotMadeAgain checks that the records that were deleted because of their number are not made
+// again from their Turns, also after a restart, and that the ends and the charges of these Turns are not skipped.
+func TestTrimmedRecordsAreNotMadeAgain(t *testing.T) {
+	s := &adding{records: &journaltest.Store{}}
+	var turns []client.Object
+	for i := range 5 {
+		turns = append(turns, ended(fmt.Sprint("t", i), 10+i))
+	}
+	ends, charges := 0, 0
+	start := func() *Keeper {
+		k := keeper(t, s, turns...)
+		k.MostPerNamespace = 2
+		k.End = func(context.Context, *v1alpha1.Turn) (bool, error) {
+			ends++
+			return false, nil
+		}
+		k.Charge = func(context.Context, *v1alpha1.Turn) error {
+			charges++
+			return nil
+		}
+		return k
+	}
+	k := start()
+	if err := k.Round(t.Context()); err != nil || s.added != 5 || len(recordsByTurn(t, s)) != 2 {
+		t.Errorf("Round: %v with %d added records, want 5, of which 2 are kept", err, s.added)
+	}
+	turns = append(turns, ended("late", 60)) // it has no record yet, and is older than the records that were deleted
+	ends, charges = 0, 0
+	for name, k := range map[string]*Keeper{"the same process": k, "another process": start()} {
+		s.added, s.asked = 0, 0
+		for range 3 {
+			if err := k.Round(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if s.added != 0 || s.asked != 1 {
+			t.Errorf("%s: %d records were added after %d requests for the newest deleted record, want none after 1", name, s.added, s.asked)
+		}
+	}
+	if ends != 3+4 || charges != ends {
+		t.Errorf("%d ends and %d charges, want one in each process for each of the 3 Turns and the one that is late", ends, charges)
+	}
+	if got := recordsByTurn(t, s); len(got) != 2 || got["t0"].UID == "" || got["t1"].UID == "" {
+		t.Errorf("the records are %v, want the newest 2", got)
+	}
+}
+
 // TestReservationsOfEndedTurnsAreCharged checks that a Turn that ended without an executor does not keep its
 // reservation, whether records are kept or not, and that a running Turn keeps its reservation.
 func TestReservationsOfEndedTurnsAreCharged(t *testing.T) {
