@@ -14,7 +14,6 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
-	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/postgres"
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
@@ -28,7 +27,7 @@ const postgresVariable = "CAPSTAN_POSTGRES_BIN"
 type keptJournal interface {
 	journal.Journal
 	Accounts(ctx context.Context, at time.Time) ([]budget.Account, error)
-	Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error)
+	store.RecordPages
 	Close() error
 }
 

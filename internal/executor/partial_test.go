@@ -150,7 +150,7 @@ var cuts = map[string]func(t *testing.T, w *followUpHarness, n int){
 // expenses returns the tokens of questions in the record of the Turn, and the number of their requests.
 func (w *followUpHarness) expenses(t *testing.T) (tokens, requests int64) {
 	t.Helper()
-	all, err := w.store.Records(t.Context(), store.RecordQuery{})
+	all, _, err := w.store.Records(t.Context(), store.RecordQuery{})
 	if err != nil || len(all) != 1 {
 		t.Fatalf("Records: %d, %v", len(all), err)
 	}
@@ -211,7 +211,7 @@ func TestJudgesThatHaveRepliedAreNotAskedAgain(t *testing.T) {
 			if diff := cmp.Diff(want, w.verdicts(t)); diff != "" {
 				t.Errorf("status.evaluations, -want +got:\n%s", diff)
 			}
-			records, err := w.store.Records(t.Context(), store.RecordQuery{})
+			records, _, err := w.store.Records(t.Context(), store.RecordQuery{})
 			if err != nil || len(records) != 1 || len(records[0].Evaluations) != 3 {
 				t.Errorf("the record has the evaluations %+v, %v; want those of three judges", records, err)
 			}

@@ -121,7 +121,7 @@ func question(bool) model.Request {
 func (j *evaluationHarness) account(t *testing.T) budget.Account {
 	t.Helper()
 	all, err := j.store.Accounts(t.Context(), now)
-	records, errRecords := j.store.Records(t.Context(), store.RecordQuery{})
+	records, _, errRecords := j.store.Records(t.Context(), store.RecordQuery{})
 	if err := errors.Join(err, errRecords); err != nil || len(records) != 1 || len(all) > 1 {
 		t.Fatalf("%d accounts, %d records, %v", len(all), len(records), err)
 	}

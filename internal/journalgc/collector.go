@@ -25,16 +25,13 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/metrics"
-	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
 // Store keeps journals, and the records of Turns with the comments on them.
 type Store interface {
 	store.Keeper
-
-	// Records is the method of store.Records.
-	Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error)
+	store.RecordPages
 }
 
 // Collector retires the journals of deleted objects, and purges journals that were retired long enough ago. It
@@ -125,8 +122,8 @@ func (c *Collector) work(ctx context.Context) {
 	defer round.Stop()
 	follow := newTimer()
 	defer follow.Stop()
-	due := newTimer()
-	defer due.Stop()
+	var due <-chan time.Time // of the first journal that was retired since the last purge
+	var newest time.Time     // when the last journal was retired
 	measure := time.NewTicker(measureInterval)
 	defer measure.Stop()
 	for {
@@ -139,12 +136,19 @@ func (c *Collector) work(ctx context.Context) {
 			c.scheduleFollowUp(follow)
 		case <-follow.C:
 			if c.followUp(ctx) {
-				due.Reset(c.Retention)
+				newest = c.Now()
+				if due == nil { // otherwise, the purge would never be due while objects are deleted again and again
+					due = time.After(c.Retention)
+				}
 			}
 			c.scheduleFollowUp(follow)
 		case <-measure.C:
 			c.measure(ctx)
-		case <-due.C:
+		case <-due:
+			due = nil
+			if rest := newest.Add(c.Retention).Sub(c.Now()); rest > 0 { // other journals were retired in the meantime
+				due = time.After(min(rest, c.Retention)) // the retention counts if the clock was set back
+			}
 			c.report("purge journals", c.purge(ctx))
 			c.measure(ctx)
 		}

@@ -300,6 +300,34 @@ func TestJournalIsKeptForRetention(t *testing.T) {
 	})
 }
 
+// TestDeletionsDoNotPutOffPurge checks that each journal is purged when its retention is over although objects are
+// deleted all the time.
+func TestDeletionsDoNotPutOffPurge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const retention = 10 * time.Minute
+		r := newTestEnv(t, retention)
+		r.interval = 24 * time.Hour // so that no round purges
+		r.start(t)
+		var uids []string
+		for i := range 20 {
+			name := fmt.Sprint("t", i)
+			uids = append(uids, "uid-"+name)
+			r.addJournals(t, "uid-"+name)
+			r.Deleted(turnOf(name))
+			time.Sleep(time.Minute)
+		}
+		synctest.Wait()
+		if r.kept(t, uids[0]) != nil {
+			t.Error("the first journal was not purged although its retention is over")
+		}
+		time.Sleep(retention)
+		synctest.Wait()
+		if left := r.kept(t, uids...); left != nil {
+			t.Errorf("the journals %v are left, want none after their retention", left)
+		}
+	})
+}
+
 func TestHintSurvivesAPIServerFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTestEnv(t, 0)

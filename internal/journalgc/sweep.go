@@ -115,7 +115,7 @@ func (c *Collector) commented(ctx context.Context) (sets.Set[string], error) {
 type boundedRecords struct{ Store }
 
 // Records returns one page of records.
-func (s boundedRecords) Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error) {
+func (s boundedRecords) Records(ctx context.Context, q store.RecordQuery) (page []turnrecord.Record, more bool, err error) {
 	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	return s.Store.Records(bounded, q)

@@ -71,7 +71,7 @@ func UsageOf(ctx context.Context, records UsageRecords, q store.RecordQuery, by 
 
 // UsageRecords are the records that UsageOf adds up.
 type UsageRecords interface {
-	Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error)
+	store.RecordPages
 	DeletedUntil(ctx context.Context, namespace string) (time.Time, error)
 }
 
@@ -222,11 +222,6 @@ func (s *Server) authorized(k kept, verb string, serve func(context.Context, *ht
 			answer(w, refused)
 			return
 		}
-		data, err := json.Marshal(value)
-		if err != nil {
-			answer(w, refuse(http.StatusInternalServerError, "the answer cannot be encoded: %s", err))
-			return
-		}
 		if err := http.NewResponseController(w).SetWriteDeadline(deadlineIn(s.o.WriteTimeout)); err != nil {
 			panic(http.ErrAbortHandler)
 		}
@@ -234,7 +229,12 @@ func (s *Server) authorized(k kept, verb string, serve func(context.Context, *ht
 		h.Set("Content-Type", "application/json")
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Cache-Control", "no-store")
-		_, _ = w.Write(append(data, '\n')) // the client may be gone
+		// The answer may be large, so it is encoded only once, and without the six bytes for each of <, > and &.
+		encoder := json.NewEncoder(w)
+		encoder.SetEscapeHTML(false)
+		if err := encoder.Encode(value); err != nil {
+			panic(http.ErrAbortHandler) // the client is gone
+		}
 	}
 }
 
@@ -266,8 +266,7 @@ func (s *Server) serveRecords(ctx context.Context, r *http.Request) (any, *Error
 	if refused != nil {
 		return nil, refused
 	}
-	q.Limit = cmp.Or(q.Limit, store.MaxRecords)
-	all, err := s.o.Records.Records(ctx, q)
+	all, more, err := s.o.Records.Records(ctx, q)
 	if err != nil {
 		return nil, failureOf(err)
 	}
@@ -275,7 +274,7 @@ func (s *Server) serveRecords(ctx context.Context, r *http.Request) (any, *Error
 		s.redactComments(&all[i])
 	}
 	page := RecordPage{Records: all}
-	if len(all) == q.Limit {
+	if more {
 		page.Next = cursor(store.PositionOf(&all[len(all)-1]))
 	}
 	if all == nil {

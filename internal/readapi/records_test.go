@@ -2,8 +2,10 @@ package readapi_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -191,6 +193,51 @@ func TestRecordsAreServedInPages(t *testing.T) {
 	}
 }
 
+// TestAnswersWithRecordsAreBounded checks that the answer has a limited size although people write long comments on
+// many Turns, and that the next page follows.
+func TestAnswersWithRecordsAreBounded(t *testing.T) {
+	const turns = 100
+	s := storeWith(t, turns)
+	for i := range turns * turnrecord.MaxFeedback {
+		f := turnrecord.Feedback{User: fmt.Sprint("user ", i), Score: "1", Comment: strings.Repeat("<", turnrecord.MaxComment)}
+		if err := s.AddFeedback(t.Context(), "helpdesk", fmt.Sprint("t", i%turns), "", f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := start(t, s, "ada list helpdesk") + "/v1/namespaces/helpdesk/records"
+	seen := map[string]bool{}
+	for after := "?"; after != ""; {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, path+after, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := bearer("ada").RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(response.Body)
+		if err := errors.Join(err, response.Body.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if len(data) > store.PageRecordBytes || strings.Contains(string(data), `\u003c`) {
+			t.Errorf("an answer has %d bytes, want at most %d, without escapes that double its size", len(data), store.PageRecordBytes)
+		}
+		var page readapi.RecordPage
+		if err := json.Unmarshal(data, &page); err != nil {
+			t.Fatal(err)
+		}
+		for i := range page.Records {
+			seen[page.Records[i].UID] = true
+		}
+		if after = page.Next; after != "" {
+			after = "?after=" + after
+		}
+	}
+	if len(seen) != turns {
+		t.Errorf("the pages have %d records, want %d", len(seen), turns)
+	}
+}
+
 // TestCommentsAreServedWithoutCredentials checks that the comments in a record have no credential of the namespaces of
 // the Turn and of its Agent. The stored record stays as it is.
 func TestCommentsAreServedWithoutCredentials(t *testing.T) {
@@ -213,7 +260,7 @@ func TestCommentsAreServedWithoutCredentials(t *testing.T) {
 	if got := page.Records[0].Feedback[0].Comment; got != want {
 		t.Errorf("the comment is %q, want %q", got, want)
 	}
-	if all, err := s.Records(t.Context(), q); err != nil || all[0].Feedback[0].Comment != comment {
+	if all, _, err := s.Records(t.Context(), q); err != nil || all[0].Feedback[0].Comment != comment {
 		t.Errorf("the store has %+v, %v; want the comment as it was", all, err)
 	}
 }
@@ -222,7 +269,7 @@ func TestCommentsAreServedWithoutCredentials(t *testing.T) {
 // ended since then.
 func TestUsageSaysWhatItLacks(t *testing.T) {
 	s := storeWith(t, 3)
-	oldest, err := s.Records(t.Context(), store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}})
+	oldest, _, err := s.Records(t.Context(), store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,7 +334,7 @@ func TestRecordsNeedPermissions(t *testing.T) {
 		}
 	}
 	out, err := client("keeper").DeleteRecords(t.Context(), store.RecordSelector{Namespace: "helpdesk", Requester: "ada & eve"})
-	left, _ := s.Records(t.Context(), store.RecordQuery{})
+	left, _, _ := s.Records(t.Context(), store.RecordQuery{})
 	if err != nil || out.Deleted != 1 || out.More || len(left) != 1 || left[0].Namespace != "sales" {
 		t.Errorf("DeleteRecords: %+v, %v; left: %v; want only the record of the other namespace left", out, err, left)
 	}
@@ -299,8 +346,8 @@ type unreachable struct{ records }
 // records is embedded under this name, because store.Records has a method Records.
 type records = store.Records
 
-func (unreachable) Records(context.Context, store.RecordQuery) ([]turnrecord.Record, error) {
-	return nil, errors.New("it is unreachable")
+func (unreachable) Records(context.Context, store.RecordQuery) ([]turnrecord.Record, bool, error) {
+	return nil, false, errors.New("it is unreachable")
 }
 
 func TestRecordsOfUnreachableStore(t *testing.T) {
@@ -345,7 +392,7 @@ func TestFeedback(t *testing.T) {
 			t.Fatalf("%+v, %v", out, err)
 		}
 	}
-	all, err := s.Records(t.Context(), store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}})
+	all, _, err := s.Records(t.Context(), store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}})
 	if err != nil || len(all[0].Feedback) != 1 || all[0].Feedback[0].User != "ada" || all[0].Feedback[0].Score != "1" ||
 		all[0].Feedback[0].Comment != `[redacted:invoice] is "so so"` {
 		t.Errorf("%+v, %v; want only the last feedback, redacted, in the name of the token's user", all, err)
@@ -382,7 +429,7 @@ func TestFeedbackThatGrows(t *testing.T) {
 		}
 		redacted := begin + strings.Repeat("[redacted:invoice] ", 100)
 		want := redacted + strings.Repeat("é", (turnrecord.MaxComment-len(redacted))/len("é"))
-		all, err := s.Records(t.Context(), store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}})
+		all, _, err := s.Records(t.Context(), store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}})
 		if err != nil || len(all[0].Feedback) != 1 || all[0].Feedback[0].Comment != want {
 			t.Errorf("%+v, %v; want the first %d bytes of the redacted comment", all, err, len(want))
 		}
@@ -411,7 +458,7 @@ func TestFeedbackIsAboutTheTurnThatExists(t *testing.T) {
 	if err != nil || !out.TurnDeleted {
 		t.Errorf("%+v, %v; want feedback about the deleted Turn", out, err)
 	}
-	all, err := s.Records(t.Context(), store.RecordQuery{})
+	all, _, err := s.Records(t.Context(), store.RecordQuery{})
 	if err != nil || len(all) != 2 || len(all[0].Feedback) != 1 || len(all[1].Feedback) != 0 || all[0].Turn != "weekly" {
 		t.Errorf("the records are %+v, %v; want one feedback, about the deleted Turn", all, err)
 	}

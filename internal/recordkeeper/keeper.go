@@ -90,10 +90,13 @@ type Keeper struct {
 	// waiting holds the Turns whose journals cannot end yet, for a reason that is not a failure. Only the goroutine of
 	// Start uses it.
 	waiting map[types.UID]types.NamespacedName
-	// settled holds the Turns that need no record, because it would be too old to be kept. lastSettled holds the
-	// settled Turns of the previous round. A round keeps only the Turns that it finds again, so that deleted Turns are
-	// forgotten. Only the goroutine of Start uses both.
+	// settled holds the Turns that need no record, because it would be too old to be kept, or because the namespace has
+	// too many records that are newer. lastSettled holds the settled Turns of the previous round. A round keeps only the
+	// Turns that it finds again, so that deleted Turns are forgotten. Only the goroutine of Start uses both.
 	settled, lastSettled sets.Set[types.UID]
+	// deletedUntil holds the results of Store.DeletedUntil since the beginning of the last round, by namespace. Only
+	// the goroutine of Start uses it.
+	deletedUntil map[string]time.Time
 	// hinted holds a token if hints were added since the last receive.
 	hinted chan struct{}
 	once   sync.Once
@@ -102,8 +105,8 @@ type Keeper struct {
 const (
 	// maxHints is the maximum number of pending hints. If a hint is dropped, the next round finds its Turn.
 	maxHints = 10_000
-	// settleTime is the time without a new hint after which the store is asked for the records of all hints. So one
-	// request to the store covers many Turns.
+	// settleTime is the time from the first pending hint to the request to the store for the records of all pending
+	// hints. So one request covers many Turns, and a hint does not wait for later ones.
 	settleTime = 2 * time.Second
 	// roundInterval is the time from a round to the next one. retryTime is the time after a round that failed, and
 	// between two attempts to end the journals of the Turns that wait.
@@ -133,6 +136,7 @@ func (k *Keeper) init() {
 	k.once.Do(func() {
 		k.hints, k.waiting = map[types.UID]types.NamespacedName{}, map[types.UID]types.NamespacedName{}
 		k.settled, k.lastSettled = sets.Set[types.UID]{}, sets.Set[types.UID]{}
+		k.deletedUntil = map[string]time.Time{}
 		k.hinted = make(chan struct{}, 1)
 	})
 }
@@ -167,11 +171,37 @@ func (k *Keeper) takeWaiting() map[types.UID]types.NamespacedName {
 	return all
 }
 
+// alarm is a timer that can be brought forward but not put off, so that work happens although it is requested again
+// and again.
+type alarm struct {
+	*time.Timer
+	at time.Time // zero if the alarm is not set
+}
+
+// newAlarm returns an alarm that is not set.
+func newAlarm() *alarm {
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	return &alarm{Timer: timer}
+}
+
+// within sets the alarm to a time from now, unless it is due earlier.
+func (a *alarm) within(d time.Duration) {
+	at := time.Now().Add(d) //nolint:forbidigo // because a duration is measured, not a time of day
+	if a.at.IsZero() || at.Before(a.at) {
+		a.at = at
+		a.Reset(d)
+	}
+}
+
+// done notes that the alarm was received.
+func (a *alarm) done() { a.at = time.Time{} }
+
 // Start handles hints and runs rounds until ctx ends.
 func (k *Keeper) Start(ctx context.Context) error {
 	k.init()
-	round, settle := time.NewTimer(0), time.NewTimer(time.Hour)
-	settle.Stop()
+	round, settle := newAlarm(), newAlarm()
+	round.within(0)
 	again := time.NewTicker(retryTime)
 	defer round.Stop()
 	defer settle.Stop()
@@ -181,28 +211,30 @@ func (k *Keeper) Start(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-k.hinted:
-			settle.Reset(settleTime)
+			settle.within(settleTime)
 		case <-settle.C:
+			settle.done()
 			k.recordOrRetry(ctx, k.takeHints(), round)
 		case <-again.C:
 			k.recordOrRetry(ctx, k.takeWaiting(), round)
 		case <-round.C:
+			round.done()
 			next := roundInterval
 			if err := k.Round(ctx); err != nil {
 				k.report("keep the records of turns", err)
 				next = retryTime
 			}
-			round.Reset(next)
+			round.within(next)
 		}
 	}
 }
 
-// recordOrRetry calls record. If that fails, it schedules the next round after retryTime, because a round finds these
-// Turns, too.
-func (k *Keeper) recordOrRetry(ctx context.Context, turns map[types.UID]types.NamespacedName, round *time.Timer) {
+// recordOrRetry calls record. If that fails, the next round begins within retryTime, because a round finds these Turns,
+// too.
+func (k *Keeper) recordOrRetry(ctx context.Context, turns map[types.UID]types.NamespacedName, round *alarm) {
 	if err := k.record(ctx, turns); err != nil {
 		k.report("record finished turns", err)
-		round.Reset(retryTime)
+		round.within(retryTime)
 	}
 }
 
@@ -218,6 +250,7 @@ func (k *Keeper) report(what string, err error) {
 func (k *Keeper) Round(ctx context.Context) error {
 	k.init()
 	k.settled, k.lastSettled = sets.Set[types.UID]{}, k.settled
+	clear(k.deletedUntil)
 	namespaces := k.Namespaces
 	if len(namespaces) == 0 {
 		namespaces = []string{metav1.NamespaceAll}
@@ -274,7 +307,8 @@ func (k *Keeper) closeReservations(ctx context.Context, turns []string) error {
 }
 
 // record ends those of the given Turns that have no record, and adds their records. It skips a Turn that does not exist
-// any more. It does not make a record from a status if the record would be too old to be kept.
+// any more. It does not make a record from a status if the record would be too old to be kept, or if records of Turns
+// that ended later were deleted because of their number.
 func (k *Keeper) record(ctx context.Context, turns map[types.UID]types.NamespacedName) error {
 	if len(turns) == 0 {
 		return nil
@@ -305,7 +339,6 @@ func (k *Keeper) record(ctx context.Context, turns map[types.UID]types.Namespace
 func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.NamespacedName, missing []string) (
 	records []turnrecord.Record, alive []string, err error,
 ) {
-	oldest := k.Now().Add(-k.Retention)
 	var errs []error
 	for _, uid := range missing {
 		if k.isSettled(types.UID(uid)) {
@@ -331,6 +364,10 @@ func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.Namespace
 		if err == nil && !recorded {
 			err = k.charge(ctx, &t)
 		}
+		needed := true
+		if err == nil {
+			needed, err = k.needsRecord(ctx, &r)
+		}
 		switch {
 		case waits || errors.Is(err, bytebudget.ErrShort):
 			alive = append(alive, uid)
@@ -342,13 +379,33 @@ func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.Namespace
 		case err != nil:
 			alive = append(alive, uid)
 			errs = append(errs, fmt.Errorf("failed to end turn %q: %w", client.ObjectKeyFromObject(&t), err))
-		case r.Completed.Before(oldest):
+		case !needed:
 			k.settled.Insert(types.UID(uid))
 		case !recorded:
 			records = append(records, r)
 		}
 	}
 	return records, alive, errors.Join(errs...)
+}
+
+// needsRecord reports whether a record would be kept. If it is not newer than a record that was deleted because of its
+// age or because of the number of records in its namespace, it would be deleted at the end of the round, and made again
+// in the next one.
+func (k *Keeper) needsRecord(ctx context.Context, r *turnrecord.Record) (bool, error) {
+	if r.Completed.Before(k.Now().Add(-k.Retention)) {
+		return false, nil
+	}
+	until, known := k.deletedUntil[r.Namespace]
+	if !known {
+		bounded, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		var err error
+		if until, err = k.Store.DeletedUntil(bounded, r.Namespace); err != nil {
+			return false, fmt.Errorf("failed to find out which records were deleted: %w", err)
+		}
+		k.deletedUntil[r.Namespace] = until
+	}
+	return r.Completed.After(until), nil
 }
 
 // isSettled reports whether a Turn needs no record. If it was settled in the previous round, isSettled adds it to the

@@ -79,7 +79,7 @@ func (a anyFields) List(ctx context.Context, list client.ObjectList, opts ...cli
 
 func recordsByTurn(t *testing.T, s store.Records) map[string]turnrecord.Record {
 	t.Helper()
-	all, err := s.Records(t.Context(), store.RecordQuery{})
+	all, _, err := s.Records(t.Context(), store.RecordQuery{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -351,6 +351,70 @@ func (f *failing) Unrecorded(ctx context.Context, uids []string) ([]string, erro
 	return f.records.Unrecorded(ctx, uids)
 }
 
+// adding counts the records that were added, and the calls of DeletedUntil.
+type adding struct {
+	records
+	added, asked int
+}
+
+func (a *adding) AddRecords(ctx context.Context, all ...turnrecord.Record) (int, error) {
+	n, err := a.records.AddRecords(ctx, all...)
+	a.added += n
+	return n, err
+}
+
+func (a *adding) DeletedUntil(ctx context.Context, namespace string) (time.Time, error) {
+	a.asked++
+	return a.records.DeletedUntil(ctx, namespace)
+}
+
+// TestTrimmedRecordsAreNotMadeAgain checks that the records that were deleted because of their number are not made
+// again from their Turns, also after a restart, and that the ends and the charges of these Turns are not skipped.
+func TestTrimmedRecordsAreNotMadeAgain(t *testing.T) {
+	s := &adding{records: &journaltest.Store{}}
+	var turns []client.Object
+	for i := range 5 {
+		turns = append(turns, ended(fmt.Sprint("t", i), 10+i))
+	}
+	ends, charges := 0, 0
+	start := func() *Keeper {
+		k := keeper(t, s, turns...)
+		k.MostPerNamespace = 2
+		k.End = func(context.Context, *v1alpha1.Turn) (bool, error) {
+			ends++
+			return false, nil
+		}
+		k.Charge = func(context.Context, *v1alpha1.Turn) error {
+			charges++
+			return nil
+		}
+		return k
+	}
+	k := start()
+	if err := k.Round(t.Context()); err != nil || s.added != 5 || len(recordsByTurn(t, s)) != 2 {
+		t.Errorf("Round: %v with %d added records, want 5, of which 2 are kept", err, s.added)
+	}
+	turns = append(turns, ended("late", 60)) // it has no record yet, and is older than the records that were deleted
+	ends, charges = 0, 0
+	for name, k := range map[string]*Keeper{"the same process": k, "another process": start()} {
+		s.added, s.asked = 0, 0
+		for range 3 {
+			if err := k.Round(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if s.added != 0 || s.asked != 1 {
+			t.Errorf("%s: %d records were added after %d requests for the newest deleted record, want none after 1", name, s.added, s.asked)
+		}
+	}
+	if ends != 3+4 || charges != ends {
+		t.Errorf("%d ends and %d charges, want one in each process for each of the 3 Turns and the one that is late", ends, charges)
+	}
+	if got := recordsByTurn(t, s); len(got) != 2 || got["t0"].UID == "" || got["t1"].UID == "" {
+		t.Errorf("the records are %v, want the newest 2", got)
+	}
+}
+
 // TestReservationsOfEndedTurnsAreCharged checks that a Turn that ended without an executor does not keep its
 // reservation, whether records are kept or not, and that a running Turn keeps its reservation.
 func TestReservationsOfEndedTurnsAreCharged(t *testing.T) {
@@ -506,6 +570,65 @@ func TestHintsAreFollowedUp(t *testing.T) {
 			})
 		})
 	}
+}
+
+// hintsOnly is a reader whose lists are empty, so that only hints lead to a Turn. lists counts the lists.
+type hintsOnly struct {
+	client.Reader
+	lists int
+}
+
+func (h *hintsOnly) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	h.lists++
+	return nil
+}
+
+// TestHintDoesNotWaitForLaterHints checks that a hint is followed up soon although other Turns end all the time.
+func TestHintDoesNotWaitForLaterHints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &journaltest.Store{}
+		k := keeper(t, s, ended("a", 1))
+		k.Reader = &hintsOnly{Reader: k.Reader}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- k.Start(ctx) }()
+		k.Finished(types.NamespacedName{Namespace: "helpdesk", Name: "a"}, "uid-a")
+		for i := range 60 {
+			time.Sleep(time.Second) // within the bubble, this is the fake clock
+			k.Finished(types.NamespacedName{Namespace: "helpdesk", Name: "gone"}, types.UID(fmt.Sprint("uid-gone-", i)))
+		}
+		if got := recordsByTurn(t, s); len(got) != 1 {
+			t.Errorf("after a minute with a hint each second, the records are %v; want that of Turn a", got)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestFailedHintsDoNotPutOffRounds checks that a round happens in time although hints fail all the time.
+func TestFailedHintsDoNotPutOffRounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := keeper(t, &failing{&journaltest.Store{}, 100})
+		reader := &hintsOnly{Reader: k.Reader}
+		k.Reader = reader
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- k.Start(ctx) }()
+		for i := range 10 {
+			k.Finished(types.NamespacedName{Namespace: "helpdesk", Name: "gone"}, types.UID(fmt.Sprint("uid-gone-", i)))
+			time.Sleep(10 * time.Second) // within the bubble, this is the fake clock
+		}
+		synctest.Wait()
+		if reader.lists != 2 {
+			t.Errorf("%d rounds within %s, want the first one and one after a failed hint", reader.lists, 100*time.Second)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestHintsAreBounded(t *testing.T) {

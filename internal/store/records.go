@@ -24,8 +24,7 @@ type Records interface {
 	// Unrecorded returns the given UIDs that have no record, in any order.
 	Unrecorded(ctx context.Context, uids []string) ([]string, error)
 
-	// Records returns the records that a query selects, newest first, at most MaxRecords.
-	Records(ctx context.Context, q RecordQuery) ([]turnrecord.Record, error)
+	RecordPages
 
 	// PurgeRecords deletes up to limit records of Turns that ended before a time, oldest first. It returns the number
 	// of deleted records, even with an error; fewer than limit means that there are no more.
@@ -52,8 +51,21 @@ type Records interface {
 	AddFeedback(ctx context.Context, namespace, turn, uid string, f turnrecord.Feedback) error
 }
 
-// MaxRecords is the maximum number of records that Records returns.
-const MaxRecords = 500
+// RecordPages reads records page by page.
+type RecordPages interface {
+	// Records returns a page of the records that a query selects, newest first: at most MaxRecords and, except for its
+	// last record, less than PageRecordBytes. more reports whether there may be records after the page.
+	Records(ctx context.Context, q RecordQuery) (page []turnrecord.Record, more bool, err error)
+}
+
+const (
+	// MaxRecords is the maximum number of records that Records returns.
+	MaxRecords = 500
+	// PageRecordBytes limits the total size of the JSON of a page of records, as it is stored. The record that reaches
+	// the limit is the last one of the page. A usual page of MaxRecords is smaller, but the comments on one Turn can
+	// have 200 KiB, and the read API has many pages in memory at the same time.
+	PageRecordBytes = 1 << 20
+)
 
 // RecordQuery selects records and a page of them.
 type RecordQuery struct {
@@ -67,6 +79,14 @@ type RecordQuery struct {
 	Limit int
 	// Commented selects only the records that have a comment.
 	Commented bool
+}
+
+// MaxPage returns the maximum number of records of a page of the query.
+func (q RecordQuery) MaxPage() int {
+	if q.Limit <= 0 {
+		return MaxRecords
+	}
+	return min(q.Limit, MaxRecords)
 }
 
 // RecordPosition is the position of a record in the order of Records.
@@ -106,14 +126,11 @@ func (s RecordSelector) Conditions(yield func(column, value string) bool) {
 }
 
 // AllRecords yields all records that a query selects, page by page. No query is open while the consumer works.
-func AllRecords(ctx context.Context, s interface {
-	Records(ctx context.Context, q RecordQuery) ([]turnrecord.Record, error)
-}, q RecordQuery,
-) func(yield func(*turnrecord.Record, error) bool) {
+func AllRecords(ctx context.Context, s RecordPages, q RecordQuery) func(yield func(*turnrecord.Record, error) bool) {
 	return func(yield func(*turnrecord.Record, error) bool) {
 		q.Limit = MaxRecords
 		for {
-			page, err := s.Records(ctx, q)
+			page, more, err := s.Records(ctx, q)
 			if err != nil {
 				yield(nil, err)
 				return
@@ -123,7 +140,7 @@ func AllRecords(ctx context.Context, s interface {
 					return
 				}
 			}
-			if len(page) < MaxRecords {
+			if !more {
 				return
 			}
 			q.After = PositionOf(&page[len(page)-1])

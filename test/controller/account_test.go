@@ -83,7 +83,7 @@ var _ = Describe("A Turn that ends without an executor", func() {
 		defer func() { Expect(kept.Close()).To(Succeed()) }()
 		var records []turnrecord.Record
 		Eventually(func(g Gomega) {
-			records, err = kept.Records(ctx, store.RecordQuery{})
+			records, _, err = kept.Records(ctx, store.RecordQuery{})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(records).To(HaveLen(1))
 		}).WithContext(ctx).Should(Succeed())

@@ -111,7 +111,7 @@ func (m *runningManager) record(ctx context.Context, t *v1alpha1.Turn) turnrecor
 	GinkgoHelper()
 	s, err := sqlite.OpenReader(ctx, m.options.DataDir+"/journal.db")
 	Expect(err).NotTo(HaveOccurred())
-	all, err := s.Records(ctx, store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: t.Namespace, Turn: t.Name}})
+	all, _, err := s.Records(ctx, store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: t.Namespace, Turn: t.Name}})
 	Expect(errors.Join(err, s.Close())).To(Succeed())
 	Expect(all).To(HaveLen(1))
 	return all[0]

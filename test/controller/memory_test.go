@@ -332,7 +332,7 @@ var _ = Describe("Learning from a Turn", func() {
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(all).To(ConsistOf(HaveField("Text", "The printer is broken.")))
 		}).WithContext(ctx).Should(Succeed())
-		records, err := kept.Records(ctx, store.RecordQuery{})
+		records, _, err := kept.Records(ctx, store.RecordQuery{})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(records).To(HaveLen(1))
 		Expect(records[0].Expenses).To(ConsistOf(And(HaveField("For", "memory"), HaveField("Requests", BeEquivalentTo(2)),

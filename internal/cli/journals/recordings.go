@@ -141,18 +141,18 @@ func (r *Recordings) Feedback(ctx context.Context, agent string) (map[TurnName][
 		return found, add(r.dirStore.Records)
 	}
 	return found, r.source.Cluster.WithServer(ctx, r.source.Env, r.Namespace, func(c *readapi.Client, _ string) error {
-		return add(func(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error) {
+		return add(func(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, bool, error) {
 			page, err := c.Records(ctx, q)
-			return page.Records, err
+			return page.Records, page.Next != "", err
 		})
 	})
 }
 
 // pagesOfRecords adapts a function that reads a page of records to the interface of a store.
-type pagesOfRecords func(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error)
+type pagesOfRecords func(ctx context.Context, q store.RecordQuery) (page []turnrecord.Record, more bool, err error)
 
 // Records returns a page of records.
-func (p pagesOfRecords) Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error) {
+func (p pagesOfRecords) Records(ctx context.Context, q store.RecordQuery) (page []turnrecord.Record, more bool, err error) {
 	return p(ctx, q)
 }
 

@@ -123,7 +123,7 @@ func (o *Options) local(ctx context.Context, do func(read recordReader, q store.
 		return err
 	}
 	defer func() { err = errors.Join(err, dirStore.Close()) }()
-	return do(func(q store.RecordQuery) ([]turnrecord.Record, error) { return dirStore.Records(ctx, q) }, q)
+	return do(func(q store.RecordQuery) ([]turnrecord.Record, bool, error) { return dirStore.Records(ctx, q) }, q)
 }
 
 // Run prints the records, newest first.
@@ -134,9 +134,9 @@ func (d *Decisions) Run(ctx context.Context) error {
 	if d.DataDir != "" {
 		return d.local(ctx, func(read recordReader, q store.RecordQuery) error {
 			return d.print(q, func(q store.RecordQuery) (readapi.RecordPage, error) {
-				all, err := read(q)
+				all, more, err := read(q)
 				next := ""
-				if len(all) == q.Limit {
+				if more {
 					next = "more" // any text: print only checks that it is not empty
 				}
 				return readapi.RecordPage{Records: all, Next: next}, err
@@ -261,10 +261,10 @@ func (u *Usage) Run(ctx context.Context) error {
 }
 
 // recordReader implements readapi.UsageRecords with a function that reads one page.
-type recordReader func(store.RecordQuery) ([]turnrecord.Record, error)
+type recordReader func(store.RecordQuery) (page []turnrecord.Record, more bool, err error)
 
 // Records returns a page of records.
-func (r recordReader) Records(_ context.Context, q store.RecordQuery) ([]turnrecord.Record, error) {
+func (r recordReader) Records(_ context.Context, q store.RecordQuery) (page []turnrecord.Record, more bool, err error) {
 	return r(q)
 }
 

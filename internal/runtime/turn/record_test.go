@@ -17,7 +17,7 @@ import (
 // recordOf returns the only record of a store.
 func recordOf(t *testing.T, j *journaltest.Store) turnrecord.Record {
 	t.Helper()
-	all, err := j.Records(t.Context(), store.RecordQuery{})
+	all, _, err := j.Records(t.Context(), store.RecordQuery{})
 	if err != nil || len(all) != 1 {
 		t.Fatalf("records: %+v, %v; want one", all, err)
 	}
@@ -69,7 +69,7 @@ func TestRecordOfADeletedTurn(t *testing.T) {
 	if _, err := engine(j).Run(ctx, &in); err == nil || deleted {
 		t.Fatalf("Run: %v, want the run to stop before the call", err)
 	}
-	if all, err := j.Records(t.Context(), store.RecordQuery{}); err != nil || len(all) != 0 {
+	if all, _, err := j.Records(t.Context(), store.RecordQuery{}); err != nil || len(all) != 0 {
 		t.Fatalf("records %v, %v; want none before the end", all, err)
 	}
 	for range 2 {
@@ -161,7 +161,7 @@ func TestAJournalWithoutEntriesIsFenced(t *testing.T) {
 	if namespace, err := engine(j).Namespace(t.Context(), "a"); namespace != "helpdesk" || err != nil {
 		t.Errorf("Namespace = %q, %v; want the namespace of the Turn", namespace, err)
 	}
-	if all, err := j.Records(t.Context(), store.RecordQuery{}); err != nil || len(all) != 0 {
+	if all, _, err := j.Records(t.Context(), store.RecordQuery{}); err != nil || len(all) != 0 {
 		t.Errorf("records %v, %v; want none", all, err)
 	}
 }

@@ -151,8 +151,20 @@ func whereSelected(s store.RecordSelector) *where {
 	return w
 }
 
+// newestFirst is the order of records in pages.
+const newestFirst = `ORDER BY completed DESC, uid COLLATE "C" DESC`
+
+// pageOfRecords selects records until the page has enough records or bytes, as page selects entries. %[1]s are the
+// conditions; the numbers of the other arguments follow.
+const pageOfRecords = `SELECT ` + recordColumns + `, feedback, evaluations, expenses, total FROM (
+    SELECT *, sum(size) OVER (` + newestFirst + `) AS total FROM (
+        SELECT *, octet_length(details) + octet_length(feedback) + octet_length(evaluations) + octet_length(expenses) AS size
+        FROM capstan_record WHERE %[1]s ` + newestFirst + ` LIMIT $%[2]d
+    ) AS selected
+) AS p WHERE total - size < $%[3]d ` + newestFirst
+
 // Records returns a page of records. It takes at most a minute.
-func (s *Store) Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error) {
+func (s *Store) Records(ctx context.Context, q store.RecordQuery) (page []turnrecord.Record, more bool, err error) {
 	w := whereSelected(q.RecordSelector)
 	if !q.Since.IsZero() {
 		w.add("completed >= $%d", q.Since)
@@ -166,14 +178,11 @@ func (s *Store) Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.
 	if q.After.UID != "" {
 		w.add(`(completed, uid COLLATE "C") < ($%d, $%d)`, q.After.Completed, q.After.UID)
 	}
-	limit := store.MaxRecords
-	if q.Limit > 0 {
-		limit = min(limit, q.Limit)
-	}
-	return read(ctx, s, func(row pgx.CollectableRow) (r turnrecord.Record, err error) {
+	var total int64 // the size of the page up to its last record
+	page, err = read(ctx, s, func(row pgx.CollectableRow) (r turnrecord.Record, err error) {
 		var details, feedback, evaluations, expenses []byte
 		if err := row.Scan(&r.UID, &r.Namespace, &r.Turn, &r.Agent, &r.Session, &r.Requester, &r.Reason, &r.Completed, &details,
-			&feedback, &evaluations, &expenses); err != nil {
+			&feedback, &evaluations, &expenses, &total); err != nil {
 			return r, err
 		}
 		r.Completed = r.Completed.UTC()
@@ -182,8 +191,8 @@ func (s *Store) Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.
 			return r, fmt.Errorf("failed to read the record of turn %q: %w", r.UID, err)
 		}
 		return r, nil
-	}, `SELECT `+recordColumns+`, feedback, evaluations, expenses FROM capstan_record WHERE `+w.text+
-		fmt.Sprintf(` ORDER BY completed DESC, uid COLLATE "C" DESC LIMIT %d`, limit), w.args...)
+	}, fmt.Sprintf(pageOfRecords, w.text, len(w.args)+1, len(w.args)+2), append(w.args, q.MaxPage(), store.PageRecordBytes)...)
+	return page, len(page) == q.MaxPage() || len(page) > 0 && total >= store.PageRecordBytes, err
 }
 
 // deleteRecords deletes up to limit records that match conditions, oldest first. If note is true, it notes the times of

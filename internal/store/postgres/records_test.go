@@ -26,7 +26,7 @@ func TestTrimWithLostReply(t *testing.T) {
 	if _, err := s.TrimRecords(t.Context(), 3, 10); err != nil {
 		t.Fatal(err)
 	}
-	kept, err := s.Records(t.Context(), store.RecordQuery{})
+	kept, _, err := s.Records(t.Context(), store.RecordQuery{})
 	if err != nil || len(kept) != 3 || kept[2].UID != "2" || p.lost.Load() != 1 {
 		t.Errorf("records: %+v, %v, with %d lost responses; want the 3 newest records, and 1 lost response", kept, err, p.lost.Load())
 	}

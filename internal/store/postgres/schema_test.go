@@ -141,7 +141,7 @@ func TestOpenDoesNotChangeNewerSchema(t *testing.T) {
 			if !errors.Is(err, journal.ErrNewer) || postgres.IsAway(err) {
 				t.Errorf("Open: %v, want ErrNewer, for which IsAway is false", err)
 			}
-			for _, want := range []string{"version 99", "knows is 15", "run that version, or a later one", "restore a backup"} {
+			for _, want := range []string{"version 99", "knows is 16", "run that version, or a later one", "restore a backup"} {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("Open: %v, want it to say %q", err, want)
 				}

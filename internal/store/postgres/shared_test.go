@@ -91,7 +91,7 @@ func TestInstallationsThatShareSchema(t *testing.T) {
 			t.Fatal(err)
 		}
 		n, err := remove(t.Context())
-		kept, readErr := all.Records(t.Context(), store.RecordQuery{})
+		kept, _, readErr := all.Records(t.Context(), store.RecordQuery{})
 		if n != 1 || err != nil || readErr != nil || len(kept) != 1 || kept[0].Namespace != "helpdesk" {
 			t.Errorf("%s: %d, %v; want the record of sales deleted, and the record of helpdesk kept; records: %+v, %v", name, n, err,
 				kept, readErr)

@@ -33,7 +33,7 @@ func (s *Store) Check(ctx context.Context) error {
 	}
 	// user_version is a number in the file's header that nothing else uses. SQLite writes the page even if the
 	// value does not change.
-	_, err := s.db.ExecContext(ctx, `PRAGMA user_version = 0`)
+	_, err := s.checks.ExecContext(ctx, `PRAGMA user_version = 0`)
 	if missing := s.missing.Load(); err == nil && missing > 0 {
 		err = s.probe(ctx, missing)
 	}
@@ -82,11 +82,11 @@ func (s *Store) checkPath() error {
 
 // probe writes up to maxProbe bytes and deletes them.
 func (s *Store) probe(ctx context.Context, n int64) error {
-	_, err := s.db.ExecContext(ctx, `INSERT OR REPLACE INTO probe (id, data) VALUES (1, zeroblob(?))`, min(n, maxProbe))
+	_, err := s.checks.ExecContext(ctx, `INSERT OR REPLACE INTO probe (id, data) VALUES (1, zeroblob(?))`, min(n, maxProbe))
 	if err != nil {
 		return err
 	}
-	if _, err := s.db.ExecContext(ctx, `DELETE FROM probe`); err != nil {
+	if _, err := s.checks.ExecContext(ctx, `DELETE FROM probe`); err != nil {
 		return err
 	}
 	s.missing.CompareAndSwap(n, 0)

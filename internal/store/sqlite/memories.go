@@ -105,9 +105,9 @@ func (t *tx) forget(uids []string) error {
 const memoryColumns = `m.id, m.namespace, m.agent, m.scope, m.requester, m.session, m.session_uid, m.turn, m.turn_uid, m.text,
 	m.confidence, m.model, m.learned_at, m.expires_at`
 
-// memories executes a query for memories.
-func (s *Store) memories(ctx context.Context, query string, args ...any) (all []memories.Memory, err error) {
-	rows, err := s.db.QueryContext(ctx, query, args...)
+// memories executes a query for memories with a connection of a pool.
+func (s *Store) memories(ctx context.Context, pool *sql.DB, query string, args ...any) (all []memories.Memory, err error) {
+	rows, err := pool.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, s.failed(err)
 	}
@@ -151,7 +151,7 @@ func (s *Store) find(ctx context.Context, owner string, search memories.Search, 
 	var all []memories.Memory
 	seen := map[string]bool{}
 	add := func(query string, args ...any) error {
-		found, err := s.memories(ctx, `SELECT `+memoryColumns+` FROM `+query, args...)
+		found, err := s.memories(ctx, s.db, `SELECT `+memoryColumns+` FROM `+query, args...)
 		for _, m := range found {
 			if !seen[m.ID] {
 				seen[m.ID] = true
@@ -217,8 +217,8 @@ func (s *Store) UnembeddedMemories(
 	ctx context.Context, owners []memories.Owner, space string, now time.Time, perOwner int,
 ) (all []memories.Memory, err error) {
 	for _, o := range owners {
-		found, err := s.memories(ctx, `SELECT `+memoryColumns+` FROM memory AS m WHERE m.owner = ? AND m.expires_at > ? AND m.space <> ?
-			ORDER BY m.learned_at DESC, m.id DESC LIMIT ?`, o.Key(), now.UnixMicro(), space, max(perOwner, 0))
+		found, err := s.memories(ctx, s.db, `SELECT `+memoryColumns+` FROM memory AS m
+			WHERE m.owner = ? AND m.expires_at > ? AND m.space <> ? ORDER BY m.learned_at DESC, m.id DESC LIMIT ?`, o.Key(), now.UnixMicro(), space, max(perOwner, 0))
 		if err != nil {
 			return nil, err
 		}
@@ -262,8 +262,8 @@ func (s *Store) ListMemories(ctx context.Context, q store.MemoryQuery) ([]memori
 	if q.Limit > 0 {
 		limit = min(limit, q.Limit)
 	}
-	return s.memories(ctx, `SELECT `+memoryColumns+` FROM memory AS m WHERE `+where+` ORDER BY m.learned_at DESC, m.id DESC LIMIT ?`,
-		append(args, limit)...)
+	return s.memories(ctx, s.lists, `SELECT `+memoryColumns+` FROM memory AS m WHERE `+where+`
+		ORDER BY m.learned_at DESC, m.id DESC LIMIT ?`, append(args, limit)...)
 }
 
 // DeleteMemories deletes selected memories in one transaction.

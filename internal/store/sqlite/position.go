@@ -12,7 +12,7 @@ const selectState = `SELECT id, incarnation, position FROM store`
 // State returns the ID that the migration gave to the file, its incarnation and its position. Unsure is always false,
 // because nothing in a file shows that the file was restored from a copy.
 func (s *Store) State(ctx context.Context) (st store.State, err error) {
-	if err := s.db.QueryRowContext(ctx, selectState).Scan(&st.ID, &st.Incarnation, &st.Position); err != nil {
+	if err := s.checks.QueryRowContext(ctx, selectState).Scan(&st.ID, &st.Incarnation, &st.Position); err != nil {
 		return store.State{}, s.failed(err)
 	}
 	return st, nil

@@ -58,7 +58,7 @@ func openReader(ctx context.Context, path string) (*Reader, error) {
 	case current < newest:
 		err = errOlder
 	default:
-		return &Reader{&Store{path: path, db: db, closing: make(chan struct{})}}, nil
+		return &Reader{&Store{path: path, db: db, lists: db, closing: make(chan struct{})}}, nil
 	}
 	return nil, errors.Join(fmt.Errorf("failed to open the journal %q: %w", path, err), db.Close())
 }

@@ -67,7 +67,7 @@ func conditions(s store.RecordSelector) (where string, args []any) {
 }
 
 // Records returns a page of records, newest first. An index has this order, so the query need not sort the records.
-func (s *Store) Records(ctx context.Context, q store.RecordQuery) (all []turnrecord.Record, err error) {
+func (s *Store) Records(ctx context.Context, q store.RecordQuery) (page []turnrecord.Record, more bool, err error) {
 	where, args := conditions(q.RecordSelector)
 	for _, limit := range []struct {
 		at   time.Time
@@ -85,33 +85,33 @@ func (s *Store) Records(ctx context.Context, q store.RecordQuery) (all []turnrec
 		where += " AND (completed, uid) < (?, ?)"
 		args = append(args, a.Completed.UnixMicro(), a.UID)
 	}
-	limit := store.MaxRecords
-	if q.Limit > 0 {
-		limit = min(limit, q.Limit)
-	}
 	//nolint:gosec // because the text has only names of columns
-	rows, err := s.db.QueryContext(ctx, `SELECT uid, namespace, turn, agent, session, requester, reason, completed, details, feedback,
-		evaluations, expenses FROM turn_record WHERE `+where+` ORDER BY completed DESC, uid DESC LIMIT ?`, append(args, limit)...)
+	rows, err := s.lists.QueryContext(ctx, `SELECT uid, namespace, turn, agent, session, requester, reason, completed, details, feedback,
+		evaluations, expenses FROM turn_record WHERE `+where+` ORDER BY completed DESC, uid DESC LIMIT ?`, append(args, q.MaxPage())...)
 	if err != nil {
-		return nil, s.failed(err)
+		return nil, false, s.failed(err)
 	}
 	defer rows.Close() //nolint:errcheck // because rows.Err below reports every error
+	bytes := 0
 	for rows.Next() {
 		var r turnrecord.Record
 		var completed int64
-		var details, feedback, evaluations, expenses []byte
+		var details, feedback, evaluations, expenses sql.RawBytes
 		if err := rows.Scan(&r.UID, &r.Namespace, &r.Turn, &r.Agent, &r.Session, &r.Requester, &r.Reason, &completed, &details,
 			&feedback, &evaluations, &expenses); err != nil {
-			return nil, s.failed(err)
+			return nil, false, s.failed(err)
 		}
 		r.Completed = time.UnixMicro(completed).UTC()
 		if err := errors.Join(json.Unmarshal(details, &r.Details), json.Unmarshal(feedback, &r.Feedback),
 			json.Unmarshal(evaluations, &r.Evaluations), json.Unmarshal(expenses, &r.Expenses)); err != nil {
-			return nil, fmt.Errorf("failed to read the record of turn %q: %w", r.UID, err)
+			return nil, false, fmt.Errorf("failed to read the record of turn %q: %w", r.UID, err)
 		}
-		all = append(all, r)
+		page = append(page, r)
+		if bytes += len(details) + len(feedback) + len(evaluations) + len(expenses); bytes >= store.PageRecordBytes {
+			return page, true, nil
+		}
 	}
-	return all, s.failed(rows.Err())
+	return page, len(page) == q.MaxPage(), s.failed(rows.Err())
 }
 
 // deleteRecords deletes up to limit records that match a condition, oldest first. If note is true, it notes the times
@@ -144,7 +144,7 @@ func (s *Store) PurgeRecords(ctx context.Context, before time.Time, limit int) (
 // DeletedUntil reads the noted time of a namespace, or the latest noted time of all namespaces.
 func (s *Store) DeletedUntil(ctx context.Context, namespace string) (time.Time, error) {
 	var until sql.NullInt64
-	err := s.db.QueryRowContext(ctx, `SELECT max(until) FROM record_deleted WHERE namespace = ?1 OR ?1 = ''`, namespace).Scan(&until)
+	err := s.lists.QueryRowContext(ctx, `SELECT max(until) FROM record_deleted WHERE namespace = ?1 OR ?1 = ''`, namespace).Scan(&until)
 	if err != nil || !until.Valid {
 		return time.Time{}, s.failed(err)
 	}
@@ -155,7 +155,7 @@ func (s *Store) DeletedUntil(ctx context.Context, namespace string) (time.Time, 
 func (s *Store) TrimRecords(ctx context.Context, maxRecords, limit int) (int, error) {
 	var namespace string
 	var n int
-	err := s.db.QueryRowContext(ctx, `SELECT namespace, count(*) AS n FROM turn_record GROUP BY namespace ORDER BY n DESC LIMIT 1`).Scan(
+	err := s.lists.QueryRowContext(ctx, `SELECT namespace, count(*) AS n FROM turn_record GROUP BY namespace ORDER BY n DESC LIMIT 1`).Scan(
 		&namespace, &n)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -177,16 +177,27 @@ func (s *Store) DeleteRecords(ctx context.Context, sel store.RecordSelector, lim
 	return s.deleteRecords(ctx, limit, false, where, args...)
 }
 
-// AddFeedback adds feedback in one transaction.
+// recordOfTurn finds the newest record of a Turn by its namespace, its name and, unless it is empty, its UID. An index
+// has this order.
+const recordOfTurn = `SELECT uid FROM turn_record WHERE namespace = ?1 AND turn = ?2 AND (?3 = '' OR uid = ?3)
+	ORDER BY completed DESC, uid DESC LIMIT 1`
+
+// AddFeedback adds feedback in one transaction. The record is found before, because the only writer should not search.
 func (s *Store) AddFeedback(ctx context.Context, namespace, turn, uid string, f turnrecord.Feedback) error {
+	found, err := s.queryStrings(ctx, recordOfTurn, namespace, turn, uid)
+	switch {
+	case err != nil:
+		return s.failed(err)
+	case len(found) == 0:
+		return store.ErrNoRecord
+	}
+	recordUID := found[0]
 	var refused error
-	err := s.change(ctx, func(t *tx) error {
+	err = s.change(ctx, func(t *tx) error {
 		refused = nil
-		var recordUID, text string
+		var text string
 		//nolint:noctx // because the transaction carries the context
-		err := t.QueryRow(`SELECT uid, feedback FROM turn_record WHERE namespace = ? AND turn = ? AND (? = '' OR uid = ?)
-			ORDER BY completed DESC, uid DESC LIMIT 1`,
-			namespace, turn, uid, uid).Scan(&recordUID, &text)
+		err := t.QueryRow(`SELECT feedback FROM turn_record WHERE uid = ?`, recordUID).Scan(&text)
 		if errors.Is(err, sql.ErrNoRows) {
 			refused = store.ErrNoRecord
 			return nil
@@ -255,6 +266,6 @@ func (t *tx) dropComments(uids []string) error {
 }
 
 // Records returns a page of records, as Store.Records does.
-func (r *Reader) Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error) {
+func (r *Reader) Records(ctx context.Context, q store.RecordQuery) (page []turnrecord.Record, more bool, err error) {
 	return r.store.Records(ctx, q)
 }

@@ -3,8 +3,12 @@ package sqlite_test
 import (
 	"database/sql"
 	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -131,7 +135,7 @@ func TestOpenDoesNotChangeNewerSchema(t *testing.T) {
 	if !errors.Is(err, journal.ErrNewer) {
 		t.Errorf("Open: %v, want ErrNewer", err)
 	}
-	wantErrorText(t, "Open", err, path, "version 99", "knows is 15", "run that version, or a later one")
+	wantErrorText(t, "Open", err, path, "version 99", "knows is 16", "run that version, or a later one")
 }
 
 func TestReaderOfOlderAndNewerSchema(t *testing.T) {
@@ -167,5 +171,27 @@ func TestReaderOfOlderAndNewerSchema(t *testing.T) {
 	})
 	if r, err := sqlite.OpenReader(t.Context(), path); !errors.Is(err, journal.ErrNewer) {
 		t.Errorf("OpenReader = %v, %v; want ErrNewer", r, err)
+	}
+}
+
+// TestChangelogNamesTheSchema checks that the changelog names the newest version of the schema, which older programs
+// refuse, and that both stores have this version.
+func TestChangelogNamesTheSchema(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "CHANGELOG.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, err := filepath.Glob(filepath.Join("migrations", "*.sql"))
+	if err != nil || len(ours) == 0 {
+		t.Fatalf("the migrations are %v, %v", ours, err)
+	}
+	newest := filepath.Base(ours[len(ours)-1])
+	if _, err := os.Stat(filepath.Join("..", "postgres", "migrations", newest)); err != nil {
+		t.Errorf("PostgreSQL lacks the newest migration: %v", err)
+	}
+	digits, _, _ := strings.Cut(newest, "_")
+	version, err := strconv.Atoi(digits)
+	if want := fmt.Sprintf("The store has a new schema (version %d)", version); err != nil || !strings.Contains(string(text), want) {
+		t.Errorf("the changelog lacks the text %q (%v)", want, err)
 	}
 }

@@ -32,7 +32,9 @@ type Store struct {
 	lock    *os.File // the lock file, locked until the store is closed
 	file    *os.File // the opened journal, to detect that the file was replaced; SQLite opens it separately
 	header  [headerBytes]byte
-	db      *sql.DB // for reads, and for Check
+	db      *sql.DB // for reads of runs and of controllers
+	lists   *sql.DB // for lists of records and memories: people may request many long ones, which must not delay runs
+	checks  *sql.DB // for Check and State: a store whose connections are all in use works
 	writes  *sql.DB // the writer's only connection, so that reads of one namespace cannot delay the writes of all
 	appends *queue
 	changes chan *change
@@ -52,8 +54,8 @@ type Store struct {
 	missing atomic.Int64          // the number of bytes that could not be written because the disk was full or failed
 }
 
-// readers is the number of connections for reads, and for Check.
-const readers = 3
+// These are the numbers of connections for reads, for lists, and for Check and State.
+const readers, listers, checkers = 3, 2, 2
 
 // Open opens the journals in a file. It creates the file and its directory if necessary; only the owner may read them.
 // It returns when the file has the newest schema. It fails if a newer version of Capstan wrote the file, or if a check
@@ -86,7 +88,7 @@ func Open(ctx context.Context, path string) (_ *Store, err error) {
 	for _, pool := range []struct {
 		db          **sql.DB
 		connections int
-	}{{&s.writes, 1}, {&s.db, readers}} {
+	}{{&s.writes, 1}, {&s.db, readers}, {&s.lists, listers}, {&s.checks, checkers}} {
 		if *pool.db, err = s.pool(pool.connections); err != nil {
 			return nil, fmt.Errorf("failed to open the journal %q: %w", path, err)
 		}
@@ -151,7 +153,7 @@ func location(path string, settings url.Values) string {
 
 // release closes all open files.
 func (s *Store) release() (err error) {
-	for _, db := range []*sql.DB{s.db, s.writes} {
+	for _, db := range []*sql.DB{s.checks, s.lists, s.db, s.writes} {
 		if db != nil {
 			err = errors.Join(err, db.Close())
 		}

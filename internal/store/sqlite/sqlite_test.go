@@ -1,11 +1,13 @@
 package sqlite_test
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
@@ -216,21 +219,72 @@ func TestConcurrentOpenOfNewJournal(t *testing.T) {
 	}
 }
 
-// TestReadsDoNotDelayWrites checks that the store writes while all connections for reads are in use.
-func TestReadsDoNotDelayWrites(t *testing.T) {
+// TestReadsDoNotDelayOthers checks that the store writes, and that its check works, while all connections for the reads
+// of runs or for lists are in use, and that the one do not need the connections of the other.
+func TestReadsDoNotDelayOthers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		busy func(s *sqlite.Store) *sql.DB
+		call func(ctx context.Context, s *sqlite.Store) error
+	}{
+		"lists while runs read": {(*sqlite.Store).Reads, func(ctx context.Context, s *sqlite.Store) error {
+			_, _, records := s.Records(ctx, store.RecordQuery{})
+			_, until := s.DeletedUntil(ctx, "")
+			_, memories := s.ListMemories(ctx, store.MemoryQuery{})
+			return errors.Join(records, until, memories)
+		}},
+		"reads of runs while people list": {(*sqlite.Store).Lists, func(ctx context.Context, s *sqlite.Store) error {
+			_, err := journal.Collect(ctx, s, "a")
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
+			db := tc.busy(s)
+			if db.Stats().MaxOpenConnections < 1 {
+				t.Fatal("the number of connections is not limited")
+			}
+			for range db.Stats().MaxOpenConnections {
+				c, err := db.Conn(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close() //nolint:errcheck // because the test ends
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if err := s.Append(ctx, "a", entry(1)); err != nil {
+				t.Errorf("Append: %v", err)
+			}
+			if err := tc.call(ctx, s); err != nil {
+				t.Errorf("the call for others: %v", err)
+			}
+			_, err := s.State(ctx)
+			if err := errors.Join(err, s.Check(ctx)); err != nil {
+				t.Errorf("State and Check: %v", err)
+			}
+		})
+	}
+}
+
+// TestFeedbackIsFoundOutsideOfTheWriter checks that the search for the record does not need the writer, and that it
+// uses an index. The writer serves all Turns.
+func TestFeedbackIsFoundOutsideOfTheWriter(t *testing.T) {
 	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
-	db, n := s.Reads()
-	for range n {
-		c, err := db.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close() //nolint:errcheck // because the test ends
+	db := s.Reads()
+	var id, parent, unused int
+	var plan string
+	explain := db.QueryRowContext(t.Context(), "EXPLAIN QUERY PLAN "+sqlite.RecordOfTurn, "helpdesk", "t", "")
+	err := explain.Scan(&id, &parent, &unused, &plan)
+	if err != nil || !strings.Contains(plan, "INDEX turn_record_turn (namespace=? AND turn=?)") {
+		t.Errorf("the plan of the search is %q, %v; want a search with the index turn_record_turn", plan, err)
 	}
-	if db.Stats().MaxOpenConnections != n {
-		t.Errorf("the store may open %d connections for reads, want %d", db.Stats().MaxOpenConnections, n)
+	writer, err := s.Pools()[0].Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := s.Append(t.Context(), "a", entry(1)); err != nil {
-		t.Errorf("Append: %v", err)
+	defer writer.Close() //nolint:errcheck // because the test ends
+	f := turnrecord.Feedback{User: "ada", Score: "1"}
+	if err := s.AddFeedback(t.Context(), "helpdesk", "t", "", f); !errors.Is(err, store.ErrNoRecord) {
+		t.Errorf("AddFeedback while the writer is busy: %v, want ErrNoRecord", err)
 	}
 }

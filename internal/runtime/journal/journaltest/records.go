@@ -3,6 +3,8 @@ package journaltest
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"fmt"
 	"slices"
 	"time"
 
@@ -70,18 +72,25 @@ func compareNewestFirst(a, b store.RecordPosition) int {
 }
 
 // Records returns a page of records.
-func (m *Store) Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error) {
+func (m *Store) Records(ctx context.Context, q store.RecordQuery) (page []turnrecord.Record, more bool, err error) {
 	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+		return nil, false, context.Cause(ctx)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	all := m.selected(q)
-	limit := store.MaxRecords
-	if q.Limit > 0 {
-		limit = min(limit, q.Limit)
+	all = all[:min(len(all), q.MaxPage())]
+	bytes := 0
+	for i := range all {
+		data, err := json.Marshal(all[i])
+		if err != nil {
+			return nil, false, fmt.Errorf("failed to measure a record: %w", err)
+		}
+		if bytes += len(data); bytes >= store.PageRecordBytes {
+			return all[:i+1], true, nil
+		}
 	}
-	return all[:min(len(all), limit)], nil
+	return all, len(all) == q.MaxPage(), nil
 }
 
 // deleteRecords deletes up to limit records of a query, oldest first. If note is true, DeletedUntil takes them into

@@ -34,6 +34,7 @@ func RunRecords(t *testing.T, open func(t *testing.T) RecordStore, reopen func(t
 	t.Run("records without an entry are added once", func(t *testing.T) { testRecordWithoutEntry(t, open(t)) })
 	t.Run("a requester may contain U+0000", func(t *testing.T) { testRequesterWithNUL(t, open(t)) })
 	t.Run("records are returned in pages, newest first", func(t *testing.T) { testRecordPages(t, open(t)) })
+	t.Run("a page of records has a limited size", func(t *testing.T) { testRecordPageBytes(t, open(t)) })
 	t.Run("records are selected", func(t *testing.T) { testRecordsSelected(t, open(t)) })
 	t.Run("old records are purged, oldest first", func(t *testing.T) { testRecordsPurged(t, open(t)) })
 	t.Run("the namespace with the most records is trimmed", func(t *testing.T) { testRecordsTrimmed(t, open(t)) })
@@ -81,7 +82,7 @@ func ending(seq, epoch int64, r turnrecord.Record) journal.Entry {
 // records returns the records of a query.
 func records(t *testing.T, s store.Records, q store.RecordQuery) []turnrecord.Record {
 	t.Helper()
-	all, err := s.Records(t.Context(), q)
+	all, _, err := s.Records(t.Context(), q)
 	if err != nil {
 		t.Fatalf("Records: %v", err)
 	}
@@ -215,6 +216,70 @@ func testRecordPages(t *testing.T, s RecordStore) {
 	}
 	if len(got) != len(all) || !slices.IsSortedFunc(got, func(a, b string) int { return strings.Compare(b, a) }) {
 		t.Errorf("all pages have %d records, want %d, newest first", len(got), len(all))
+	}
+}
+
+// testRecordPageBytes checks that large details and many comments limit the number of records in a page.
+func testRecordPageBytes(t *testing.T, s RecordStore) {
+	var large []turnrecord.Record
+	const tools, nameBytes, commented = turnrecord.MaxTools, 100, 8
+	for i := range 2 * store.PageRecordBytes / (tools * nameBytes) {
+		r := recordOf(fmt.Sprintf("u%04d", i), i)
+		for range tools {
+			r.Tools = append(r.Tools, strings.Repeat("x", nameBytes))
+		}
+		large = append(large, r)
+	}
+	for i := range commented {
+		r := recordOf(fmt.Sprintf("v%04d", i), len(large)+i)
+		r.Namespace = "sales"
+		large = append(large, r)
+	}
+	if _, err := s.AddRecords(t.Context(), large...); err != nil {
+		t.Fatal(err)
+	}
+	for i := range commented * turnrecord.MaxFeedback {
+		r := large[len(large)-1-i%commented]
+		f := turnrecord.Feedback{User: fmt.Sprint("user ", i), Score: "1", Comment: strings.Repeat("<", turnrecord.MaxComment)}
+		if err := s.AddFeedback(t.Context(), r.Namespace, r.Turn, r.UID, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for namespace, perRecord := range map[string]int{
+		"helpdesk": tools * nameBytes, "sales": turnrecord.MaxFeedback * turnrecord.MaxComment * len(`\u003c`),
+	} {
+		q := store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: namespace}}
+		want := 0
+		for _, r := range large {
+			if r.Namespace == namespace {
+				want++
+			}
+		}
+		var got, pages int
+		for more := true; more; pages++ {
+			var page []turnrecord.Record
+			var err error
+			if page, more, err = s.Records(t.Context(), q); err != nil {
+				t.Fatal(err)
+			}
+			if len(page)*perRecord > store.PageRecordBytes+perRecord {
+				t.Errorf("a page has %d records of more than %d bytes each, want at most %d bytes and one record",
+					len(page), perRecord, store.PageRecordBytes)
+			}
+			if got += len(page); len(page) > 0 {
+				q.After = store.PositionOf(&page[len(page)-1])
+			}
+		}
+		all := 0
+		for _, err := range store.AllRecords(t.Context(), s, store.RecordQuery{RecordSelector: q.RecordSelector}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			all++
+		}
+		if got != want || all != want || pages > 3 {
+			t.Errorf("namespace %s: %d records in %d pages, and %d in all, want %d in at most 3 pages", namespace, got, pages, all, want)
+		}
 	}
 }
 
@@ -457,7 +522,7 @@ func testEndedContextOfRecords(t *testing.T, s RecordStore) {
 	for name, call := range map[string]func() error{
 		"AddRecords":    func() error { _, err := s.AddRecords(ctx, recordOf("b", 2)); return err },
 		"Unrecorded":    func() error { _, err := s.Unrecorded(ctx, []string{"a"}); return err },
-		"Records":       func() error { _, err := s.Records(ctx, store.RecordQuery{}); return err },
+		"Records":       func() error { _, _, err := s.Records(ctx, store.RecordQuery{}); return err },
 		"PurgeRecords":  func() error { _, err := s.PurgeRecords(ctx, entryTime.Add(time.Hour), 1); return err },
 		"TrimRecords":   func() error { _, err := s.TrimRecords(ctx, 0, 1); return err },
 		"DeletedUntil":  func() error { _, err := s.DeletedUntil(ctx, "helpdesk"); return err },
