@@ -132,9 +132,9 @@ func steps(clients kubernetes.Interface, o Options) []step {
 	return all
 }
 
-// checkNamespace checks that no other installation of Capstan is in the namespace. The managers of both would use each
-// other's Leases: only one of them would lead, and it would bind Turns to executors that do not see them. Helm rejects a
-// second release, but not if another tool applies the objects of the chart.
+// checkNamespace checks that no other installation of Capstan is in the namespace. The managers of both would use
+// each other's Leases: only one of them would lead, and it would bind Turns to executors that do not see them. Helm
+// rejects a second release, but not if another tool applies the objects of the chart.
 func checkNamespace(ctx context.Context, clients kubernetes.Interface, o Options) (string, error) {
 	all, err := clients.AppsV1().Deployments(o.Namespace).List(ctx, metav1.ListOptions{LabelSelector: partOfCapstan})
 	if err != nil {

@@ -41,8 +41,8 @@ func (w *waits) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// SetWaitingForSlots sets the function that counts the Turns that executors with more slots would run. Each scrape calls
-// the function, so it must return soon and must be safe for concurrent use.
+// SetWaitingForSlots sets the function that counts the Turns that executors with more slots would run. Each scrape
+// calls the function, so it must return soon and must be safe for concurrent use.
 func SetWaitingForSlots(count func() int) { slotDemand.Store(&count) }
 
 // slotDemand is the function of SetWaitingForSlots, or nil in a process without a controller.

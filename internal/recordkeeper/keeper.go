@@ -91,8 +91,8 @@ type Keeper struct {
 	// Start uses it.
 	waiting map[types.UID]types.NamespacedName
 	// settled holds the Turns that need no record, because it would be too old to be kept, or because the namespace has
-	// too many records that are newer. lastSettled holds the settled Turns of the previous round. A round keeps only the
-	// Turns that it finds again, so that deleted Turns are forgotten. Only the goroutine of Start uses both.
+	// too many records that are newer. lastSettled holds the settled Turns of the previous round. A round keeps only
+	// the Turns that it finds again, so that deleted Turns are forgotten. Only the goroutine of Start uses both.
 	settled, lastSettled sets.Set[types.UID]
 	// deletedUntil holds the results of Store.DeletedUntil since the beginning of the last round, by namespace. Only
 	// the goroutine of Start uses it.

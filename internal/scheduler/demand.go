@@ -6,9 +6,10 @@ import (
 	"slices"
 )
 
-// WaitingForSlots returns the number of waiting Turns that would get a slot if the executors had more slots. It does not
-// count Turns that wait because of the limit of their Agent, because no model of their Agent answers, or because of a
-// fixed limit of their namespace. A limit of the namespace in percent is no such limit: it grows with the number of slots.
+// WaitingForSlots returns the number of waiting Turns that would get a slot if the executors had more slots. It does
+// not count Turns that wait because of the limit of their Agent, because no model of their Agent answers, or because
+// of a fixed limit of their namespace. A limit of the namespace in percent is no such limit: it grows with the number
+// of slots.
 //
 // The time is linear in the number of namespaces and Agents with waiting Turns, and not in the number of Turns.
 func (s *Slots) WaitingForSlots() (total int) {
