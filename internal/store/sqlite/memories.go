@@ -218,7 +218,8 @@ func (s *Store) UnembeddedMemories(
 ) (all []memories.Memory, err error) {
 	for _, o := range owners {
 		found, err := s.memories(ctx, s.db, `SELECT `+memoryColumns+` FROM memory AS m
-			WHERE m.owner = ? AND m.expires_at > ? AND m.space <> ? ORDER BY m.learned_at DESC, m.id DESC LIMIT ?`, o.Key(), now.UnixMicro(), space, max(perOwner, 0))
+			WHERE m.owner = ? AND m.expires_at > ? AND m.space <> ? ORDER BY m.learned_at DESC, m.id DESC LIMIT ?`,
+			o.Key(), now.UnixMicro(), space, max(perOwner, 0))
 		if err != nil {
 			return nil, err
 		}
