@@ -403,7 +403,18 @@ func (s *jsonScan) isStringEnd(at int) bool {
 		return s.isValueEnd(at)
 	}
 	at = skipSpace(s.text, at, len(s.text))
-	return at == len(s.text) || s.text[at] != ',' || endsValue(s.text, at)
+	return at == len(s.text) || s.text[at] != ',' || beginsJSONName(s.text, at+1) || endsValue(s.text, at)
+}
+
+// beginsJSONName reports whether a string of JSON and a colon follow at an offset.
+func beginsJSONName(text string, at int) bool {
+	at = skipSpace(text, at, len(text))
+	if at == len(text) || text[at] != '"' {
+		return false
+	}
+	end, whole := jsonStringEnd(text, at)
+	end = skipSpace(text, end, len(text))
+	return whole && end < len(text) && text[end] == ':'
 }
 
 // childStates returns the states of the paths for the next child of the innermost open value. path is the first path
@@ -427,16 +438,19 @@ func (s *jsonScan) childStates() (states []uint32, path string) {
 }
 
 // stringEnd returns the end of the string at the position. whole is false if the text ends before the string.
-func (s *jsonScan) stringEnd() (end int, whole bool) {
-	for i := s.at + 1; i < len(s.text); i++ {
-		switch s.text[i] {
+func (s *jsonScan) stringEnd() (end int, whole bool) { return jsonStringEnd(s.text, s.at) }
+
+// jsonStringEnd is stringEnd for the string that begins at an offset of a text.
+func jsonStringEnd(text string, at int) (end int, whole bool) {
+	for i := at + 1; i < len(text); i++ {
+		switch text[i] {
 		case '\\':
 			i++
 		case '"':
 			return i + 1, true
 		}
 	}
-	return len(s.text), false
+	return len(text), false
 }
 
 // replace replaces a value that a path selects.

@@ -3,6 +3,7 @@ package redact
 import (
 	"context"
 	"regexp"
+	"regexp/syntax"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -27,10 +28,12 @@ const (
 // matchesIn returns the matches of a pattern in a text. If there are more than maxMatches, or if it takes too long to
 // find all of them, tooMany is true, and all is incomplete.
 func (p *compiledPattern) matchesIn(ctx context.Context, text string) (all []span, tooMany bool) {
-	if len(text) > longText {
-		if _, err := p.after(); err == nil { // it fails for a pattern that is almost too deep
-			return p.matchesInTurns(ctx, text, 0)
-		}
+	switch {
+	case len(text) > longText:
+		return p.matchesInTurns(ctx, text, 0)
+	case len(text) < fairgate.Large:
+		// Small work does not wait for a processor. The caller may hold one, so to wait for another could take forever.
+		ctx = context.Background()
 	}
 	done := fairgate.AcquireProcessor(ctx, len(text))
 	first := p.FindAllStringIndex(text, fewMatches)
@@ -83,10 +86,6 @@ func spans(found [][]int) (all []span) {
 // it waits until the namespace of ctx is next again. A match may have any length, and may depend on the character
 // before it, so the text cannot be cut into pieces: instead, the pattern reads the text through a reader that waits.
 func (p *compiledPattern) matchesInTurns(ctx context.Context, text string, at int) (all []span, tooMany bool) {
-	after, err := p.after()
-	if err != nil {
-		return nil, true
-	}
 	r := turnReader{ctx: ctx, text: text, done: func() {}}
 	defer func() { r.done() }()
 	for at <= len(text) {
@@ -101,7 +100,7 @@ func (p *compiledPattern) matchesInTurns(ctx context.Context, text string, at in
 		} else {
 			_, before = utf8.DecodeLastRuneInString(text[:at])
 			r.seek(at - before)
-			if m = after.FindReaderSubmatchIndex(&r); m != nil {
+			if m = p.after().FindReaderSubmatchIndex(&r); m != nil {
 				m = m[2:]
 			}
 		}
@@ -122,9 +121,13 @@ func (p *compiledPattern) matchesInTurns(ctx context.Context, text string, at in
 }
 
 // afterCharacter returns compiledPattern.after for a pattern. Few texts are so long, or have so many matches, that it
-// is needed.
-func afterCharacter(pattern string) func() (*regexp.Regexp, error) {
-	return sync.OnceValues(func() (*regexp.Regexp, error) { return regexp.Compile(`\A(?s:.)(?s:.*?)(` + pattern + `)`) })
+// is needed. The error says that the groups of the pattern are nested too deeply for it.
+func afterCharacter(pattern string) (func() *regexp.Regexp, error) {
+	source := `\A(?s:.)(?s:.*?)(` + pattern + `)`
+	if _, err := syntax.Parse(source, syntax.Perl); err != nil {
+		return nil, err
+	}
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(source) }), nil
 }
 
 // turnReader reads a text. After each chunk, it waits until the namespace of ctx is next again. Its done must be called

@@ -1,6 +1,7 @@
 package redact
 
 import (
+	"context"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/capstan-dev/capstan/internal/fairgate"
+	"github.com/capstan-dev/capstan/internal/fairgate/fairgatetest"
 	"github.com/capstan-dev/capstan/internal/runtime/pattern"
 )
 
@@ -19,7 +21,11 @@ func compiledRule(t *testing.T, text string) *compiledPattern {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &compiledPattern{Pattern: p, after: afterCharacter(text)}
+	after, err := afterCharacter(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &compiledPattern{Pattern: p, after: after}
 }
 
 // TestMatchesInTurns checks that a search in turns finds the same matches as the search of the whole text, also if a
@@ -51,6 +57,28 @@ func TestMatchesInTurns(t *testing.T) {
 	long := "a" + strings.Repeat("x", 3<<20) + "b"
 	if got, _ := compiledRule(t, "ax+b").matchesIn(t.Context(), long+"ab"+long); len(got) != 2 || got[0].to != len(long) {
 		t.Errorf("matches at %v, want two of %d bytes each", got, len(long))
+	}
+}
+
+// TestMatchesInJSONNeedOneProcessor checks that a text of JSON that holds a processor does not wait for another one when
+// it finds many matches in a short string, and that a short text does not wait at all.
+func TestMatchesInJSONNeedOneProcessor(t *testing.T) {
+	rules, err := NewRules("redaction", []PatternRule{{Name: "x", Pattern: `q`}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	short, long := strings.Repeat("q ", 2*fewMatches), strings.Repeat("x", fairgate.Large)
+	for text, want := range map[string]bool{
+		`{"a":"` + short + `","b":"` + long + `"}`:               true,
+		`"` + short + `{\"a\":\"` + long + `\"}"`:                true,
+		`{"a":"{\"a\":\"` + short + `\"}","b":"` + long + `"}`:   true,
+		`{"a":{\"b\":\"` + short + `\",\"c\":\"` + long + `\"}}`: true,
+		short:                   false,
+		`{"a":"` + short + `"}`: false,
+	} {
+		if got := fairgatetest.Waits(t, func(ctx context.Context) { rules.Redact(ctx, text, nil) }); got != want {
+			t.Errorf("%.20s... (%d bytes) waits: %t, want %t", text, len(text), got, want)
+		}
 	}
 }
 

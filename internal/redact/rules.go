@@ -61,7 +61,7 @@ type Rules struct {
 type compiledPattern struct {
 	*pattern.Pattern
 	// after returns an expression whose first group is the first match after the first character of a text.
-	after             func() (*regexp.Regexp, error)
+	after             func() *regexp.Regexp
 	name, replacement string
 }
 
@@ -101,7 +101,11 @@ func NewRules(field string, patterns []PatternRule, paths []string) (*Rules, err
 		if replacement == "" {
 			replacement = "[redacted:" + p.Name + "]"
 		}
-		r.patterns = append(r.patterns, compiledPattern{compiled, afterCharacter(p.Pattern), p.Name, replacement})
+		after, err := afterCharacter(p.Pattern)
+		if err != nil {
+			return nil, invalid.Field(at, "must be an RE2 expression with fewer groups within groups: %s", err)
+		}
+		r.patterns = append(r.patterns, compiledPattern{compiled, after, p.Name, replacement})
 	}
 	if size > MaxPatternsSize {
 		return nil, invalid.Field(field+".patterns", "must have at most %d characters together after their repetitions are expanded, "+
@@ -198,12 +202,17 @@ func (r *Rules) redact(ctx context.Context, text string, found Matches, sum *rep
 			return applyEdits(text, edits) // the whole text is JSON
 		}
 	}
-	for _, m := range r.search(ctx, text, sum) {
+	var around replacements // with those in JSON, which are counted
+	for _, m := range r.search(ctx, text, &around) {
 		if v := spanAt(values, m.from); v != nil && m.to <= v.to {
 			continue
 		}
 		edits = append(edits, edit{m.span, r.patterns[m.rule].replacement})
 		found[r.patterns[m.rule].name]++
+		sum.add(1)
+	}
+	if around.tooMany() {
+		sum.add(around.n)
 	}
 	return applyEdits(text, edits)
 }

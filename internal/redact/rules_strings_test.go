@@ -92,6 +92,19 @@ func TestRulesAfterBackslashes(t *testing.T) {
 	}
 }
 
+// TestRulesKeepMembersAfterABackslash checks that a value of JSON that ends in a backslash does not take the next member
+// with it, whatever its name is.
+func TestRulesKeepMembersAfterABackslash(t *testing.T) {
+	t.Parallel()
+	rules := rulesOf(t, nil, "$.password")
+	for _, name := range []string{"b", "user's card", "a`b", `say \"a\"`, "a\\", strings.Repeat("n", 1000)} {
+		text := `{"password":"C:\\", "` + name + `":"x"}`
+		if got, want := rules.Redact(t.Context(), text, nil), `{"password":"[redacted]", "`+name+`":"x"}`; got != want {
+			t.Errorf("%s becomes %s, want %s", text, got, want)
+		}
+	}
+}
+
 // TestRulesRemoveWholeJSONValues checks with generated values that the removed part of a text is never shorter than the
 // value as JSON reads it, whatever is wrong before or after the value.
 func TestRulesRemoveWholeJSONValues(t *testing.T) {
