@@ -10,6 +10,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/bundle"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
@@ -114,12 +115,15 @@ func (j *localRun) childUsage(ctx context.Context, w *localTurn, c loop.Intent) 
 }
 
 // journalUsage returns the usage of the Turn of a sub-agent according to its journal. It is empty if there is no
-// journal.
+// journal, or if this build cannot read it: the usage is then not known.
 func (j *localRun) journalUsage(ctx context.Context, e *turn.Engine, parent *v1alpha1.Turn, name string) (tool.Result, error) {
-	spent, err := e.EndDeletedTurn(ctx, string(childUID(parent, name)),
+	spent, err := e.EndOpenTurn(ctx, string(childUID(parent, name)), "the turn that called this one ended first",
 		func(ctx context.Context, p turn.DeletedTurn, c loop.Intent, _ string) (tool.Result, error) {
 			t := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: p.Name, UID: types.UID(p.UID)}}
 			return j.journalUsage(ctx, e, t, translate.ChildName(t, c.Step, c.CallID))
 		})
+	if _, panicked := errors.AsType[*turn.PanicError](err); panicked || errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
+		return tool.Result{}, nil
+	}
 	return tool.Result{Spent: spent}, err
 }

@@ -75,18 +75,26 @@ func (r *run) recordedSession() *Session {
 	return &Session{UID: h.SessionUID, Name: f.sessionInfo().session.ID}
 }
 
-// EndDeletedTurn writes the end of a sub-agent's Turn whose object is gone into the journal, unless the journal has an
-// end. A run that has not noticed the deletion can then spend nothing more. EndDeletedTurn returns the usage of the
+// EndDeletedTurn is EndOpenTurn for a sub-agent's Turn whose object is gone. A run that has not noticed the deletion
+// can then spend nothing more.
+func (e *Engine) EndDeletedTurn(ctx context.Context, uid string, children SubAgentUsageFunc) (*tool.Spent, error) {
+	return e.EndOpenTurn(ctx, uid, deletedTurn, children)
+}
+
+// EndOpenTurn writes the end of a sub-agent's Turn that no run continues into the journal, as cancelled with a message,
+// unless the journal has an end. EndOpenTurn returns the usage of the
 // Turn and of its own sub-agents, or a *loop.Parked error while the Turn of such a sub-agent has not ended. It returns
 // nil if the journal has no entries or belongs to a Session, and a *PanicError if the engine panicked.
-func (e *Engine) EndDeletedTurn(ctx context.Context, uid string, children SubAgentUsageFunc) (spent *tool.Spent, err error) {
+func (e *Engine) EndOpenTurn(
+	ctx context.Context, uid, message string, children SubAgentUsageFunc,
+) (spent *tool.Spent, err error) {
 	defer recoverPanic(&spent, &err) // because a bug that one Turn triggers must not stop the leader
 	r, err := e.openGone(ctx, uid, children)
 	if err != nil || r == nil {
 		return nil, err
 	}
 	if r.replayed.result == nil {
-		if err := r.endAsDeleted(); err != nil {
+		if err := r.endAsCancelled(message); err != nil {
 			return nil, err
 		}
 	}
@@ -285,7 +293,7 @@ func (a *ChargeableTurn) Charge(s Session) (place *SessionPosition, err error) {
 	r := a.run
 	r.in.Session = &s
 	if r.replayed.result == nil {
-		if err := r.endAsDeleted(); err != nil {
+		if err := r.endAsCancelled(deletedTurn); err != nil {
 			return nil, err
 		}
 	}
@@ -315,9 +323,12 @@ func (e *Engine) ChargeKnown(ctx context.Context, s Session, t session.Turn, cou
 	}, nil
 }
 
-// endAsDeleted records the end of a Turn that was deleted.
-func (r *run) endAsDeleted() error {
-	result, err := r.finalize(StopCancelled, "the turn was deleted before its end")
+// deletedTurn is the message of a Turn that was deleted.
+const deletedTurn = "the turn was deleted before its end"
+
+// endAsCancelled records the end of a Turn that no run continues.
+func (r *run) endAsCancelled(message string) error {
+	result, err := r.finalize(StopCancelled, message)
 	if err != nil {
 		return err
 	}
