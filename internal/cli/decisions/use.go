@@ -37,6 +37,7 @@ func (c *pendingCalls) awaitUse(ctx context.Context) error {
 	left := c.created
 	var unused []error
 	var unread error
+	read := false
 	failures := 0 // reads that have failed since the last successful one
 	err := wait.PollUntilContextTimeout(ctx, pollInterval, time.Duration(c.WaitSeconds)*time.Second, true,
 		func(ctx context.Context) (bool, error) {
@@ -45,14 +46,14 @@ func (c *pendingCalls) awaitUse(ctx context.Context) error {
 			switch {
 			case apierrors.IsNotFound(unread), unread == nil && current.UID != c.turn.UID:
 				return true, nil // a deleted Turn uses no decision
-			case apierrors.IsForbidden(unread), apierrors.IsUnauthorized(unread):
+			case !read && (apierrors.IsForbidden(unread) || apierrors.IsUnauthorized(unread)):
 				return false, unread
 			case unread != nil:
 				failures++
 				return false, nil //nolint:nilerr // because the API server may answer again
 			}
 			t = current
-			failures = 0
+			read, failures = true, 0
 			var more []error
 			left, more = unusedDecisions(&t, left)
 			unused = append(unused, more...)

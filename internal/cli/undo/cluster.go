@@ -71,6 +71,7 @@ func (o *Options) createAndWait(ctx context.Context, t *v1alpha1.Turn) error {
 func (o *Options) await(ctx context.Context, api client.Client, t *v1alpha1.Turn) error {
 	before, noted := "", map[string]bool{}
 	var unread error
+	read := false // until then, a refusal does not come from an API server that restarts and has not loaded its roles
 	failures := 0 // reads that have failed since the last successful one
 	err := wait.PollUntilContextTimeout(ctx, pollInterval, time.Duration(o.WaitSeconds)*time.Second, true,
 		func(ctx context.Context) (bool, error) {
@@ -79,7 +80,7 @@ func (o *Options) await(ctx context.Context, api client.Client, t *v1alpha1.Turn
 			switch {
 			case apierrors.IsNotFound(err), err == nil && current.UID != t.UID:
 				return false, errors.New("it was deleted")
-			case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+			case !read && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)):
 				return false, fmt.Errorf("it was created and continues, but you may not read it: %w; to wait for its end "+
 					"requires permission to get turns.capstan.dev", err)
 			case err != nil:
@@ -88,7 +89,7 @@ func (o *Options) await(ctx context.Context, api client.Client, t *v1alpha1.Turn
 				return false, nil //nolint:nilerr // because the API server may answer again
 			}
 			*t = *current
-			failures = 0
+			read, failures = true, 0
 			if state := t.StateReason(); state != before && !t.IsFinished() {
 				before = state
 				o.Env.Logf("%s", termsafe.Line(state, output.LongestID))
