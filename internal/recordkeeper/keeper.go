@@ -365,7 +365,7 @@ func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.Namespace
 			err = k.charge(ctx, &t)
 		}
 		needed := true
-		if err == nil {
+		if err == nil && !recorded {
 			needed, err = k.needsRecord(ctx, &r)
 		}
 		switch {

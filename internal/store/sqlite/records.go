@@ -144,7 +144,7 @@ func (s *Store) PurgeRecords(ctx context.Context, before time.Time, limit int) (
 // DeletedUntil reads the noted time of a namespace, or the latest noted time of all namespaces.
 func (s *Store) DeletedUntil(ctx context.Context, namespace string) (time.Time, error) {
 	var until sql.NullInt64
-	err := s.lists.QueryRowContext(ctx, `SELECT max(until) FROM record_deleted WHERE namespace = ?1 OR ?1 = ''`, namespace).Scan(&until)
+	err := s.db.QueryRowContext(ctx, `SELECT max(until) FROM record_deleted WHERE namespace = ?1 OR ?1 = ''`, namespace).Scan(&until)
 	if err != nil || !until.Valid {
 		return time.Time{}, s.failed(err)
 	}
