@@ -225,6 +225,7 @@ func TestOnlyNewTurnsAreRefused(t *testing.T) {
 		"new":                 {func(*v1alpha1.Turn) {}, v1alpha1.TurnReasonQueueFull},
 		"queued":              {waitsAs(v1alpha1.TurnReasonQueued, 0), v1alpha1.TurnReasonQueued},
 		"without an executor": {waitsAs(v1alpha1.TurnReasonPending, 0), v1alpha1.TurnReasonQueued},
+		"suspended before":    {waitsAs(v1alpha1.TurnReasonSuspended, 0), v1alpha1.TurnReasonQueueFull},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newTestEnv(t, interceptor.Funcs{}, turnWith(tc.change), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))

@@ -109,7 +109,7 @@ const (
 	maxReconcilesOfNamespace = 16
 )
 
-// maxTimer is the longest time after which an unfinished Turn is reconciled again. Deadlines, the expiry of approvals
+// maxTimer is the longest timer of an unfinished Turn that waits for a time. Deadlines, the expiry of approvals
 // and the periods of Budgets are times of the API server's clock, but timers run by the monotonic clock of this
 // machine, which may stand while the machine sleeps. So after a jump of the API server's clock, a wait ends late by at
 // most maxTimer.

@@ -65,11 +65,12 @@ func (r *TurnReconciler) updateAgentModelsDown(a *v1alpha1.Agent) {
 
 // requestOf returns the request of a Turn for a slot, without the limit of its Agent. Only a new Turn may be refused
 // because too many wait: a Turn with a reason has waited already. Even if it now waits for something else, such as its
-// Agent, it may have been queued before.
+// Agent, it may have been queued before. A Turn that was suspended before it ran counts as new, because its owner could
+// otherwise have any number of Turns queued.
 func requestOf(t *v1alpha1.Turn) scheduler.Request {
 	return scheduler.Request{
 		Turn: client.ObjectKeyFromObject(t), Agent: scheduler.Agent{Key: t.AgentKey()}, Since: t.CreationTimestamp.Time,
-		Admitted: t.Epoch() > 0 || t.StateReason() != "",
+		Admitted: t.Epoch() > 0 || t.StateReason() != "" && t.StateReason() != v1alpha1.TurnReasonSuspended,
 	}
 }
 

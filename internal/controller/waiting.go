@@ -116,6 +116,7 @@ func (w *waitingTurns) observe(t *v1alpha1.Turn, patience time.Duration, now tim
 		w.end(key, now)
 		known = waitingTurn{uid: t.UID, cause: cause, since: now, steps: stepsOf(t)}
 		w.count(cause, 1)
+		metrics.Waits(key.Namespace)
 	}
 	if steps := stepsOf(t); cause.bound && !known.warned && steps != known.steps {
 		known.since, known.steps = now, steps

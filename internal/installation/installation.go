@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -137,7 +138,10 @@ func steps(clients kubernetes.Interface, o Options) []step {
 // rejects a second release, but not if another tool applies the objects of the chart.
 func checkNamespace(ctx context.Context, clients kubernetes.Interface, o Options) (string, error) {
 	all, err := clients.AppsV1().Deployments(o.Namespace).List(ctx, metav1.ListOptions{LabelSelector: partOfCapstan})
-	if err != nil {
+	switch {
+	case apierrors.IsForbidden(err): // the Role of an earlier chart
+		return "not checked for other installations, because of the missing permission to list Deployments", nil
+	case err != nil:
 		return "", err
 	}
 	for i := range all.Items {

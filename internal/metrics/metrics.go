@@ -173,6 +173,10 @@ func Waited(namespace, reason string, waited time.Duration) {
 	})
 }
 
+// Waits notes that a Turn of a namespace begins to wait. The gauge of waiting Turns is collected at scrapes, which do
+// not use a namespace: without this, the first waits of a namespace could be shown as those of other namespaces.
+func Waits(namespace string) { known.withNamespace(namespace, func(string, *namespaceSeries) {}) }
+
 // SetClockOffset sets how far the clock of the API server is ahead of the clock of this machine.
 func SetClockOffset(d time.Duration) { clockOffset.Set(d.Seconds()) }
 

@@ -43,9 +43,10 @@ type version struct {
 	// changes is the value of changes of the entry when the provider was made. The provider removes from texts all
 	// credentials that the entry had until then.
 	changes int
-	// read is the time at which the Secrets were read, and used is the number of the last sweep before the last use.
-	read time.Time
-	used int
+	// read is the time at which the API server was last asked for the Secrets, and known the time at which it last
+	// answered. used is the number of the last sweep before the last use.
+	read, known time.Time
+	used        int
 }
 
 // find returns the version of an object, or nil. sweep is the number of the last sweep.

@@ -141,14 +141,15 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 	var made config
 	var err error
 	read := c.now()
+	known := read
 	if isFresh {
-		made, read = v.config, v.read
+		made, read, known = v.config, v.read, v.known
 	} else {
 		bounded, cancel := context.WithTimeout(ctx, secretTimeout)
 		defer cancel()
 		made, err = c.config(bounded, p)
 	}
-	if err != nil && ttl > 0 && secrets.IsAway(err) && v != nil {
+	if err != nil && ttl > 0 && v != nil && secrets.MayKeep(err, c.now().Sub(v.known)) {
 		v.read = c.now() // use the old credentials for another secretTTL, and then try the API server again
 		return v.provider, nil
 	}
@@ -158,6 +159,7 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 	if v, err = e.put(p, made, read, sweep); err != nil {
 		return nil, err
 	}
+	v.known = known
 	c.updateKnown(key, e)
 	return v.provider, nil
 }

@@ -237,6 +237,29 @@ func TestReadError(t *testing.T) {
 	}
 }
 
+// TestCredentialsWhileForbidden checks that known credentials are used for a while if the API server forbids to read
+// their Secret, as it does while its roles are not loaded yet. Later, the permission counts as withdrawn.
+func TestCredentialsWhileForbidden(t *testing.T) {
+	w, c := newFakeCluster(t, secretValue)
+	p := object("http://localhost/v1")
+	known := mustGet(t, c, p)
+	w.set(func(w *fakeCluster) {
+		w.err = apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "openai", errors.New("no permission"))
+	})
+	for range 29 {
+		w.set(func(w *fakeCluster) { w.now = w.now.Add(10 * time.Second) })
+		if got := mustGet(t, c, p); got != known {
+			t.Fatal("there is another provider, want the known one")
+		}
+	}
+	w.set(func(w *fakeCluster) { w.now = w.now.Add(10 * time.Second) })
+	if _, err := c.Get(t.Context(), p); !apierrors.IsForbidden(err) {
+		t.Errorf("Get after 5 minutes: %v, want it forbidden", err)
+	}
+	w.set(func(w *fakeCluster) { w.err = nil })
+	mustGet(t, c, p)
+}
+
 func TestCache(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason      string

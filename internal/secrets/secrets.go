@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -213,6 +214,16 @@ func keyError(namespace string, ref v1alpha1.SecretKeyReference, why string) err
 		Secret: ref.Name, Key: ref.Key,
 		Reason: fmt.Sprintf("key %q of Secret %q in namespace %q %s", ref.Key, ref.Name, namespace, why),
 	}
+}
+
+// forbiddenGrace is how long credentials are used if the API server forbids to read their Secret again. An API server
+// that starts forbids everything until it has loaded its roles. A permission that was withdrawn must take effect.
+const forbiddenGrace = 5 * time.Minute
+
+// MayKeep reports whether known credentials may still be used although the Secret could not be read again. age is the
+// time since it was last read: while the API server is away, the credentials may have any age.
+func MayKeep(err error, age time.Duration) bool {
+	return IsAway(err) || apierrors.IsForbidden(err) && age < forbiddenGrace
 }
 
 // IsAway reports whether a Secret could not be read because the API server did not answer, or answered with a temporary

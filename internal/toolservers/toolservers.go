@@ -71,7 +71,9 @@ type entry struct {
 	earlier  []string // credentials used before the current ones
 	uid      types.UID
 	version  int64
-	read     time.Time
+	// asked is the time at which the API server was last asked for the Secrets, and read the time at which it last
+	// answered.
+	asked, read time.Time
 	// idle is the number of sweeps since the entry was last requested. The cache's lock guards it.
 	idle int
 
@@ -257,14 +259,14 @@ func (c *Cache) connection(ctx context.Context, e *entry, s *v1alpha1.ToolServer
 	}
 	defer e.unlock()
 	current := e.client != nil && e.uid == s.UID && e.version == s.Generation
-	if current && c.now().Sub(e.read) < ttl {
+	if current && c.now().Sub(e.asked) < ttl {
 		return e.client, nil
 	}
 	bounded, cancel := context.WithTimeout(ctx, secretTimeout)
 	defer cancel()
 	settings, err := c.settings(bounded, s)
-	if err != nil && ttl > 0 && secrets.IsAway(err) && current {
-		e.read = c.now() // use the old credentials, and ask the API server again after ttl
+	if err != nil && ttl > 0 && current && secrets.MayKeep(err, c.now().Sub(e.read)) {
+		e.asked = c.now() // use the old credentials, and ask the API server again after ttl
 		return e.client, nil
 	}
 	if err != nil {
@@ -286,7 +288,8 @@ func (c *Cache) connection(ctx context.Context, e *entry, s *v1alpha1.ToolServer
 		e.client, e.settings, e.earlier = client, settings, earlier
 		c.recordCredentials(e)
 	}
-	e.uid, e.version, e.read = s.UID, s.Generation, c.now()
+	now := c.now()
+	e.uid, e.version, e.asked, e.read = s.UID, s.Generation, now, now
 	return e.client, nil
 }
 

@@ -18,6 +18,8 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -231,6 +233,20 @@ func TestCredentials(t *testing.T) {
 		env.now, env.err = env.now.Add(time.Minute), errors.New("no route to the API server")
 	})
 	mustCall() // the old credential is still used
+
+	env.set(func(env *environment) { env.now, env.err = env.now.Add(time.Minute), nil })
+	mustCall()
+	env.set(func(env *environment) {
+		env.err = apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "tickets", errors.New("no permission"))
+	})
+	for range 4 {
+		env.set(func(env *environment) { env.now = env.now.Add(time.Minute) })
+		mustCall() // an API server that starts may not have loaded its roles yet
+	}
+	env.set(func(env *environment) { env.now = env.now.Add(time.Minute) })
+	if _, err := call(t, c, o, "a"); tool.AsError(err).Class != tool.Unavailable {
+		t.Errorf("Call after 5 minutes without the permission: %v, want it not made", err)
+	}
 
 	env.set(func(env *environment) { env.now, env.err, env.data = env.now.Add(time.Minute), nil, nil })
 	_, err := call(t, c, o, "a")
