@@ -253,6 +253,11 @@ func (c *calls) areWhole(mayBeEmpty bool) bool {
 	})
 }
 
+// endOpen reports whether the arguments of the newest call have not arrived to their end.
+func (c *calls) endOpen() bool {
+	return len(c.list) > 0 && !c.list[len(c.list)-1].progress.isWhole()
+}
+
 // joined is a call with all its arguments.
 type joined struct {
 	*call

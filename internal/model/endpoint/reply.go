@@ -156,6 +156,10 @@ func (a *Answer) endsWhole(hasEndedProperly bool) bool {
 	return strings.TrimSpace(text) != "" || strings.TrimSpace(a.refusal.String()) != ""
 }
 
+// reaches reports whether the endpoint has reported that the output has as many tokens as a request allows, or more. 0
+// means that the request has no limit.
+func (a *Answer) reaches(limit int) bool { return limit > 0 && a.usage.OutputTokens >= int64(limit) }
+
 // ending is the meaning of a finish reason.
 type ending int
 
@@ -284,9 +288,10 @@ func (x *exchange) unfinishedResult(ctx context.Context, a *Answer, end error) (
 }
 
 // toolCallReply returns a reply with tool calls, even if no tools were offered: repeating the request would give
-// the same reply.
+// the same reply. vLLM reports the finish reason tool_calls even if the output limit has cut off the last call:
+// github.com/vllm-project/vllm/issues/53269.
 func (x *exchange) toolCallReply(a *Answer) (model.Reply, error) {
-	if a.tooLong {
+	if a.tooLong || a.calls.endOpen() && a.reaches(x.outputLimit) {
 		return a.reply(model.FinishLength), nil
 	}
 	calls, err := a.calls.finish()

@@ -38,6 +38,8 @@ type exchange struct {
 	requestID string
 	// tools are the tools of the request.
 	tools []model.Tool
+	// outputLimit is the maximum number of tokens of the output that the request states, or 0.
+	outputLimit int
 	// first bounds the time to the first part of the answer. 0 means no bound.
 	first time.Duration
 	// out is the HTTP request, and watch ends it after a timeout. Both are nil if the request could not be made.
