@@ -332,7 +332,9 @@ func (c *calls) finish() ([]model.ToolCall, error) {
 	for i := range list {
 		known := &list[i]
 		if strings.TrimSpace(known.name) == "" {
-			return nil, Malformed("the model called a tool without a name")
+			nameless := Malformed("the model called a tool without a name")
+			nameless.MayBeBilled = true // the reply is whole
+			return nil, nameless
 		}
 		whole := model.ToolCall{ID: known.id, Name: known.name, Arguments: known.arguments}
 		if known.data != "" {

@@ -160,6 +160,9 @@ func (a *Answer) endsWhole(hasEndedProperly bool) bool {
 // means that the request has no limit.
 func (a *Answer) reaches(limit int) bool { return limit > 0 && a.usage.OutputTokens >= int64(limit) }
 
+// reportsOutput reports whether the endpoint has reported tokens of the output, which it bills.
+func (a *Answer) reportsOutput() bool { return a.usage.OutputTokens > 0 || a.usage.ReasoningTokens > 0 }
+
 // ending is the meaning of a finish reason.
 type ending int
 
@@ -231,7 +234,7 @@ func (x *exchange) result(ctx context.Context, a *Answer, end error) (model.Repl
 	case endedMalformed:
 		unreadable := Malformed(unreadableCall)
 		unreadable.RemoteMessage = x.provider.clean(a.finish)
-		unreadable.MayBeBilled = a.received > 0 || a.usage.ReasoningTokens > 0
+		unreadable.MayBeBilled = a.received > 0 || a.reportsOutput()
 		return spent, unreadable
 	case endedWithCalls:
 		if a.HasCalls() {
@@ -264,7 +267,7 @@ func (x *exchange) result(ctx context.Context, a *Answer, end error) (model.Repl
 	default:
 		empty = Malformed("the answer was empty")
 	}
-	empty.MayBeBilled = hasReasoned // reasoning is most of the work, so a repetition is as expensive
+	empty.MayBeBilled = hasReasoned || a.reportsOutput() // the model has done its work, so a repetition is as expensive
 	return spent, empty
 }
 
