@@ -67,8 +67,11 @@ func (a *Answer) HasCalls() bool { return len(a.calls.list) > 0 }
 func (a *Answer) hasBegun() bool { return a.received > 0 || a.finish != "" }
 
 // SetFinish notes the finish reason of a part of the answer, which may have no text. If reason is empty, the answer
-// continues.
+// continues. Some servers send null as a text instead: github.com/PowerShell/AIShell/issues/350.
 func (a *Answer) SetFinish(reason string) {
+	if strings.EqualFold(reason, "null") || strings.EqualFold(reason, "none") {
+		reason = ""
+	}
 	a.usageAlone = a.usageAlone && reason != ""
 	a.finish = cmp.Or(reason, a.finish)
 }
