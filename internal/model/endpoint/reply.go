@@ -21,6 +21,8 @@ type Answer struct {
 	// are kept. If tooLong is true, no more is kept.
 	received, kept int64
 	tooLong        bool
+	// hasDropped is true if a text that arrived is not a part of the reply.
+	hasDropped bool
 	// finish is the finish reason, or empty. complete is true if the endpoint has marked the end of the answer.
 	// usageAlone is true if an event with only the usage came after the last part: only the end follows such an event.
 	// openEnd is true if the endpoint may end an answer without any mark.
@@ -45,7 +47,10 @@ func (a *Answer) SetModel(name string) {
 func (a *Answer) AddText(piece string) { a.text.WriteString(a.keep(piece)) }
 
 // ResetText drops the text so far.
-func (a *Answer) ResetText() { a.text.Reset() }
+func (a *Answer) ResetText() {
+	a.hasDropped = a.hasDropped || a.text.Len() > 0
+	a.text.Reset()
+}
 
 // AddReasoning adds a piece of the reasoning.
 func (a *Answer) AddReasoning(piece string) { a.reasoning.WriteString(a.keep(piece)) }
@@ -313,15 +318,20 @@ func (x *exchange) toolCallReply(a *Answer) (model.Reply, error) {
 }
 
 // reply returns the text that arrived, without calls. The text of a refusal arrives separately and follows any
-// other text.
+// other text. If a part of the output is not in the reply and its usage is missing, the usage is estimated from the bytes
+// that arrived.
 func (a *Answer) reply(finish model.FinishReason) model.Reply {
 	thought, text := model.SplitReasoning(a.text.String(), finish == model.FinishLength)
 	if a.refusal.Len() > 0 {
 		text = joinTexts(text, a.refusal.String())
 	}
 	reply := model.Reply{Text: text, Reasoning: joinTexts(a.reasoning.String(), thought), FinishReason: finish, Usage: a.usage}
-	if a.tooLong && finish == model.FinishLength {
+	hasDropped := a.hasDropped || finish != model.FinishToolCalls && a.HasCalls()
+	switch {
+	case a.tooLong && finish == model.FinishLength:
 		reply.TooLong, reply.Received = true, a.spent().Received
+	case hasDropped && a.usage.OutputTokens == 0:
+		reply.Received = a.received
 	}
 	return reply
 }

@@ -492,12 +492,14 @@ func TestUnofferedToolCalls(t *testing.T) {
 	}
 }
 
+// TestCutOffToolCallsAreLeftOut checks that a reply that is cut off has no calls, and that their bytes still count if the
+// endpoint reports no usage.
 func TestCutOffToolCallsAreLeftOut(t *testing.T) {
 	body := events(delta(`"content":"Let me"`), callPart(0, "a", "count", `{"n":1}`), callPart(1, "b", "count", `{"n":`),
 		finishEvent("length"), "[DONE]")
 	for name, req := range map[string]model.Request{"offered": withTools("hello"), "not offered": request("hello")} {
 		got, err := generate(t.Context(), provider(t, serve(t, respond(200, body, stream))), req)
-		if diff := cmp.Diff(model.Reply{Text: "Let me", FinishReason: model.FinishLength}, got); diff != "" || err != nil {
+		if diff := cmp.Diff(model.Reply{Text: "Let me", FinishReason: model.FinishLength, Received: 18}, got); diff != "" || err != nil {
 			t.Errorf("%s (error %v): -want +got:\n%s", name, err, diff)
 		}
 	}

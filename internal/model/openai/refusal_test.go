@@ -32,7 +32,7 @@ func TestRefusalIsAReply(t *testing.T) {
 		"with a call": {"the refusal counts, not the call", []string{
 			callPart(0, "a", "count", `{"n":1}`),
 			delta(`"refusal":"No."`), finishEvent("stop"),
-		}, model.Reply{Text: "No.", FinishReason: model.FinishRefusal}},
+		}, model.Reply{Text: "No.", FinishReason: model.FinishRefusal, Received: 10}},
 		"an empty field": {
 			"an empty refusal is none",
 			[]string{delta(`"refusal":""`), delta(`"content":"Yes."`), finishEvent("stop")},
