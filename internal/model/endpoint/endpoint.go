@@ -285,12 +285,17 @@ func (x *exchange) modelsError(body []byte) error {
 }
 
 // receive reads the response to its end. It returns the part of the reply that arrived.
-func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
+func (x *exchange) receive(ctx context.Context) (reply model.Reply, failure error) {
 	body, err := x.accept(ctx)
 	if err != nil {
 		return model.Reply{}, err
 	}
-	defer body.Close() //nolint:errcheck // because the reply is complete or lost by then
+	defer func() {
+		if failure == nil {
+			body.readRest()
+		}
+		_ = body.Close() // the reply is complete or lost by then
+	}()
 	answer := Answer{facts: x.facts, calls: calls{tools: x.tools}}
 	var flow fairgate.Flow
 	stream := newEvents(body, x.watch, &x.memory)
