@@ -64,10 +64,13 @@ func TestCheckParameters(t *testing.T) {
 		"a seed for DeepSeek":        {of(v1alpha1.DialectDeepSeek), seeded, "seed", noSeed},
 		"a seed for DeepSeek's host": {at("https://api.deepseek.com/v1"), seeded, "seed", noSeed},
 		"a seed for Moonshot":        {of(v1alpha1.DialectMoonshot), seeded, "seed", noSeed},
-		"a seed for Anthropic":       {anthropic(), seeded, "seed", "the Messages protocol has no seed: remove it"},
-		"a second seed":              {of(v1alpha1.DialectOpenAI, "seed"), seeded, "seed", fmt.Sprintf(setTwice, "seed")},
-		"a second seed for Mistral":  {of(v1alpha1.DialectMistral, "Random_Seed"), seeded, "seed", fmt.Sprintf(setTwice, "random_seed")},
-		"a stop":                     {of(v1alpha1.DialectGroq), stopped, "", ""},
+		"a seed for Gemini's host": {
+			at("https://generativelanguage.googleapis.com/v1beta/openai"), seeded, "seed", noSeed,
+		},
+		"a seed for Anthropic":      {anthropic(), seeded, "seed", "the Messages protocol has no seed: remove it"},
+		"a second seed":             {of(v1alpha1.DialectOpenAI, "seed"), seeded, "seed", fmt.Sprintf(setTwice, "seed")},
+		"a second seed for Mistral": {of(v1alpha1.DialectMistral, "Random_Seed"), seeded, "seed", fmt.Sprintf(setTwice, "random_seed")},
+		"a stop":                    {of(v1alpha1.DialectGroq), stopped, "", ""},
 		"a blank stop for Anthropic": {
 			anthropic(),
 			model.Parameters{Stop: []string{"END", "\n"}},

@@ -2,6 +2,9 @@ package anthropic_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"testing"
 
@@ -173,6 +176,40 @@ func TestStructuredAnswers(t *testing.T) {
 			}
 			if hasFormat := sent.OutputConfig != nil && sent.OutputConfig.Format != nil; choice != tc.choice || hasFormat != tc.format {
 				t.Errorf("tool choice %q and format %t, want %q and %t: %s", choice, hasFormat, tc.choice, tc.format, tc.reason)
+			}
+		})
+	}
+}
+
+// TestBytesOfDroppedTexts checks that a text that is not a part of the reply counts if the endpoint reports no usage.
+func TestBytesOfDroppedTexts(t *testing.T) {
+	const text, call = `{"type":"text","text":"It is."}`, `{"type":"tool_use","id":"a","name":"count","input":{}}`
+	const answer = `{"type":"tool_use","id":"b","name":"give_final_answer","input":{"a":1}}`
+	for name, tc := range map[string]struct {
+		content, stop string
+		want          model.Reply
+	}{
+		"only an answer": {answer, "tool_use", model.Reply{Text: `{"a":1}`, FinishReason: model.FinishStop}},
+		"text":           {text + "," + answer, "tool_use", model.Reply{Text: `{"a":1}`, FinishReason: model.FinishStop, Received: 13}},
+		"another call": {answer + "," + call, "tool_use", model.Reply{
+			ToolCalls: []model.ToolCall{{ID: "a", Name: "count", Arguments: "{}"}}, FinishReason: model.FinishToolCalls, Received: 9,
+		}},
+		"another call, cut off": {text + "," + call, "max_tokens", model.Reply{
+			Text: "It is.", FinishReason: model.FinishLength, Received: 8,
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = fmt.Fprintf(w, `{"type":"message","content":[%s],"stop_reason":%q}`, tc.content, tc.stop)
+			}))
+			t.Cleanup(web.Close)
+			got, err := provider(t, web.URL).Generate(t.Context(), &model.Request{
+				Model: "claude-sonnet-4-5", Messages: []model.Message{user("a")}, Tools: count,
+				Output: json.RawMessage(`{"type":"object"}`),
+			})
+			if diff := cmp.Diff(&tc.want, got); diff != "" || err != nil {
+				t.Errorf("Generate (error %v): -want +got:\n%s", err, diff)
 			}
 		})
 	}

@@ -110,6 +110,9 @@ type decoder struct {
 	answer   lenient.Number
 	// open is the index of the call that has begun and has no arguments yet, or nil.
 	open *lenient.Number
+	// ignored is the index of the newest block if its type is not known, such as a call of a tool that the endpoint
+	// itself makes, or nil.
+	ignored *lenient.Number
 	// otherBlocks is the number of other blocks so far, as in thought.At. thoughts are the thoughts so far.
 	otherBlocks int
 	hasText     bool
@@ -173,6 +176,7 @@ func (d *decoder) whole(a *answer, out *endpoint.Answer) {
 // begin adds the beginning of a block. Some servers send the whole block as its beginning.
 func (d *decoder) begin(index lenient.Number, b *content, out *endpoint.Answer) {
 	d.closeCall(out)
+	d.ignored = nil
 	switch b.Type.Value {
 	case "text":
 		d.addText(b.Text.Value, out)
@@ -200,6 +204,8 @@ func (d *decoder) begin(index lenient.Number, b *content, out *endpoint.Answer) 
 		if arguments == "" {
 			d.open = &index
 		}
+	default:
+		d.ignored = &index
 	}
 }
 
@@ -208,7 +214,7 @@ func (d *decoder) add(index lenient.Number, part *delta, out *endpoint.Answer) {
 	d.addText(part.Text.Value, out)
 	d.addThought(index, part.Thinking.Value, part.Signature.Value, "", out)
 	switch arguments := part.PartialJSON.Value; {
-	case arguments == "":
+	case arguments == "", d.ignored != nil && *d.ignored == index:
 	case d.answered && index == d.answer:
 		out.AddText(arguments)
 	default:

@@ -253,6 +253,11 @@ func (c *calls) areWhole(mayBeEmpty bool) bool {
 	})
 }
 
+// endOpen reports whether the arguments of the newest call have not arrived to their end.
+func (c *calls) endOpen() bool {
+	return len(c.list) > 0 && !c.list[len(c.list)-1].progress.isWhole()
+}
+
 // joined is a call with all its arguments.
 type joined struct {
 	*call
@@ -327,7 +332,9 @@ func (c *calls) finish() ([]model.ToolCall, error) {
 	for i := range list {
 		known := &list[i]
 		if strings.TrimSpace(known.name) == "" {
-			return nil, Malformed("the model called a tool without a name")
+			nameless := Malformed("the model called a tool without a name")
+			nameless.MayBeBilled = true // the reply is whole
+			return nil, nameless
 		}
 		whole := model.ToolCall{ID: known.id, Name: known.name, Arguments: known.arguments}
 		if known.data != "" {

@@ -162,6 +162,9 @@ func (x *exchange) begin(ctx context.Context, req *model.Request) {
 		return
 	}
 	x.requestID, x.tools, x.decoder, x.observer, x.facts = req.ID, req.Tools, protocol.NewDecoder(req), req.Observer, req.Facts
+	if limit := req.Parameters.MaxOutputTokens; limit != nil {
+		x.outputLimit = *limit
+	}
 	if x.open(ctx, http.MethodPost, protocol.Path(req.Model)); x.err == nil {
 		x.out.Header.Set("Content-Type", jsonObject)
 		x.out = sent.apply(x.out)
@@ -282,12 +285,17 @@ func (x *exchange) modelsError(body []byte) error {
 }
 
 // receive reads the response to its end. It returns the part of the reply that arrived.
-func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
+func (x *exchange) receive(ctx context.Context) (reply model.Reply, failure error) {
 	body, err := x.accept(ctx)
 	if err != nil {
 		return model.Reply{}, err
 	}
-	defer body.Close() //nolint:errcheck // because the reply is complete or lost by then
+	defer func() {
+		if failure == nil {
+			body.readRest()
+		}
+		_ = body.Close() // the reply is complete or lost by then
+	}()
 	answer := Answer{facts: x.facts, calls: calls{tools: x.tools}}
 	var flow fairgate.Flow
 	stream := newEvents(body, x.watch, &x.memory)

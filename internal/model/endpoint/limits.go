@@ -13,23 +13,34 @@ import (
 // maxRetryAfter bounds the wait that an endpoint may ask for. A longer wait never fits into a Turn.
 const maxRetryAfter = 24 * time.Hour
 
+// limited says what a limit limits.
+type limited int
+
+const (
+	limitsRequests limited = iota
+	limitsTokens
+	// limitsOutput is for the tokens of replies. How many of them a request will need is not known, so such a limit counts
+	// only once it is used up. It must not be compared with the tokens of prompts, which are often many more.
+	limitsOutput
+)
+
 // limitHeaders are the pairs of headers with the remaining requests or tokens and the time of their reset. Servers have
 // a limit for each minute, and some also have a limit for each day.
 var limitHeaders = []struct {
-	tokens           bool
+	limits           limited
 	remaining, reset string
 }{
-	{false, "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests"}, // OpenAI, Azure, Groq, xAI, vLLM gateways
-	{true, "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens"},
-	{false, "X-Ratelimit-Remaining-Requests-Minute", "X-Ratelimit-Reset-Requests-Minute"}, // Cerebras
-	{false, "X-Ratelimit-Remaining-Requests-Day", "X-Ratelimit-Reset-Requests-Day"},
-	{true, "X-Ratelimit-Remaining-Tokens-Minute", "X-Ratelimit-Reset-Tokens-Minute"},
-	{false, "X-Ratelimit-Remaining", "X-Ratelimit-Reset"}, // OpenRouter, Together
-	{false, "Ratelimit-Remaining", "Ratelimit-Reset"},     // the draft of the IETF, as gateways implement it
-	{false, "Anthropic-Ratelimit-Requests-Remaining", "Anthropic-Ratelimit-Requests-Reset"},
-	{true, "Anthropic-Ratelimit-Tokens-Remaining", "Anthropic-Ratelimit-Tokens-Reset"},
-	{true, "Anthropic-Ratelimit-Input-Tokens-Remaining", "Anthropic-Ratelimit-Input-Tokens-Reset"},
-	{true, "Anthropic-Ratelimit-Output-Tokens-Remaining", "Anthropic-Ratelimit-Output-Tokens-Reset"},
+	{limitsRequests, "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests"}, // OpenAI, Azure, Groq, xAI, vLLM gateways
+	{limitsTokens, "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens"},
+	{limitsRequests, "X-Ratelimit-Remaining-Requests-Minute", "X-Ratelimit-Reset-Requests-Minute"}, // Cerebras
+	{limitsRequests, "X-Ratelimit-Remaining-Requests-Day", "X-Ratelimit-Reset-Requests-Day"},
+	{limitsTokens, "X-Ratelimit-Remaining-Tokens-Minute", "X-Ratelimit-Reset-Tokens-Minute"},
+	{limitsRequests, "X-Ratelimit-Remaining", "X-Ratelimit-Reset"}, // OpenRouter, Together
+	{limitsRequests, "Ratelimit-Remaining", "Ratelimit-Reset"},     // the draft of the IETF, as gateways implement it
+	{limitsRequests, "Anthropic-Ratelimit-Requests-Remaining", "Anthropic-Ratelimit-Requests-Reset"},
+	{limitsTokens, "Anthropic-Ratelimit-Tokens-Remaining", "Anthropic-Ratelimit-Tokens-Reset"},
+	{limitsTokens, "Anthropic-Ratelimit-Input-Tokens-Remaining", "Anthropic-Ratelimit-Input-Tokens-Reset"},
+	{limitsOutput, "Anthropic-Ratelimit-Output-Tokens-Remaining", "Anthropic-Ratelimit-Output-Tokens-Reset"},
 }
 
 // statedLimits returns the strictest limits that an endpoint states.
@@ -45,9 +56,12 @@ func statedLimits(h http.Header) model.StatedLimits {
 			continue
 		}
 		limit := model.StatedLimit{Remaining: int64(min(max(0, remaining), float64(model.MaxTokens))), Reset: wait}
-		strictest := &all.Requests
-		if names.tokens {
-			strictest = &all.Tokens
+		strictest := &all.Tokens
+		switch {
+		case names.limits == limitsRequests:
+			strictest = &all.Requests
+		case names.limits == limitsOutput && limit.Remaining > 0:
+			continue
 		}
 		if strictest.Reset == 0 || limit.Remaining < strictest.Remaining ||
 			limit.Remaining == strictest.Remaining && limit.Reset > strictest.Reset {

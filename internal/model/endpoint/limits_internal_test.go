@@ -65,6 +65,18 @@ func TestStatedLimits(t *testing.T) {
 				Requests: model.StatedLimit{Remaining: 49, Reset: 10 * second}, Tokens: model.StatedLimit{Remaining: 0, Reset: 30 * second},
 			},
 		},
+		"anthropic, output left": {
+			"the tokens of replies are not those of prompts", headers(
+				"anthropic-ratelimit-input-tokens-remaining", "40000", "anthropic-ratelimit-input-tokens-reset", "2026-06-11T15:04:06Z",
+				"anthropic-ratelimit-output-tokens-remaining", "8000", "anthropic-ratelimit-output-tokens-reset", "2026-06-11T15:04:35Z"),
+			model.StatedLimits{Tokens: model.StatedLimit{Remaining: 40_000, Reset: second}},
+		},
+		"anthropic, no output left": {
+			"no reply can be written", headers(
+				"anthropic-ratelimit-input-tokens-remaining", "40000", "anthropic-ratelimit-input-tokens-reset", "2026-06-11T15:04:06Z",
+				"anthropic-ratelimit-output-tokens-remaining", "0", "anthropic-ratelimit-output-tokens-reset", "2026-06-11T15:04:35Z"),
+			model.StatedLimits{Tokens: model.StatedLimit{Remaining: 0, Reset: 30 * second}},
+		},
 		"contradictory": {
 			"the strictest counts", headers("x-ratelimit-remaining", "7", "x-ratelimit-reset", "2",
 				"x-ratelimit-remaining-requests", "0", "x-ratelimit-reset-requests", "5s"), requests(0, 5*second),

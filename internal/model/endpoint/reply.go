@@ -21,6 +21,8 @@ type Answer struct {
 	// are kept. If tooLong is true, no more is kept.
 	received, kept int64
 	tooLong        bool
+	// hasDropped is true if a text that arrived is not a part of the reply.
+	hasDropped bool
 	// finish is the finish reason, or empty. complete is true if the endpoint has marked the end of the answer.
 	// usageAlone is true if an event with only the usage came after the last part: only the end follows such an event.
 	// openEnd is true if the endpoint may end an answer without any mark.
@@ -45,7 +47,10 @@ func (a *Answer) SetModel(name string) {
 func (a *Answer) AddText(piece string) { a.text.WriteString(a.keep(piece)) }
 
 // ResetText drops the text so far.
-func (a *Answer) ResetText() { a.text.Reset() }
+func (a *Answer) ResetText() {
+	a.hasDropped = a.hasDropped || a.text.Len() > 0
+	a.text.Reset()
+}
 
 // AddReasoning adds a piece of the reasoning.
 func (a *Answer) AddReasoning(piece string) { a.reasoning.WriteString(a.keep(piece)) }
@@ -67,8 +72,11 @@ func (a *Answer) HasCalls() bool { return len(a.calls.list) > 0 }
 func (a *Answer) hasBegun() bool { return a.received > 0 || a.finish != "" }
 
 // SetFinish notes the finish reason of a part of the answer, which may have no text. If reason is empty, the answer
-// continues.
+// continues. Some servers send null as a text instead: github.com/PowerShell/AIShell/issues/350.
 func (a *Answer) SetFinish(reason string) {
+	if strings.EqualFold(reason, "null") || strings.EqualFold(reason, "none") {
+		reason = ""
+	}
 	a.usageAlone = a.usageAlone && reason != ""
 	a.finish = cmp.Or(reason, a.finish)
 }
@@ -156,6 +164,13 @@ func (a *Answer) endsWhole(hasEndedProperly bool) bool {
 	return strings.TrimSpace(text) != "" || strings.TrimSpace(a.refusal.String()) != ""
 }
 
+// reaches reports whether the endpoint has reported that the output has as many tokens as a request allows, or more. 0
+// means that the request has no limit.
+func (a *Answer) reaches(limit int) bool { return limit > 0 && a.usage.OutputTokens >= int64(limit) }
+
+// reportsOutput reports whether the endpoint has reported tokens of the output, which it bills.
+func (a *Answer) reportsOutput() bool { return a.usage.OutputTokens > 0 || a.usage.ReasoningTokens > 0 }
+
 // ending is the meaning of a finish reason.
 type ending int
 
@@ -227,7 +242,7 @@ func (x *exchange) result(ctx context.Context, a *Answer, end error) (model.Repl
 	case endedMalformed:
 		unreadable := Malformed(unreadableCall)
 		unreadable.RemoteMessage = x.provider.clean(a.finish)
-		unreadable.MayBeBilled = a.received > 0 || a.usage.ReasoningTokens > 0
+		unreadable.MayBeBilled = a.received > 0 || a.reportsOutput()
 		return spent, unreadable
 	case endedWithCalls:
 		if a.HasCalls() {
@@ -260,7 +275,7 @@ func (x *exchange) result(ctx context.Context, a *Answer, end error) (model.Repl
 	default:
 		empty = Malformed("the answer was empty")
 	}
-	empty.MayBeBilled = hasReasoned // reasoning is most of the work, so a repetition is as expensive
+	empty.MayBeBilled = hasReasoned || a.reportsOutput() // the model has done its work, so a repetition is as expensive
 	return spent, empty
 }
 
@@ -284,9 +299,10 @@ func (x *exchange) unfinishedResult(ctx context.Context, a *Answer, end error) (
 }
 
 // toolCallReply returns a reply with tool calls, even if no tools were offered: repeating the request would give
-// the same reply.
+// the same reply. vLLM reports the finish reason tool_calls even if the output limit has cut off the last call:
+// github.com/vllm-project/vllm/issues/53269.
 func (x *exchange) toolCallReply(a *Answer) (model.Reply, error) {
-	if a.tooLong {
+	if a.tooLong || a.calls.endOpen() && a.reaches(x.outputLimit) {
 		return a.reply(model.FinishLength), nil
 	}
 	calls, err := a.calls.finish()
@@ -302,15 +318,20 @@ func (x *exchange) toolCallReply(a *Answer) (model.Reply, error) {
 }
 
 // reply returns the text that arrived, without calls. The text of a refusal arrives separately and follows any
-// other text.
+// other text. If a part of the output is not in the reply and its usage is missing, the usage is estimated from the bytes
+// that arrived.
 func (a *Answer) reply(finish model.FinishReason) model.Reply {
 	thought, text := model.SplitReasoning(a.text.String(), finish == model.FinishLength)
 	if a.refusal.Len() > 0 {
 		text = joinTexts(text, a.refusal.String())
 	}
 	reply := model.Reply{Text: text, Reasoning: joinTexts(a.reasoning.String(), thought), FinishReason: finish, Usage: a.usage}
-	if a.tooLong && finish == model.FinishLength {
+	hasDropped := a.hasDropped || finish != model.FinishToolCalls && a.HasCalls()
+	switch {
+	case a.tooLong && finish == model.FinishLength:
 		reply.TooLong, reply.Received = true, a.spent().Received
+	case hasDropped && a.usage.OutputTokens == 0:
+		reply.Received = a.received
 	}
 	return reply
 }

@@ -255,3 +255,63 @@ func TestUnsentRequestIsNotBilled(t *testing.T) {
 		}
 	})
 }
+
+// TestConnectionIsUsedAgain checks that the connection is used for the next request if the server ends the response a
+// moment after the answer, and that the answer does not wait long for a server that never does.
+func TestConnectionIsUsedAgain(t *testing.T) {
+	const moment, never = 50 * time.Millisecond, time.Hour
+	for name, tc := range map[string]struct {
+		ends  time.Duration // the time from the end of the answer to the end of the response
+		after string        // what the server sends at the end of the response
+		takes time.Duration
+		dials int
+	}{
+		"at once":         {0, "", 0, 1},
+		"a moment later":  {moment, "", moment, 1},
+		"with more bytes": {moment, ": bye\n\n", moment, 1},
+		"too many bytes":  {moment, ":" + strings.Repeat(" bye", 2<<10) + "\n\n", moment, 2},
+		"never":           {never, "", 100 * time.Millisecond, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				conns, dials := make(pipes), 0
+				web := &http.Server{ReadHeaderTimeout: time.Hour, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					_, _ = io.Copy(io.Discard, r.Body) // because a pipe has no buffer
+					w.Header().Set("Content-Type", "text/event-stream")
+					for _, event := range []string{start, text, end, `{"type":"message_stop"}`} {
+						_, _ = io.WriteString(w, "data: "+event+"\n\n")
+					}
+					_ = http.NewResponseController(w).Flush()
+					select {
+					case <-time.After(tc.ends):
+						_, _ = io.WriteString(w, tc.after)
+					case <-r.Context().Done():
+					}
+				})}
+				go func() { _ = web.Serve(conns) }()
+				p := anthropic.New(anthropic.Config{Config: endpoint.Config{
+					Name: "demo", BaseURL: "http://model.test/v1", IdleTimeout: time.Minute,
+				}})
+				p.DialWith(func(ctx context.Context, network, address string) (net.Conn, error) {
+					dials++
+					return conns.dial(ctx, network, address)
+				})
+				for range 2 {
+					begun := time.Now()
+					reply, err := p.Generate(t.Context(), &model.Request{
+						Model: "m", Messages: []model.Message{{Role: model.RoleUser, Content: "hello"}},
+					})
+					if err != nil || reply.Text != "yes" || time.Since(begun) != tc.takes {
+						t.Errorf("Generate = %+v, %v after %s; want the answer after %s", reply, err, time.Since(begun), tc.takes)
+					}
+				}
+				if dials != tc.dials {
+					t.Errorf("%d connections, want %d", dials, tc.dials)
+				}
+				p.Close()
+				close(conns)
+				_ = web.Close()
+			})
+		})
+	}
+}

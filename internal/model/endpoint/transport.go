@@ -38,6 +38,8 @@ type exchange struct {
 	requestID string
 	// tools are the tools of the request.
 	tools []model.Tool
+	// outputLimit is the maximum number of tokens of the output that the request states, or 0.
+	outputLimit int
 	// first bounds the time to the first part of the answer. 0 means no bound.
 	first time.Duration
 	// out is the HTTP request, and watch ends it after a timeout. Both are nil if the request could not be made.
@@ -114,7 +116,7 @@ func (x *exchange) open(ctx context.Context, method, path string) {
 // accept returns the body of a successful response, with a bound and the timer, or the error of a refused or failed
 // request. Every redirect with a Location is an error, because it could carry the headers, and their secrets, to
 // another host.
-func (x *exchange) accept(ctx context.Context) (io.ReadCloser, error) {
+func (x *exchange) accept(ctx context.Context) (*body, error) {
 	if x.err != nil && x.watch != nil {
 		return nil, urlError(x.out, x.watch.fail(x.err))
 	}
@@ -304,6 +306,20 @@ func (b *body) Read(p []byte) (int, error) {
 		err = b.reason(err)
 	}
 	return n, err
+}
+
+// The bounds of the rest of a body after the end of an answer: its size in bytes, and the time in which it arrives.
+const (
+	maxRest  = 4 << 10
+	restTime = 100 * time.Millisecond
+)
+
+// readRest reads the rest of the body after a whole answer, within bounds. Without it, the connection could be used for
+// another request only if the end of the body has arrived together with the answer, and proxies would log that the
+// client has closed the connection. Most servers end the body a moment after the answer, and some never do.
+func (b *body) readRest() {
+	b.timer.Reset(restTime)
+	_, _ = io.CopyN(io.Discard, b, maxRest) // if it fails, the connection is closed
 }
 
 // Close closes the body and ends its request.

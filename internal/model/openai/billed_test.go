@@ -39,11 +39,15 @@ func TestUsageOfUnusableReplies(t *testing.T) {
 		"usage of Moonshot, unreadable": {
 			events(`{"choices":[{"index":0,` + counted + `},7]}`), stream, model.Malformed, used, false,
 		},
-		"usage of Groq":  {events(`{"error":"it crashed","x_groq":{` + counted + `}}`), stream, model.Overloaded, used, false},
-		"long event":     {events(delta(`"content":"` + long + `"`)), stream, model.ReplyTooLong, model.Usage{}, true},
-		"long answer":    {`{"choices":[{"message":{"content":"` + long + `"}}]}`, jsonType, model.ReplyTooLong, model.Usage{}, true},
-		"many calls":     {events(append(calls, finishEvent("stop"))...), stream, model.ReplyTooLong, model.Usage{}, true},
-		"compressed":     {"x", "Content-Encoding: gzip", model.InvalidRequest, model.Usage{}, true},
+		"usage of Groq": {events(`{"error":"it crashed","x_groq":{` + counted + `}}`), stream, model.Overloaded, used, false},
+		"long event":    {events(delta(`"content":"` + long + `"`)), stream, model.ReplyTooLong, model.Usage{}, true},
+		"long answer":   {`{"choices":[{"message":{"content":"` + long + `"}}]}`, jsonType, model.ReplyTooLong, model.Usage{}, true},
+		"many calls":    {events(append(calls, finishEvent("stop"))...), stream, model.ReplyTooLong, model.Usage{}, true},
+		"compressed":    {"x", "Content-Encoding: gzip", model.InvalidRequest, model.Usage{}, true},
+		"no name":       {events(callPart(0, "a", "", "{}"), finishEvent("tool_calls")), stream, model.Malformed, model.Usage{}, true},
+		"unreadable call": {
+			events(finishEvent("malformed_function_call"), `{"choices":[],`+counted+`}`, "[DONE]"), stream, model.Malformed, used, true,
+		},
 		"calls, counted": {events(append(calls, `{"choices":[],`+counted+`}`, "[DONE]")...), stream, model.ReplyTooLong, used, true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -492,14 +492,61 @@ func TestUnofferedToolCalls(t *testing.T) {
 	}
 }
 
+// TestCutOffToolCallsAreLeftOut checks that a reply that is cut off has no calls, and that their bytes still count if the
+// endpoint reports no usage.
 func TestCutOffToolCallsAreLeftOut(t *testing.T) {
 	body := events(delta(`"content":"Let me"`), callPart(0, "a", "count", `{"n":1}`), callPart(1, "b", "count", `{"n":`),
 		finishEvent("length"), "[DONE]")
 	for name, req := range map[string]model.Request{"offered": withTools("hello"), "not offered": request("hello")} {
 		got, err := generate(t.Context(), provider(t, serve(t, respond(200, body, stream))), req)
-		if diff := cmp.Diff(model.Reply{Text: "Let me", FinishReason: model.FinishLength}, got); diff != "" || err != nil {
+		if diff := cmp.Diff(model.Reply{Text: "Let me", FinishReason: model.FinishLength, Received: 18}, got); diff != "" || err != nil {
 			t.Errorf("%s (error %v): -want +got:\n%s", name, err, diff)
 		}
+	}
+}
+
+// TestUnreportedCutOffToolCallsAreLeftOut checks that a call that the output limit has cut off is recognized by the usage
+// if the finish reason does not say it.
+func TestUnreportedCutOffToolCallsAreLeftOut(t *testing.T) {
+	const usage = `{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":40}}`
+	whole := model.ToolCall{ID: "a", Name: "count", Arguments: `{"n":1}`}
+	for name, tc := range map[string]struct {
+		reason, arguments, finish string
+		limit                     *int
+		want                      []model.ToolCall // nil if the reply is cut off
+	}{
+		"calls":        {"the second call is cut off", `{"n":`, "tool_calls", new(40), nil},
+		"stop":         {"the finish reason may be another one", `{"n":`, "stop", new(40), nil},
+		"no arguments": {"the call is cut off before its arguments", "", "tool_calls", new(40), nil},
+		"whole": {
+			"the calls end at the limit", `{"n":2}`, "tool_calls", new(40),
+			[]model.ToolCall{whole, {ID: "b", Name: "count", Arguments: `{"n":2}`}},
+		},
+		"below the limit": {
+			"the model wrote the arguments so", `{"n":`, "tool_calls", new(41),
+			[]model.ToolCall{whole, {ID: "b", Name: "count", Arguments: `{"n":`}},
+		},
+		"no limit": {
+			"the request states none", `{"n":`, "tool_calls", nil,
+			[]model.ToolCall{whole, {ID: "b", Name: "count", Arguments: `{"n":`}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			body := events(callPart(0, "a", "count", `{"n":1}`), callPart(1, "b", "count", tc.arguments), finishEvent(tc.finish),
+				usage, "[DONE]")
+			req := withTools("hello")
+			req.Parameters.MaxOutputTokens = tc.limit
+			got, err := generate(t.Context(), provider(t, serve(t, respond(200, body, stream))), req)
+			want := model.Reply{
+				ToolCalls: tc.want, FinishReason: model.FinishToolCalls, Usage: model.Usage{InputTokens: 9, OutputTokens: 40},
+			}
+			if tc.want == nil {
+				want.FinishReason = model.FinishLength
+			}
+			if diff := cmp.Diff(want, got); diff != "" || err != nil {
+				t.Errorf("%s (error %v): -want +got:\n%s", tc.reason, err, diff)
+			}
+		})
 	}
 }
 

@@ -204,10 +204,11 @@ var dialects = map[string]Dialect{
 
 	// Error 400 for a call without a signature: github.com/TokenRhythm/opensquilla/issues/225. Error 400 for a schema
 	// in a request with tools: github.com/vercel/ai/pull/16540. Error 400 for GIF:
-	// github.com/microsoft/vscode/issues/286628.
+	// github.com/microsoft/vscode/issues/286628. Error 400 for a seed: github.com/Vali-98/ChatterUI/issues/227 and
+	// github.com/mcpchecker/mcpchecker/pull/188.
 	"Gemini": {
 		UseMaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnSignatures, SchemasExcludeTools: true,
-		Accepts: withoutGIF,
+		Seed: SeedNone, Accepts: withoutGIF,
 	},
 
 	// Error 422 for names and stream_options, and for max_completion_tokens:

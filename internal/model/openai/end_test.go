@@ -23,6 +23,9 @@ func TestUnmarkedEnd(t *testing.T) {
 		return &model.Reply{ToolCalls: calls, FinishReason: model.FinishToolCalls, Usage: u}
 	}
 	generic, strict := openai.DialectOf(openai.Generic, ""), openai.DialectOf("OpenAI", "")
+	textThen := func(reason string) string {
+		return `{"choices":[{"index":0,"delta":{"content":"yes"},"finish_reason":"` + reason + `"}]}`
+	}
 	for name, tc := range map[string]struct {
 		reason  string
 		dialect openai.Dialect
@@ -50,6 +53,14 @@ func TestUnmarkedEnd(t *testing.T) {
 		"half a second call":   {"one of the calls is cut off", generic, events(call, callPart(1, "b", "list", `{`)), nil, nil},
 		"arguments, no object": {"1 may be the beginning of 12", generic, events(callPart(0, "a", "count", `1`)), nil, nil},
 		"text, strict":         {"the service marks each end", strict, events(text), nil, nil},
+		"null as a text":       {"it is no finish reason", strict, events(textThen("null")), nil, nil},
+		"none as a text":       {"it is no finish reason", strict, events(textThen("None")), nil, nil},
+		"null as a text, end": {
+			"the end is marked", strict, events(textThen("null"), "[DONE]"), nil, wholeText(model.Usage{}),
+		},
+		"null as a text, reason": {
+			"the reason comes later", strict, events(textThen("null"), finishEvent("stop")), nil, wholeText(model.Usage{}),
+		},
 		"growing usage": {
 			"the usage comes with each part, not only at the end", strict,
 			events(`{"choices":[{"index":0,"delta":{"content":"yes"}}],"usage":{"prompt_tokens":9,"completion_tokens":4}}`), nil, nil,

@@ -44,7 +44,7 @@ func TestParametersInEachDialect(t *testing.T) {
 		"Mistral":     {parameters(seed), `"random_seed":0,` + effort + stop},
 		"DeepSeek":    {parameters(), effort + stop},
 		"Moonshot":    {parameters(), stop[:len(stop)-len(`"top_p":0.5`)] + `"thinking":{"type":"enabled"},"top_p":0.5`},
-		"Gemini":      {parameters(seed, tier("flex")), effort + plainSeed + `"service_tier":"flex",` + stop},
+		"Gemini":      {parameters(tier("flex")), effort + `"service_tier":"flex",` + stop},
 		"OpenRouter":  {parameters(seed, tier("flex")), effort + plainSeed + `"service_tier":"flex",` + stop},
 		"XAI":         {parameters(seed), effort + plainSeed + stop},
 		"Groq":        {parameters(seed, tier("on_demand")), effort + plainSeed + `"service_tier":"on_demand",` + stop},
@@ -99,9 +99,11 @@ func TestUnsupportedParameterIsNotSent(t *testing.T) {
 	url := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("a request was sent") })
 	req := request("hello")
 	req.Parameters.Seed = new(int64(1))
-	_, err := generate(t.Context(), provider(t, url, withDialect(openai.DialectOf("DeepSeek", ""))), req)
 	const want = `provider "demo": the request cannot be sent: seed: the service of this dialect has no seed: remove it`
-	if e := model.AsError(err); e.Kind != model.InvalidRequest || !e.Unsent || e.Message != want {
-		t.Errorf("error %+v, want %q", e, want)
+	for _, dialect := range []string{"DeepSeek", "Moonshot", "Gemini"} {
+		_, err := generate(t.Context(), provider(t, url, withDialect(openai.DialectOf(dialect, ""))), req)
+		if e := model.AsError(err); e.Kind != model.InvalidRequest || !e.Unsent || e.Message != want {
+			t.Errorf("%s: error %+v, want %q", dialect, e, want)
+		}
 	}
 }

@@ -54,9 +54,10 @@ func TestReasoningOnTheWire(t *testing.T) {
 }
 
 // TestReasoningWithoutAnswer checks that a reply with only reasoning is an empty answer, and that its error says that
-// it may be billed: a repetition is as expensive.
+// it may be billed: a repetition is as expensive. The same applies to an empty answer whose usage has output.
 func TestReasoningWithoutAnswer(t *testing.T) {
 	const hidden = `{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":40,"completion_tokens_details":{"reasoning_tokens":40}}}`
+	const counted = `{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":40}}`
 	const only = "the model reasoned, but the answer was empty"
 	for name, tc := range map[string]struct {
 		body   string
@@ -70,6 +71,7 @@ func TestReasoningWithoutAnswer(t *testing.T) {
 			events(delta(`"reasoning_content":"yes"`), finishEvent("tool_calls"), "[DONE]"), true,
 			"the model announced a tool call but made none",
 		},
+		"counted":      {events(finishEvent("stop"), counted, "[DONE]"), true, "the answer was empty"},
 		"no reasoning": {events(delta(`"content":""`), finishEvent("stop"), "[DONE]"), false, "the answer was empty"},
 	} {
 		t.Run(name, func(t *testing.T) {

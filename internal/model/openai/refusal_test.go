@@ -32,7 +32,7 @@ func TestRefusalIsAReply(t *testing.T) {
 		"with a call": {"the refusal counts, not the call", []string{
 			callPart(0, "a", "count", `{"n":1}`),
 			delta(`"refusal":"No."`), finishEvent("stop"),
-		}, model.Reply{Text: "No.", FinishReason: model.FinishRefusal}},
+		}, model.Reply{Text: "No.", FinishReason: model.FinishRefusal, Received: 10}},
 		"an empty field": {
 			"an empty refusal is none",
 			[]string{delta(`"refusal":""`), delta(`"content":"Yes."`), finishEvent("stop")},
@@ -75,6 +75,45 @@ func TestReasoningBeforeTheAnswer(t *testing.T) {
 			"tags within the answer stay",
 			[]string{delta(`"content":"Write <think>x</think>."`), finishEvent("stop")},
 			model.Reply{Text: "Write <think>x</think>.", FinishReason: model.FinishStop},
+		},
+		"not opened": {"the chat template has opened the reasoning", []string{
+			delta(`"content":"Hm.\n</th"`), delta(`"content":"ink>\n\nOslo."`),
+			finishEvent("stop"),
+		}, model.Reply{Text: "Oslo.", Reasoning: "Hm.", FinishReason: model.FinishStop}},
+		"not opened, a whole answer": {
+			"some servers send a message instead of a delta",
+			[]string{`{"choices":[{"index":0,"message":{"content":"Hm.</think>\n\nOslo.\n"},"finish_reason":"stop"}]}`},
+			model.Reply{Text: "Oslo.\n", Reasoning: "Hm.", FinishReason: model.FinishStop},
+		},
+		"not opened, empty": {
+			"empty reasoning is removed",
+			[]string{delta(`"content":"\n</think>\n\nOslo."`), finishEvent("stop")},
+			model.Reply{Text: "Oslo.", FinishReason: model.FinishStop},
+		},
+		"not opened, cut off": {
+			"the reply was cut off within the answer",
+			[]string{delta(`"content":"Hm.</think>\nOs"`), finishEvent("length")},
+			model.Reply{Text: "Os", Reasoning: "Hm.", FinishReason: model.FinishLength},
+		},
+		"closing tag within a line": {
+			"tags within the answer stay",
+			[]string{delta(`"content":"Write </think>, then\nOslo."`), finishEvent("stop")},
+			model.Reply{Text: "Write </think>, then\nOslo.", FinishReason: model.FinishStop},
+		},
+		"two closing tags": {
+			"tags within the answer stay",
+			[]string{delta(`"content":"a</think>\nb</think>\nc"`), finishEvent("stop")},
+			model.Reply{Text: "a</think>\nb</think>\nc", FinishReason: model.FinishStop},
+		},
+		"both tags within": {
+			"tags within the answer stay",
+			[]string{delta(`"content":"Write\n<think>\nx\n</think>\nfirst."`), finishEvent("stop")},
+			model.Reply{Text: "Write\n<think>\nx\n</think>\nfirst.", FinishReason: model.FinishStop},
+		},
+		"nothing after the closing tag": {
+			"the text may be the answer",
+			[]string{delta(`"content":"The end is </think>\n"`), finishEvent("stop")},
+			model.Reply{Text: "The end is </think>\n", FinishReason: model.FinishStop},
 		},
 		"not closed": {
 			"reasoning without an end is part of the answer",

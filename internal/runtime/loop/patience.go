@@ -10,7 +10,7 @@ import (
 
 const (
 	// maxBilledTimeouts is the number of requests to a candidate for one step that are repeated after a time-out, a
-	// broken connection or a reply with reasoning alone, although the endpoint may bill them.
+	// broken connection or a whole reply without a usable answer, although the endpoint may bill them.
 	maxBilledTimeouts = 1
 	// typicalReply is the time that a model is assumed to take if the Turn has no reply yet.
 	typicalReply = 10 * time.Second

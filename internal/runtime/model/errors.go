@@ -109,7 +109,7 @@ type Error struct {
 	Unsent bool
 	// MayBeBilled is true if the endpoint may bill the failed request: it timed out, broke off or was cancelled after
 	// it was sent, it failed after a part of the answer, its answer was too long, compressed or, after some time,
-	// unreadable, or the model only reasoned.
+	// unreadable, or the reply was whole but has no usable answer.
 	MayBeBilled bool
 	// Usage is the usage that the endpoint reported before the request failed.
 	Usage Usage

@@ -15,6 +15,8 @@ func TestJSONAnswer(t *testing.T) {
 		"any value":            {"any JSON value is allowed", "\n 17 ", "17", true},
 		"thought before":       {"reasoning before the value is skipped", "<think>\n{\"a\":0}?\n</think>\n\n{\"a\":1}", `{"a":1}`, true},
 		"thought, block":       {"reasoning and a code block together", "<think></think>```json\n[1]\n```", "[1]", true},
+		"thought, not opened":  {"the chat template has opened the reasoning", "{\"a\":0}?\n</think>\n\n{\"a\":1}", `{"a":1}`, true},
+		"tag in a value":       {"the tag belongs to the value", "[\"</think>\",\n1]", "[\"</think>\",\n1]", true},
 		"thought, open":        {"the reasoning is not closed", `<think>{"a":1}`, "", false},
 		"code block":           {"one code block may contain the value", "```json\n{\"a\":1}\n```", `{"a":1}`, true},
 		"no language":          {"the code block may have no language", "```\n[1]\n```\n", "[1]", true},
