@@ -72,7 +72,7 @@ func (c *Client) attempt(
 		return tool.Result{}, false, c.callError(ctx, ex, decodeErr)
 	}
 	err = ex.cause(err)
-	if lost = isLost(err, ex); lost {
+	if lost = isLost(err, ex) || repeatable && isRefusal(err) && c.hasEnded(ctx, s); lost {
 		s.lost.Store(true)
 		c.drop(s)
 		if !repeatable && ex.sent.Load() {
@@ -83,22 +83,34 @@ func (c *Client) attempt(
 }
 
 // liveSession returns a session for a call. If the call must not be repeated, another request must find out first
-// whether the server has ended the session, so liveSession sends a ping. Any other failure of the ping is ignored.
+// whether the server has ended the session.
 func (c *Client) liveSession(ctx context.Context, repeatable bool) (*session, error) {
-	s, made, err := c.connectedSession(ctx, true)
-	if err != nil || made || repeatable || s.ID() == "" {
+	s, made, err := c.connectedSession(ctx, true, nil)
+	if err != nil || made || repeatable || !c.hasEnded(ctx, s) {
 		return s, err
+	}
+	s.lost.Store(true)
+	s, _, err = c.connectedSession(ctx, true, nil)
+	return s, err
+}
+
+// hasEnded sends a ping to find out whether the server has ended a session. Many servers do not report that as the
+// protocol requires, so any refusal of a ping that may be about the session counts. A failure of another kind, and an
+// error that the server reports for the ping itself, do not count.
+func (c *Client) hasEnded(ctx context.Context, s *session) bool {
+	if s.ID() == "" {
+		return false
 	}
 	ex := &exchange{}
 	defer ex.end()
-	pingCtx, cancel := context.WithTimeout(ctx, messageTimeout)
+	ctx, cancel := context.WithTimeout(ctx, messageTimeout)
 	defer cancel()
-	if err := s.Ping(withExchange(pingCtx, ex), nil); !isLost(ex.cause(err), ex) {
-		return s, nil
+	err := ex.cause(s.Ping(withExchange(ctx, ex), nil))
+	if remote, decodeErr := ex.decode(nil); decodeErr == nil {
+		return remote != nil && namesSession(remote.Message)
 	}
-	s.lost.Store(true)
-	s, _, err = c.connectedSession(ctx, true)
-	return s, err
+	status, refused := errors.AsType[*statusError](err)
+	return isLost(err, ex) || refused && mayDenySession(status.status)
 }
 
 // wireResult is the JSON form of the result of a call.

@@ -37,10 +37,13 @@ type connectAttempt struct {
 // connectedSession returns the session, and connects first if there is none. made reports that the call waited for a
 // new connection. Concurrent callers share one attempt. With respectPause, a server that failed is not tried again
 // before its pause is over.
-func (c *Client) connectedSession(ctx context.Context, respectPause bool) (s *session, made bool, err error) {
+//
+// If refused is not nil, connectedSession does not return this session, but replaces it. If that fails, the session is
+// kept, because the server may know it nevertheless.
+func (c *Client) connectedSession(ctx context.Context, respectPause bool, refused *session) (s *session, made bool, err error) {
 	c.mu.Lock()
 	switch {
-	case c.session != nil && !c.session.lost.Load():
+	case c.session != nil && c.session != refused && !c.session.lost.Load():
 		defer c.mu.Unlock()
 		return c.session, false, nil
 	case c.closed:
@@ -51,7 +54,9 @@ func (c *Client) connectedSession(ctx context.Context, respectPause bool) (s *se
 		defer c.mu.Unlock()
 		return nil, false, c.failed
 	default:
-		c.dropLocked(c.session)
+		if c.session != refused {
+			c.dropLocked(c.session)
+		}
 		c.connecting = &connectAttempt{done: make(chan struct{})}
 		c.running.Go(c.connect)
 	}
@@ -80,6 +85,9 @@ func (c *Client) connect() {
 	if err != nil {
 		c.backOffLocked(err)
 	} else {
+		if old := c.session; old != nil { // a caller replaces it
+			c.running.Go(old.close)
+		}
 		c.session = s
 	}
 	ended := c.closed && c.life.Err() != nil
