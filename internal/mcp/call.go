@@ -60,7 +60,9 @@ func (c *Client) attempt(
 	release := fairgate.AcquireProcessor(ctx, ex.size())
 	remoteErr, decodeErr := ex.decode(&wired)
 	if decodeErr == nil && remoteErr == nil {
-		result, err = c.result(name, &wired)
+		if err = c.incomplete(s, wired.ResultType); err == nil {
+			result, err = c.result(name, &wired)
+		}
 	}
 	release()
 	switch {
@@ -118,6 +120,8 @@ type wireResult struct {
 	Content           elements[wireContent] `json:"content"`
 	StructuredContent json.RawMessage       `json:"structuredContent"`
 	IsError           bool                  `json:"isError"`
+	// ResultType says whether the call is complete. Only newer versions of the protocol have it.
+	ResultType string `json:"resultType"`
 }
 
 // wireContent is the JSON form of one part of a result. Its members depend on its type.
@@ -135,6 +139,21 @@ type wireContent struct {
 		Text     string `json:"text"`
 		Blob     string `json:"blob"`
 	} `json:"resource"`
+}
+
+// incomplete returns an error for a result of a type that does not complete a call. Older versions of the protocol have
+// no types of results, so a server may use the member for another purpose there.
+func (c *Client) incomplete(s *session, resultType string) error {
+	switch {
+	case resultType == "input_required":
+		return &tool.Error{
+			Class:   tool.Failed,
+			Message: c.prefix() + "the server asks for input that Capstan cannot give, and has not completed the call",
+		}
+	case resultType == "", resultType == "complete", s.InitializeResult() == nil, s.InitializeResult().ProtocolVersion <= protocol:
+		return nil
+	}
+	return &tool.Error{Class: tool.OutcomeUnknown, Message: c.prefix() + errProtocol.Error(), Err: errProtocol}
 }
 
 // result converts a result to text for the model.

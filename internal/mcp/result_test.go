@@ -150,6 +150,58 @@ func TestErrorsOfTools(t *testing.T) {
 	}
 }
 
+// TestTypesOfResults checks that a result counts as success only if its type completes the call. The type belongs to
+// newer versions of the protocol.
+func TestTypesOfResults(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		newer  bool
+		result string
+		class  tool.Class // "" if the call succeeds
+		want   string
+	}{
+		"no type":  {"older versions have none", true, `{"content":[{"type":"text","text":"hi"}]}`, "", "hi"},
+		"complete": {"", true, `{"resultType":"complete","content":[{"type":"text","text":"hi"}]}`, "", "hi"},
+		"another type": {
+			"a later version may define more types", true, `{"resultType":"deferred","content":[]}`, tool.OutcomeUnknown,
+			"the response does not follow the Model Context Protocol",
+		},
+		"another type, older version": {
+			"the member has no meaning there", false, `{"resultType":"table","content":[{"type":"text","text":"hi"}]}`, "", "hi",
+		},
+		"input required": {
+			"the server waits for a second request", true,
+			`{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"sure?"}}}}`,
+			tool.Failed, "the server asks for input that Capstan cannot give, and has not completed the call",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, &sdk.StreamableHTTPOptions{Stateless: true}, says("hello", ""))
+			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+				switch {
+				case m.Method == "initialize" && tc.newer:
+					answer(404, jsonType, `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"unknown method"}}`)(w, r)
+				case m.Method == "tools/call":
+					answer(200, jsonType, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, tc.result))(w, r)
+				default:
+					return false
+				}
+				return true
+			})
+			got, err := call(patient(t), client(t, s.URL), "hello", `{}`)
+			if tc.class == "" {
+				if err != nil || got != tc.want {
+					t.Errorf("Call = %q, %v; want %q: %s", got, err, tc.want, tc.reason)
+				}
+				return
+			}
+			if e, ok := errors.AsType[*tool.Error](err); !ok || e.Class != tc.class || e.Message != `tool server "demo": `+tc.want {
+				t.Errorf("Call = %q, %v; want %s %q: %s", got, err, tc.class, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
 // TestResponseIsFetchedAfterReconnect checks that the client reconnects if the connection ends during a call, and gets
 // the response then. Newer servers close the connection on purpose while they work.
 func TestResponseIsFetchedAfterReconnect(t *testing.T) {
