@@ -158,20 +158,27 @@ func (c *Client) incomplete(s *session, resultType string) error {
 
 // result converts a result to text for the model.
 func (c *Client) result(name string, r *wireResult) (tool.Result, error) {
-	var parts []string
-	text := false
+	var parts, texts []string
 	for _, content := range r.Content {
-		text = text || content.Type == "text"
 		parts = append(parts, content.describe())
+		if content.Type == "text" {
+			texts = append(texts, content.Text)
+		}
 	}
-	if structured := string(r.StructuredContent); !text && structured != "" && structured != "null" {
-		parts = append(parts, structured)
+	structured := string(r.StructuredContent)
+	switch {
+	case structured == "", structured == "null", repeats(texts, r.StructuredContent):
+		structured = ""
+	case len(texts) == 0:
+		parts, structured = append(parts, structured), ""
 	}
-	content := c.redactor.Redact(strings.ToValidUTF8(strings.Join(parts, "\n"), "\uFFFD"))
+	result := tool.Result{Content: strings.Join(parts, "\n"), Structured: structured}.Map(func(whole string) string {
+		return c.redactor.Redact(strings.ToValidUTF8(whole, "\uFFFD")) // a credential may be split across the parts
+	})
 	if r.IsError {
-		return tool.Result{}, c.reportedError(name, content)
+		return tool.Result{}, c.reportedError(name, result.Whole())
 	}
-	return tool.Result{Content: content}, nil
+	return result, nil
 }
 
 // describe returns one part of a result as text: a text as it is, any other content as a short description.

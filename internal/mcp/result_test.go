@@ -38,6 +38,41 @@ func TestResults(t *testing.T) {
 			"both have the same content, for clients that know only one",
 			`{"content":[{"type":"text","text":"{\"a\":1}"}],"structuredContent":{"a":1}}`, `{"a":1}`,
 		},
+		"structured and text, other form": {
+			"the order of members, white space and escapes do not matter",
+			`{"content":[{"type":"text","text":"{\"b\": \"\\u00fc\",\n \"a\": 1}"}],"structuredContent":{"a":1,"b":"ü"}}`,
+			`{"b": "\u00fc",` + "\n" + ` "a": 1}`,
+		},
+		"structured and summary": {
+			"the text does not have the data",
+			`{"content":[{"type":"text","text":"4 items"}],"structuredContent":{"items":[1,2,3,4]}}`,
+			"4 items\n" + `{"items":[1,2,3,4]}`,
+		},
+		"structured and other JSON": {
+			"the text has less", `{"content":[{"type":"text","text":"{\"a\":1}"}],"structuredContent":{"a":1,"b":2}}`,
+			`{"a":1}` + "\n" + `{"a":1,"b":2}`,
+		},
+		"structured, a text in an object": {
+			"libraries put results that are no objects into one",
+			`{"content":[{"type":"text","text":"sunny"}],"structuredContent":{"result":"sunny"}}`, "sunny",
+		},
+		"structured, a number in an object": {
+			"", `{"content":[{"type":"text","text":"5"}],"structuredContent":{"result":5}}`, "5",
+		},
+		"structured, a list in an object": {
+			"", `{"content":[{"type":"text","text":"[1, 2]"}],"structuredContent":{"items":[1,2]}}`, "[1, 2]",
+		},
+		"structured, a list as texts": {
+			"some libraries write one text for each item",
+			`{"content":[{"type":"text","text":"a"},{"type":"text","text":"{\"n\": 2}"}],"structuredContent":{"result":["a",{"n":2}]}}`,
+			"a\n" + `{"n": 2}`,
+		},
+		"structured, null": {"", `{"content":[{"type":"text","text":"a"}],"structuredContent":null}`, "a"},
+		"structured, long": {
+			"white space does not matter",
+			`{"content":[{"type":"text","text":"{\"a\": \"` + strings.Repeat("x", 1<<20) + `\"}"}],"structuredContent":{"a":"` +
+				strings.Repeat("x", 1<<20) + `"}}`, `{"a": "` + strings.Repeat("x", 1<<20) + `"}`,
+		},
 		"structured and image": {
 			"", `{"content":[{"type":"image","data":"","mimeType":"image/png"}],"structuredContent":{"a":1}}`,
 			"[image/png, 0 bytes]\n{\"a\":1}",
@@ -97,6 +132,19 @@ func TestResults(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestStructuredContentIsSeparate checks that readers of JSON get the structured content alone if the text is none.
+func TestStructuredContentIsSeparate(t *testing.T) {
+	s := serve(t, nil, plain("count", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		result := text("Created for " + token)
+		result.StructuredContent = map[string]any{"id": 7}
+		return result, nil
+	}))
+	got, err := client(t, s.URL).Call(patient(t), "count", tool.Call{})
+	if want := (tool.Result{Content: "Created for [redacted]", Structured: `{"id":7}`}); err != nil || got != want {
+		t.Errorf("Call = %+v, %v; want %+v", got, err, want)
 	}
 }
 
