@@ -1,6 +1,7 @@
 package loop_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -122,7 +123,7 @@ func (s *fakeToolServer) Call(ctx context.Context, c tool.Call) (tool.Result, er
 	case <-time.After(r.after):
 		return tool.Result{Content: r.content, Structured: r.structured}, r.err
 	case <-ctx.Done():
-		return tool.Result{}, ctx.Err()
+		return tool.Result{}, cmp.Or(r.err, ctx.Err())
 	}
 }
 

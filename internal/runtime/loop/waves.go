@@ -213,7 +213,7 @@ func (b resultBuilder) failure(over bool, effect tool.Effect, err error) journal
 		return b.failed(Failed, failure.Class, turnEnded)
 	case effect.Repeatable():
 		return b.failedAs(Failed, failure.Class, failure.Message, failure.RemoteMessage)
-	case over:
+	case over && failure.Class != tool.Unavailable:
 		return b.failed(Unknown, tool.OutcomeUnknown, unknownPrefix+turnEnded)
 	case failure.Class == tool.Timeout || failure.Class == tool.OutcomeUnknown:
 		return b.failedAs(Unknown, failure.Class, unknownPrefix+failure.Message+unknownSuffix, failure.RemoteMessage)

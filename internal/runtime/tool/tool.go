@@ -292,7 +292,7 @@ const (
 	InvalidArguments Class = "invalid_arguments"
 	// Timeout means that there was no result in time. The call may have been completed nevertheless.
 	Timeout Class = "timeout"
-	// Unavailable means that the tool cannot be reached, or is unknown.
+	// Unavailable means that the tool cannot be reached, or is unknown. The call was certainly not made.
 	Unavailable Class = "unavailable"
 	// Denied means that the call is not allowed.
 	Denied Class = "denied"
