@@ -38,7 +38,7 @@ func (c *Client) Call(ctx context.Context, name string, call tool.Call) (tool.Re
 		params.Meta = sdk.Meta{IdempotencyKey: call.IdempotencyKey}
 	}
 	for firstTry := true; ; firstTry = false {
-		result, lost, err := c.attempt(ctx, name, params, call.Repeatable)
+		result, lost, err := c.attempt(ctx, params, arguments, call.Repeatable)
 		if !lost || !firstTry || ctx.Err() != nil {
 			return result, err
 		}
@@ -47,7 +47,7 @@ func (c *Client) Call(ctx context.Context, name string, call tool.Call) (tool.Re
 
 // attempt sends a call once. lost reports that the server had ended the session, and that the call may be sent again.
 func (c *Client) attempt(
-	ctx context.Context, name string, params *sdk.CallToolParams, repeatable bool,
+	ctx context.Context, params *sdk.CallToolParams, arguments json.RawMessage, repeatable bool,
 ) (result tool.Result, lost bool, err error) {
 	ex := &exchange{}
 	defer ex.end()
@@ -55,19 +55,20 @@ func (c *Client) attempt(
 	if err != nil {
 		return tool.Result{}, false, c.callError(ctx, ex, err)
 	}
+	ex.headers = c.paramHeaders(ctx, s, params.Name, arguments)
 	_, err = s.CallTool(withExchange(ctx, ex), params)
 	var wired wireResult
 	release := fairgate.AcquireProcessor(ctx, ex.size())
 	remoteErr, decodeErr := ex.decode(&wired)
 	if decodeErr == nil && remoteErr == nil {
 		if err = c.incomplete(s, wired.ResultType); err == nil {
-			result, err = c.result(name, &wired)
+			result, err = c.result(params.Name, &wired)
 		}
 	}
 	release()
 	switch {
 	case decodeErr == nil && remoteErr != nil:
-		return tool.Result{}, false, c.protocolError(name, remoteErr)
+		return tool.Result{}, false, c.protocolError(params.Name, remoteErr)
 	case decodeErr == nil:
 		return result, false, err
 	case !errors.Is(decodeErr, errBroken):
@@ -150,7 +151,7 @@ func (c *Client) incomplete(s *session, resultType string) error {
 			Class:   tool.Failed,
 			Message: c.prefix() + "the server asks for input that Capstan cannot give, and has not completed the call",
 		}
-	case resultType == "", resultType == "complete", s.InitializeResult() == nil, s.InitializeResult().ProtocolVersion <= protocol:
+	case resultType == "", resultType == "complete", !s.isNewer():
 		return nil
 	}
 	return &tool.Error{Class: tool.OutcomeUnknown, Message: c.prefix() + errProtocol.Error(), Err: errProtocol}
