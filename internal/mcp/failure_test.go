@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -664,6 +665,64 @@ func TestConnecting(t *testing.T) {
 	case <-reached:
 		t.Error("the other host was reached, and may have received the credentials")
 	default:
+	}
+}
+
+// TestVersionsThatServerNames checks that the client uses the newest version that the server names when it refuses the
+// first one, and that it connects at most twice.
+func TestVersionsThatServerNames(t *testing.T) {
+	for name, tc := range map[string]struct {
+		code     int
+		data     string
+		asked    []string
+		accepted string // the version of the list, or "" if the server cannot be used
+	}{
+		"one": {
+			-32602, `{"supported":["2024-11-05"],"requested":"2025-11-25"}`, []string{"2025-11-25", "2024-11-05"}, "2024-11-05",
+		},
+		"several": {
+			-32022, `{"supported":["2024-11-05","1.0","2025-06-18","2025-03-26"]}`, []string{"2025-11-25", "2025-06-18"}, "2025-06-18",
+		},
+		"newer":      {-32022, `{"supported":["2025-06-18","2026-07-28"]}`, []string{"2025-11-25"}, "2026-07-28"},
+		"unknown":    {-32602, `{"supported":["1.0"]}`, []string{"2025-11-25"}, ""},
+		"none":       {-32602, `{"supported":[]}`, []string{"2025-11-25"}, ""},
+		"the same":   {-32602, `{"supported":["2025-11-25"]}`, []string{"2025-11-25"}, ""},
+		"other data": {-32602, `"no"`, []string{"2025-11-25"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, &sdk.StreamableHTTPOptions{Stateless: true}, says("hello", "hi"))
+			var mu sync.Mutex
+			var asked []string
+			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+				if m.Method != "initialize" {
+					return false
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if asked = append(asked, m.Params.Version); m.Params.Version == tc.accepted {
+					return false
+				}
+				const refusal = `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":"Unsupported protocol version","data":%s}}`
+				answer(400, jsonType, fmt.Sprintf(refusal, m.ID, tc.code, tc.data))(w, r)
+				return true
+			})
+			c := client(t, s.URL)
+			l, err := c.Discover(patient(t))
+			if tc.accepted == "" {
+				if err == nil {
+					t.Errorf("Discover succeeded with version %s, want the error of the server", l.ProtocolVersion)
+				}
+			} else if err != nil || l.ProtocolVersion != tc.accepted {
+				t.Errorf("Discover = %+v, %v; want version %s", l, err, tc.accepted)
+			} else if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
+				t.Errorf("Call = %q, %v; want its result", got, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.Equal(asked, tc.asked) {
+				t.Errorf("the client asked for the versions %q, want %q", asked, tc.asked)
+			}
+		})
 	}
 }
 

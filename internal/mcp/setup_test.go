@@ -45,9 +45,10 @@ type message struct {
 	ID     json.RawMessage `json:"id"`
 	Method string          `json:"method"`
 	Params struct {
-		Name   string         `json:"name"`
-		Cursor string         `json:"cursor"`
-		Meta   map[string]any `json:"_meta"`
+		Name    string         `json:"name"`
+		Cursor  string         `json:"cursor"`
+		Version string         `json:"protocolVersion"`
+		Meta    map[string]any `json:"_meta"`
 	} `json:"params"`
 }
 
