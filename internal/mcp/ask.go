@@ -54,8 +54,9 @@ func (c *Client) endAsk() {
 // *Error.
 func (c *Client) Discover(ctx context.Context) (*Listing, error) { return c.ask(ctx, false) }
 
-// ask lists the tools of the server. If the server has ended the session, ask starts a new one, but only once.
-// respectPause has the same meaning as for connectedSession.
+// ask lists the tools of the server. If the server has ended the session, ask starts a new one, but only once. It also
+// does so if the server refuses the request, because servers report an unknown session in many ways, and the request
+// has no effect. respectPause has the same meaning as for connectedSession.
 func (c *Client) ask(ctx context.Context, respectPause bool) (*Listing, error) {
 	done, err := c.use()
 	if err != nil {
@@ -68,8 +69,9 @@ func (c *Client) ask(ctx context.Context, respectPause bool) (*Listing, error) {
 	defer cancel()
 	connecting, cancel := context.WithTimeout(caller, c.cfg.ConnectTimeout+connectGrace)
 	defer cancel()
+	var refused *session
 	for firstTry := true; ; firstTry = false {
-		s, made, err := c.connectedSession(connecting, respectPause)
+		s, made, err := c.connectedSession(connecting, respectPause, refused)
 		if err != nil {
 			return nil, c.discoveryError(ctx, err)
 		}
@@ -82,6 +84,8 @@ func (c *Client) ask(ctx context.Context, respectPause bool) (*Listing, error) {
 			return c.keep(l), nil
 		case s.lost.Load() && firstTry:
 			c.drop(s)
+		case isRefusal(err) && firstTry:
+			refused = s
 		default:
 			failed := c.discoveryError(ctx, err)
 			if caller.Err() == nil {

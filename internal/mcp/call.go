@@ -38,7 +38,7 @@ func (c *Client) Call(ctx context.Context, name string, call tool.Call) (tool.Re
 		params.Meta = sdk.Meta{IdempotencyKey: call.IdempotencyKey}
 	}
 	for firstTry := true; ; firstTry = false {
-		result, lost, err := c.attempt(ctx, name, params, call.Repeatable)
+		result, lost, err := c.attempt(ctx, params, arguments, call.Repeatable)
 		if !lost || !firstTry || ctx.Err() != nil {
 			return result, err
 		}
@@ -47,7 +47,7 @@ func (c *Client) Call(ctx context.Context, name string, call tool.Call) (tool.Re
 
 // attempt sends a call once. lost reports that the server had ended the session, and that the call may be sent again.
 func (c *Client) attempt(
-	ctx context.Context, name string, params *sdk.CallToolParams, repeatable bool,
+	ctx context.Context, params *sdk.CallToolParams, arguments json.RawMessage, repeatable bool,
 ) (result tool.Result, lost bool, err error) {
 	ex := &exchange{}
 	defer ex.end()
@@ -55,24 +55,27 @@ func (c *Client) attempt(
 	if err != nil {
 		return tool.Result{}, false, c.callError(ctx, ex, err)
 	}
+	ex.headers = c.paramHeaders(ctx, s, params.Name, arguments)
 	_, err = s.CallTool(withExchange(ctx, ex), params)
 	var wired wireResult
 	release := fairgate.AcquireProcessor(ctx, ex.size())
 	remoteErr, decodeErr := ex.decode(&wired)
 	if decodeErr == nil && remoteErr == nil {
-		result, err = c.result(name, &wired)
+		if err = c.incomplete(s, wired.ResultType); err == nil {
+			result, err = c.result(params.Name, &wired)
+		}
 	}
 	release()
 	switch {
 	case decodeErr == nil && remoteErr != nil:
-		return tool.Result{}, false, c.protocolError(name, remoteErr)
+		return tool.Result{}, false, c.protocolError(params.Name, remoteErr)
 	case decodeErr == nil:
 		return result, false, err
 	case !errors.Is(decodeErr, errBroken):
 		return tool.Result{}, false, c.callError(ctx, ex, decodeErr)
 	}
 	err = ex.cause(err)
-	if lost = isLost(err, ex); lost {
+	if lost = isLost(err, ex) || repeatable && isRefusal(err) && c.hasEnded(ctx, s); lost {
 		s.lost.Store(true)
 		c.drop(s)
 		if !repeatable && ex.sent.Load() {
@@ -83,22 +86,34 @@ func (c *Client) attempt(
 }
 
 // liveSession returns a session for a call. If the call must not be repeated, another request must find out first
-// whether the server has ended the session, so liveSession sends a ping. Any other failure of the ping is ignored.
+// whether the server has ended the session.
 func (c *Client) liveSession(ctx context.Context, repeatable bool) (*session, error) {
-	s, made, err := c.connectedSession(ctx, true)
-	if err != nil || made || repeatable || s.ID() == "" {
+	s, made, err := c.connectedSession(ctx, true, nil)
+	if err != nil || made || repeatable || !c.hasEnded(ctx, s) {
 		return s, err
+	}
+	s.lost.Store(true)
+	s, _, err = c.connectedSession(ctx, true, nil)
+	return s, err
+}
+
+// hasEnded sends a ping to find out whether the server has ended a session. Many servers do not report that as the
+// protocol requires, so any refusal of a ping that may be about the session counts. A failure of another kind, and an
+// error that the server reports for the ping itself, do not count.
+func (c *Client) hasEnded(ctx context.Context, s *session) bool {
+	if s.ID() == "" {
+		return false
 	}
 	ex := &exchange{}
 	defer ex.end()
-	pingCtx, cancel := context.WithTimeout(ctx, messageTimeout)
+	ctx, cancel := context.WithTimeout(ctx, messageTimeout)
 	defer cancel()
-	if err := s.Ping(withExchange(pingCtx, ex), nil); !isLost(ex.cause(err), ex) {
-		return s, nil
+	err := ex.cause(s.Ping(withExchange(ctx, ex), nil))
+	if remote, decodeErr := ex.decode(nil); decodeErr == nil {
+		return remote != nil && namesSession(remote.Message)
 	}
-	s.lost.Store(true)
-	s, _, err = c.connectedSession(ctx, true)
-	return s, err
+	status, refused := errors.AsType[*statusError](err)
+	return isLost(err, ex) || refused && mayDenySession(status.status)
 }
 
 // wireResult is the JSON form of the result of a call.
@@ -106,6 +121,8 @@ type wireResult struct {
 	Content           elements[wireContent] `json:"content"`
 	StructuredContent json.RawMessage       `json:"structuredContent"`
 	IsError           bool                  `json:"isError"`
+	// ResultType says whether the call is complete. Only newer versions of the protocol have it.
+	ResultType string `json:"resultType"`
 }
 
 // wireContent is the JSON form of one part of a result. Its members depend on its type.
@@ -125,22 +142,44 @@ type wireContent struct {
 	} `json:"resource"`
 }
 
+// incomplete returns an error for a result of a type that does not complete a call. Older versions of the protocol have
+// no types of results, so a server may use the member for another purpose there.
+func (c *Client) incomplete(s *session, resultType string) error {
+	switch {
+	case resultType == "input_required":
+		return &tool.Error{
+			Class:   tool.Failed,
+			Message: c.prefix() + "the server asks for input that Capstan cannot give, and has not completed the call",
+		}
+	case resultType == "", resultType == "complete", !s.isNewer():
+		return nil
+	}
+	return &tool.Error{Class: tool.OutcomeUnknown, Message: c.prefix() + errProtocol.Error(), Err: errProtocol}
+}
+
 // result converts a result to text for the model.
 func (c *Client) result(name string, r *wireResult) (tool.Result, error) {
-	var parts []string
-	text := false
+	var parts, texts []string
 	for _, content := range r.Content {
-		text = text || content.Type == "text"
 		parts = append(parts, content.describe())
+		if content.Type == "text" {
+			texts = append(texts, content.Text)
+		}
 	}
-	if structured := string(r.StructuredContent); !text && structured != "" && structured != "null" {
-		parts = append(parts, structured)
+	structured := string(r.StructuredContent)
+	switch {
+	case structured == "", structured == "null", repeats(texts, r.StructuredContent):
+		structured = ""
+	case len(texts) == 0:
+		parts, structured = append(parts, structured), ""
 	}
-	content := c.redactor.Redact(strings.ToValidUTF8(strings.Join(parts, "\n"), "\uFFFD"))
+	result := tool.Result{Content: strings.Join(parts, "\n"), Structured: structured}.Map(func(whole string) string {
+		return c.redactor.Redact(strings.ToValidUTF8(whole, "\uFFFD")) // a credential may be split across the parts
+	})
 	if r.IsError {
-		return tool.Result{}, c.reportedError(name, content)
+		return tool.Result{}, c.reportedError(name, result.Whole())
 	}
-	return tool.Result{Content: content}, nil
+	return result, nil
 }
 
 // describe returns one part of a result as text: a text as it is, any other content as a short description.

@@ -2,8 +2,10 @@ package mcp
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -12,7 +14,7 @@ import (
 )
 
 // protocol is the newest version of the protocol with sessions and with a single stream for change notifications.
-// A server that supports only newer versions gets a second initialize request, which does not name this version.
+// A server that refuses it gets a second request with another version: see otherVersion.
 const protocol = "2025-11-25"
 
 // session is a session of the protocol, from the initialize request to its end.
@@ -37,10 +39,13 @@ type connectAttempt struct {
 // connectedSession returns the session, and connects first if there is none. made reports that the call waited for a
 // new connection. Concurrent callers share one attempt. With respectPause, a server that failed is not tried again
 // before its pause is over.
-func (c *Client) connectedSession(ctx context.Context, respectPause bool) (s *session, made bool, err error) {
+//
+// If refused is not nil, connectedSession does not return this session, but replaces it. If that fails, the session is
+// kept, because the server may know it nevertheless.
+func (c *Client) connectedSession(ctx context.Context, respectPause bool, refused *session) (s *session, made bool, err error) {
 	c.mu.Lock()
 	switch {
-	case c.session != nil && !c.session.lost.Load():
+	case c.session != nil && c.session != refused && !c.session.lost.Load():
 		defer c.mu.Unlock()
 		return c.session, false, nil
 	case c.closed:
@@ -51,7 +56,9 @@ func (c *Client) connectedSession(ctx context.Context, respectPause bool) (s *se
 		defer c.mu.Unlock()
 		return nil, false, c.failed
 	default:
-		c.dropLocked(c.session)
+		if c.session != refused {
+			c.dropLocked(c.session)
+		}
 		c.connecting = &connectAttempt{done: make(chan struct{})}
 		c.running.Go(c.connect)
 	}
@@ -80,6 +87,9 @@ func (c *Client) connect() {
 	if err != nil {
 		c.backOffLocked(err)
 	} else {
+		if old := c.session; old != nil { // a caller replaces it
+			c.running.Go(old.close)
+		}
 		c.session = s
 	}
 	ended := c.closed && c.life.Err() != nil
@@ -129,20 +139,22 @@ func (c *Client) dial(ctx context.Context) (*session, *Listing, error) {
 		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) {},
 	})
 	client.AddSendingMiddleware(sendCursor)
-	ex, newer := &exchange{whole: true}, &exchange{whole: true}
+	ex, other := &exchange{whole: true}, &exchange{whole: true}
 	defer ex.end()
-	defer newer.end()
+	defer other.end()
 	var err error
 	s.ClientSession, err = client.Connect(withExchange(ctx, ex), transport, &sdk.ClientSessionOptions{ProtocolVersion: protocol})
-	if err != nil && ctx.Err() == nil && wantsNewer(ex) {
-		s.ClientSession, err = client.Connect(withExchange(ctx, newer), transport, nil)
+	if err != nil && ctx.Err() == nil {
+		if options := otherVersion(ex); options != nil {
+			s.ClientSession, err = client.Connect(withExchange(ctx, other), transport, options)
+		}
 	}
 	if err != nil {
 		return nil, nil, err
 	}
 	shorten(s.InitializeResult())
 	ex.free() // the list may need the memory
-	newer.free()
+	other.free()
 	listing, err := c.list(ctx, s)
 	if err != nil {
 		c.running.Go(s.close) // in the background: the caller must get the error now
@@ -178,11 +190,28 @@ func shortLabel(label string) string {
 	return strings.Clone(label)
 }
 
-// wantsNewer reports whether the server has replied that it does not support the initialize request of older
-// versions.
-func wantsNewer(ex *exchange) bool {
+// otherVersion returns the options for a second attempt, with another version of the protocol, if the server has replied
+// that it does not support the first initialize request. If it names the versions that it supports, the newest known
+// one of them is used, otherwise a newer version than the first. otherVersion returns nil for any other reply.
+func otherVersion(ex *exchange) *sdk.ClientSessionOptions {
 	answer, err := ex.decode(nil)
-	return err == nil && answer != nil && (answer.Code == jsonrpc.CodeMethodNotFound || answer.Code == sdk.CodeUnsupportedProtocolVersion)
+	if err != nil || answer == nil {
+		return nil
+	}
+	var named struct {
+		Supported []string `json:"supported"`
+	}
+	if json.Unmarshal(answer.Data, &named) == nil {
+		for _, version := range sdk.SupportedProtocolVersions() { // newest first
+			if version != protocol && slices.Contains(named.Supported, version) {
+				return &sdk.ClientSessionOptions{ProtocolVersion: version}
+			}
+		}
+	}
+	if answer.Code == jsonrpc.CodeMethodNotFound || answer.Code == sdk.CodeUnsupportedProtocolVersion {
+		return &sdk.ClientSessionOptions{}
+	}
+	return nil
 }
 
 // drop removes the current session, so that the next caller connects again. Requests in progress continue.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"sync"
 	"sync/atomic"
 
@@ -19,6 +20,8 @@ type exchange struct {
 	whole bool
 	// cursor is the page that a request for tools asks for: see sendCursor.
 	cursor string
+	// headers are added to the request.
+	headers http.Header
 	// sent is true if the request may have reached the server.
 	sent atomic.Bool
 

@@ -7,9 +7,11 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -373,6 +375,125 @@ func TestEndedSessionIsReplacedAndCallRepeatedOnce(t *testing.T) {
 	}
 }
 
+// otherDenials are answers to a request in a session that a server does not know. None is the one that the protocol
+// requires.
+var otherDenials = map[string]func(http.ResponseWriter, *http.Request){
+	"401": answer(401, "text/plain", "Unauthorized: Session not found"),
+	"403": answer(403, "text/plain", ""),
+	"409": answer(409, "text/plain", "no such session"),
+	"410": answer(410, "text/plain", ""),
+	"400": answer(400, jsonType, `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"unknown"}}`),
+	"not initialized": answer(400, jsonType,
+		`{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: Server not initialized"}}`),
+}
+
+// restarted returns a function for tamper. After the function end was called, it answers with deny to all requests
+// of the sessions that began before. It counts the sessions and the pings.
+func restarted(deny func(http.ResponseWriter, *http.Request)) (
+	before func(http.ResponseWriter, *http.Request, message) bool, end func(), sessions, pings *atomic.Int32,
+) {
+	var mu sync.Mutex
+	known, over := map[string]bool{}, map[string]bool{}
+	sessions, pings = &atomic.Int32{}, &atomic.Int32{}
+	before = func(w http.ResponseWriter, r *http.Request, m message) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		id := r.Header.Get("Mcp-Session-Id")
+		switch m.Method {
+		case "initialize":
+			sessions.Add(1)
+		case "ping":
+			pings.Add(1)
+		}
+		if id == "" {
+			return false
+		}
+		if known[id] = true; over[id] {
+			deny(w, r)
+		}
+		return over[id]
+	}
+	return before, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		for id := range known {
+			over[id] = true
+		}
+	}, sessions, pings
+}
+
+// TestSessionThatServerDeniesIsReplaced checks that a list of tools needs no second attempt if the server has
+// restarted, however it answers requests of the old session.
+func TestSessionThatServerDeniesIsReplaced(t *testing.T) {
+	denials := maps.Clone(otherDenials)
+	denials["422"] = answer(422, "text/plain", "")
+	denials["500"] = answer(500, "text/plain", "the session is closed")
+	for name, deny := range denials {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, nil, says("hello", "hi"))
+			before, end, sessions, _ := restarted(deny)
+			s.tamper(before)
+			c := client(t, s.URL)
+			for range 2 {
+				if _, err := c.Discover(patient(t)); err != nil {
+					t.Fatalf("Discover = %v, want success in a new session", err)
+				}
+				if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
+					t.Fatalf("Call = %q, %v; want its result", got, err)
+				}
+				end()
+			}
+			if sessions.Load() != 2 {
+				t.Errorf("%d sessions were begun, want two", sessions.Load())
+			}
+		})
+	}
+}
+
+// TestRefusedListKeepsSession checks that a server whose list of tools fails is asked in one new session for each
+// Discover, and that calls continue in the session that it knows.
+func TestRefusedListKeepsSession(t *testing.T) {
+	for name, refuse := range map[string]func(message) func(http.ResponseWriter, *http.Request){
+		"403": func(message) func(http.ResponseWriter, *http.Request) { return answer(403, "", "") },
+		"500": func(message) func(http.ResponseWriter, *http.Request) { return answer(500, "", "") },
+		"error": func(m message) func(http.ResponseWriter, *http.Request) {
+			return answer(200, jsonType, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"no list today"}}`, m.ID))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, nil, says("hello", "hi"))
+			c := client(t, s.URL)
+			if _, err := c.Discover(patient(t)); err != nil {
+				t.Fatal(err)
+			}
+			var sessions atomic.Int32
+			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+				if m.Method == "initialize" {
+					sessions.Add(1)
+				}
+				if m.Method == "tools/list" {
+					refuse(m)(w, r)
+				}
+				return m.Method == "tools/list"
+			})
+			for want := range int32(2) {
+				if _, err := c.Discover(patient(t)); err == nil {
+					t.Fatal("Discover succeeded, want the error of the server")
+				}
+				if sessions.Load() != want+1 {
+					t.Fatalf("%d sessions were begun, want %d", sessions.Load(), want+1)
+				}
+				if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
+					t.Errorf("Call = %q, %v; want its result", got, err)
+				}
+			}
+			if sessions.Load() != 2 {
+				t.Errorf("%d sessions were begun, want none for the calls", sessions.Load())
+			}
+		})
+	}
+}
+
 // clock is a clock that the test advances.
 type clock struct {
 	mu  sync.Mutex
@@ -544,6 +665,64 @@ func TestConnecting(t *testing.T) {
 	case <-reached:
 		t.Error("the other host was reached, and may have received the credentials")
 	default:
+	}
+}
+
+// TestVersionsThatServerNames checks that the client uses the newest version that the server names when it refuses the
+// first one, and that it connects at most twice.
+func TestVersionsThatServerNames(t *testing.T) {
+	for name, tc := range map[string]struct {
+		code     int
+		data     string
+		asked    []string
+		accepted string // the version of the list, or "" if the server cannot be used
+	}{
+		"one": {
+			-32602, `{"supported":["2024-11-05"],"requested":"2025-11-25"}`, []string{"2025-11-25", "2024-11-05"}, "2024-11-05",
+		},
+		"several": {
+			-32022, `{"supported":["2024-11-05","1.0","2025-06-18","2025-03-26"]}`, []string{"2025-11-25", "2025-06-18"}, "2025-06-18",
+		},
+		"newer":      {-32022, `{"supported":["2025-06-18","2026-07-28"]}`, []string{"2025-11-25"}, "2026-07-28"},
+		"unknown":    {-32602, `{"supported":["1.0"]}`, []string{"2025-11-25"}, ""},
+		"none":       {-32602, `{"supported":[]}`, []string{"2025-11-25"}, ""},
+		"the same":   {-32602, `{"supported":["2025-11-25"]}`, []string{"2025-11-25"}, ""},
+		"other data": {-32602, `"no"`, []string{"2025-11-25"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, &sdk.StreamableHTTPOptions{Stateless: true}, says("hello", "hi"))
+			var mu sync.Mutex
+			var asked []string
+			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+				if m.Method != "initialize" {
+					return false
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if asked = append(asked, m.Params.Version); m.Params.Version == tc.accepted {
+					return false
+				}
+				const refusal = `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":"Unsupported protocol version","data":%s}}`
+				answer(400, jsonType, fmt.Sprintf(refusal, m.ID, tc.code, tc.data))(w, r)
+				return true
+			})
+			c := client(t, s.URL)
+			l, err := c.Discover(patient(t))
+			if tc.accepted == "" {
+				if err == nil {
+					t.Errorf("Discover succeeded with version %s, want the error of the server", l.ProtocolVersion)
+				}
+			} else if err != nil || l.ProtocolVersion != tc.accepted {
+				t.Errorf("Discover = %+v, %v; want version %s", l, err, tc.accepted)
+			} else if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
+				t.Errorf("Call = %q, %v; want its result", got, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.Equal(asked, tc.asked) {
+				t.Errorf("the client asked for the versions %q, want %q", asked, tc.asked)
+			}
+		})
 	}
 }
 

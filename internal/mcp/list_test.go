@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -409,6 +410,68 @@ func TestNewerProtocol(t *testing.T) {
 	}
 	if got, err := call(patient(t), c, "a", `{}`); err != nil || got != "1" {
 		t.Errorf("Call = %q, %v", got, err)
+	}
+}
+
+// TestHeadersOfParameters checks that a call repeats arguments in headers if the tool's schema asks for it. The server
+// refuses calls without these headers, and with other values in them. Older versions of the protocol have no such
+// headers.
+func TestHeadersOfParameters(t *testing.T) {
+	const schema = `{"type":"object","properties":{
+		"region":{"type":"string","x-mcp-header":"Region"},"count":{"type":"integer","x-mcp-header":"Count"},
+		"dry":{"type":"boolean","x-mcp-header":"Dry-Run"},"plain":{"type":"string"},
+		"where":{"type":"object","properties":{"zone":{"type":"string","x-mcp-header":"zone"}}}}}`
+	for name, tc := range map[string]struct {
+		arguments string
+		want      map[string]string
+	}{
+		"none": {`{"plain":"x"}`, nil},
+		"null": {`{"region":null,"where":null}`, nil},
+		"values": {
+			`{"region":"eu west","count":-3,"dry":true}`, map[string]string{"Region": "eu west", "Count": "-3", "Dry-Run": "true"},
+		},
+		"forms of integers": {`{"count":1.2e3}`, map[string]string{"Count": "1200"}},
+		"large integer":     {`{"count":9007199254740991}`, map[string]string{"Count": "9007199254740991"}},
+		"nested":            {`{"where":{"zone":"b"}}`, map[string]string{"Zone": "b"}},
+		"not ASCII":         {`{"region":"Zürich"}`, map[string]string{"Region": "=?base64?WsO8cmljaA==?="}},
+		"line break":        {`{"region":"a\r\nX-Evil: b"}`, map[string]string{"Region": "=?base64?YQ0KWC1FdmlsOiBi?="}},
+		"white space":       {`{"region":" a"}`, map[string]string{"Region": "=?base64?IGE=?="}},
+		"like base64":       {`{"region":"=?base64?YQ==?="}`, map[string]string{"Region": "=?base64?PT9iYXNlNjQ/WVE9PT89?="}},
+		"empty":             {`{"region":""}`, map[string]string{"Region": "=?base64??="}},
+	} {
+		for _, newer := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, newer %t", name, newer), func(t *testing.T) {
+				s := serve(t, &sdk.StreamableHTTPOptions{Stateless: true}, func(s *sdk.Server) {
+					s.AddTool(&sdk.Tool{Name: "a", InputSchema: json.RawMessage(schema)},
+						func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) { return text("1"), nil })
+				}, says("b", "2"))
+				s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+					if m.Method != "initialize" || !newer {
+						return false
+					}
+					answer(404, jsonType, `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"unknown method"}}`)(w, r)
+					return true
+				})
+				if got, err := call(patient(t), client(t, s.URL), "a", tc.arguments); err != nil || got != "1" {
+					t.Errorf("Call = %q, %v; want its result", got, err)
+				}
+				got := map[string]string{}
+				for _, r := range s.requests() {
+					for header, values := range r.Header {
+						if param, ok := strings.CutPrefix(header, "Mcp-Param-"); ok {
+							got[param] = strings.Join(values, ", ")
+						}
+					}
+				}
+				want := tc.want
+				if !newer {
+					want = nil
+				}
+				if !maps.Equal(got, want) {
+					t.Errorf("the headers are %q, want %q", got, want)
+				}
+			})
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -109,12 +110,32 @@ func isOver(req *http.Request, status int, detail string) bool {
 	return req.Header.Get(sessionHeader) != "" && (status == http.StatusNotFound || status == http.StatusBadRequest && namesSession(detail))
 }
 
+// isRefusal reports whether err is the server's answer to a request, and not a failure on the way to the server.
+func isRefusal(err error) bool {
+	if _, ok := errors.AsType[*statusError](err); ok {
+		return true
+	}
+	_, ok := errors.AsType[*jsonrpc.Error](err)
+	return ok && !isTransport(err)
+}
+
+// mayDenySession reports whether servers use a status for requests in a session that they do not know, although the
+// protocol requires 404. For example, rmcp answered 401 for a long time.
+func mayDenySession(status int) bool {
+	switch status {
+	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusConflict, http.StatusGone:
+		return true
+	}
+	return false
+}
+
 // namesSession reports whether a text is about a session of the protocol, and not about a session of the server's
 // application.
 func namesSession(detail string) bool {
 	text := strings.ToLower(detail)
-	return slices.ContainsFunc([]string{"session id", "session not found", "invalid session", "mcp-session-id", "no valid session"},
-		func(phrase string) bool {
-			return strings.Contains(text, phrase)
-		})
+	return slices.ContainsFunc([]string{
+		"session id", "session not found", "invalid session", "mcp-session-id", "no valid session", "server not initialized",
+	}, func(phrase string) bool {
+		return strings.Contains(text, phrase)
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -58,6 +59,11 @@ func TestRefusalsOfCalls(t *testing.T) {
 		"400, no session": {
 			"the server has not made the call", 400,
 			`{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}`,
+			2, tool.Unavailable, "the server has ended the session",
+		},
+		"400, not initialized": {
+			"the reference server answers so after a restart", 400,
+			`{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: Server not initialized"}}`,
 			2, tool.Unavailable, "the server has ended the session",
 		},
 		"404, no session": {
@@ -168,6 +174,67 @@ func TestDestructiveCallNeverProbesSession(t *testing.T) {
 			}
 			if sent.Load() != wantSent || pings.Load() != wantPings {
 				t.Errorf("the server got %d calls and %d pings, want %d and %d", sent.Load(), pings.Load(), wantSent, wantPings)
+			}
+		})
+	}
+}
+
+// TestCallInSessionThatServerDenies checks that each call is made once if the server has restarted, however it answers
+// requests of the old session. A ping finds out that the session is over: before a call that must not be repeated, and
+// after the refusal of a repeatable one.
+func TestCallInSessionThatServerDenies(t *testing.T) {
+	denials := maps.Clone(otherDenials)
+	delete(denials, "not initialized") // a repeatable call needs no ping then
+	for name, deny := range denials {
+		for _, repeatable := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, repeatable %t", name, repeatable), func(t *testing.T) {
+				var made atomic.Int32
+				s := serve(t, nil, plain("count", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+					return text(fmt.Sprint(made.Add(1))), nil
+				}))
+				before, end, sessions, pings := restarted(deny)
+				s.tamper(before)
+				c := client(t, s.URL)
+				for want := range 2 {
+					got, err := c.Call(patient(t), "count", tool.Call{Repeatable: repeatable})
+					if err != nil || got.Content != fmt.Sprint(want+1) {
+						t.Fatalf("call %d = %q, %v; want each call to be made once", want+1, got.Content, err)
+					}
+					end()
+				}
+				if sessions.Load() != 2 || pings.Load() != 1 {
+					t.Errorf("the server got %d sessions and %d pings, want 2 and 1", sessions.Load(), pings.Load())
+				}
+			})
+		}
+	}
+}
+
+// TestErrorOfPingThatNamesSession checks that an error with the ping's ID ends the session if it names the session.
+func TestErrorOfPingThatNamesSession(t *testing.T) {
+	for _, status := range []int{200, 400} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			var sessions atomic.Int32
+			s := serve(t, nil, says("hello", "hi"))
+			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+				if m.Method == "initialize" {
+					sessions.Add(1)
+				}
+				if m.Method != "ping" {
+					return false
+				}
+				const unknown = `{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"Session not found"}}`
+				answer(status, jsonType, fmt.Sprintf(unknown, m.ID))(w, r)
+				return true
+			})
+			c := client(t, s.URL)
+			for range 2 {
+				if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
+					t.Fatalf("Call = %q, %v; want its result", got, err)
+				}
+			}
+			if sessions.Load() != 2 {
+				t.Errorf("%d sessions were begun, want two", sessions.Load())
 			}
 		})
 	}

@@ -38,6 +38,41 @@ func TestResults(t *testing.T) {
 			"both have the same content, for clients that know only one",
 			`{"content":[{"type":"text","text":"{\"a\":1}"}],"structuredContent":{"a":1}}`, `{"a":1}`,
 		},
+		"structured and text, other form": {
+			"the order of members, white space and escapes do not matter",
+			`{"content":[{"type":"text","text":"{\"b\": \"\\u00fc\",\n \"a\": 1}"}],"structuredContent":{"a":1,"b":"ü"}}`,
+			`{"b": "\u00fc",` + "\n" + ` "a": 1}`,
+		},
+		"structured and summary": {
+			"the text does not have the data",
+			`{"content":[{"type":"text","text":"4 items"}],"structuredContent":{"items":[1,2,3,4]}}`,
+			"4 items\n" + `{"items":[1,2,3,4]}`,
+		},
+		"structured and other JSON": {
+			"the text has less", `{"content":[{"type":"text","text":"{\"a\":1}"}],"structuredContent":{"a":1,"b":2}}`,
+			`{"a":1}` + "\n" + `{"a":1,"b":2}`,
+		},
+		"structured, a text in an object": {
+			"libraries put results that are no objects into one",
+			`{"content":[{"type":"text","text":"sunny"}],"structuredContent":{"result":"sunny"}}`, "sunny",
+		},
+		"structured, a number in an object": {
+			"", `{"content":[{"type":"text","text":"5"}],"structuredContent":{"result":5}}`, "5",
+		},
+		"structured, a list in an object": {
+			"", `{"content":[{"type":"text","text":"[1, 2]"}],"structuredContent":{"items":[1,2]}}`, "[1, 2]",
+		},
+		"structured, a list as texts": {
+			"some libraries write one text for each item",
+			`{"content":[{"type":"text","text":"a"},{"type":"text","text":"{\"n\": 2}"}],"structuredContent":{"result":["a",{"n":2}]}}`,
+			"a\n" + `{"n": 2}`,
+		},
+		"structured, null": {"", `{"content":[{"type":"text","text":"a"}],"structuredContent":null}`, "a"},
+		"structured, long": {
+			"white space does not matter",
+			`{"content":[{"type":"text","text":"{\"a\": \"` + strings.Repeat("x", 1<<20) + `\"}"}],"structuredContent":{"a":"` +
+				strings.Repeat("x", 1<<20) + `"}}`, `{"a": "` + strings.Repeat("x", 1<<20) + `"}`,
+		},
 		"structured and image": {
 			"", `{"content":[{"type":"image","data":"","mimeType":"image/png"}],"structuredContent":{"a":1}}`,
 			"[image/png, 0 bytes]\n{\"a\":1}",
@@ -100,6 +135,19 @@ func TestResults(t *testing.T) {
 	}
 }
 
+// TestStructuredContentIsSeparate checks that readers of JSON get the structured content alone if the text is none.
+func TestStructuredContentIsSeparate(t *testing.T) {
+	s := serve(t, nil, plain("count", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		result := text("Created for " + token)
+		result.StructuredContent = map[string]any{"id": 7}
+		return result, nil
+	}))
+	got, err := client(t, s.URL).Call(patient(t), "count", tool.Call{})
+	if want := (tool.Result{Content: "Created for [redacted]", Structured: `{"id":7}`}); err != nil || got != want {
+		t.Errorf("Call = %+v, %v; want %+v", got, err, want)
+	}
+}
+
 func TestErrorsOfTools(t *testing.T) {
 	long := strings.Repeat("ü", 3000)
 	type in struct {
@@ -147,6 +195,58 @@ func TestErrorsOfTools(t *testing.T) {
 	_, err := call(patient(t), c, "number", `{"n":"x"}`)
 	if e := tool.AsError(err); e.Class != tool.InvalidArguments && e.Class != tool.Failed {
 		t.Errorf("Call with bad arguments = %s %q", e.Class, e.Error())
+	}
+}
+
+// TestTypesOfResults checks that a result counts as success only if its type completes the call. The type belongs to
+// newer versions of the protocol.
+func TestTypesOfResults(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		newer  bool
+		result string
+		class  tool.Class // "" if the call succeeds
+		want   string
+	}{
+		"no type":  {"older versions have none", true, `{"content":[{"type":"text","text":"hi"}]}`, "", "hi"},
+		"complete": {"", true, `{"resultType":"complete","content":[{"type":"text","text":"hi"}]}`, "", "hi"},
+		"another type": {
+			"a later version may define more types", true, `{"resultType":"deferred","content":[]}`, tool.OutcomeUnknown,
+			"the response does not follow the Model Context Protocol",
+		},
+		"another type, older version": {
+			"the member has no meaning there", false, `{"resultType":"table","content":[{"type":"text","text":"hi"}]}`, "", "hi",
+		},
+		"input required": {
+			"the server waits for a second request", true,
+			`{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"sure?"}}}}`,
+			tool.Failed, "the server asks for input that Capstan cannot give, and has not completed the call",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, &sdk.StreamableHTTPOptions{Stateless: true}, says("hello", ""))
+			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+				switch {
+				case m.Method == "initialize" && tc.newer:
+					answer(404, jsonType, `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"unknown method"}}`)(w, r)
+				case m.Method == "tools/call":
+					answer(200, jsonType, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, tc.result))(w, r)
+				default:
+					return false
+				}
+				return true
+			})
+			got, err := call(patient(t), client(t, s.URL), "hello", `{}`)
+			if tc.class == "" {
+				if err != nil || got != tc.want {
+					t.Errorf("Call = %q, %v; want %q: %s", got, err, tc.want, tc.reason)
+				}
+				return
+			}
+			if e, ok := errors.AsType[*tool.Error](err); !ok || e.Class != tc.class || e.Message != `tool server "demo": `+tc.want {
+				t.Errorf("Call = %q, %v; want %s %q: %s", got, err, tc.class, tc.want, tc.reason)
+			}
+		})
 	}
 }
 

@@ -45,9 +45,10 @@ type message struct {
 	ID     json.RawMessage `json:"id"`
 	Method string          `json:"method"`
 	Params struct {
-		Name   string         `json:"name"`
-		Cursor string         `json:"cursor"`
-		Meta   map[string]any `json:"_meta"`
+		Name    string         `json:"name"`
+		Cursor  string         `json:"cursor"`
+		Version string         `json:"protocolVersion"`
+		Meta    map[string]any `json:"_meta"`
 	} `json:"params"`
 }
 
@@ -136,7 +137,7 @@ func patient(t *testing.T) context.Context {
 // call calls a tool with JSON arguments.
 func call(ctx context.Context, c *mcp.Client, name, arguments string) (string, error) {
 	result, err := c.Call(ctx, name, tool.Call{IdempotencyKey: "turn-1/2/c3", Arguments: json.RawMessage(arguments)})
-	return result.Content, err
+	return result.Whole(), err
 }
 
 // failure calls a tool and returns the error. The error must be a *tool.Error without credentials.

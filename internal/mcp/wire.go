@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"net/http/httptrace"
@@ -225,6 +226,7 @@ func (w *wire) call(req *http.Request, body []byte, id jsonrpc.ID) (*http.Respon
 		}
 	}
 	out := req.Clone(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { ex.sent.Store(true) }}))
+	maps.Copy(out.Header, ex.headers)
 	setBody(out, body)
 	resp, err := w.do(out)
 	if err == nil {

@@ -328,7 +328,8 @@ func (run *runner) newResult(step int, c openCall, t *tool.Tool) resultBuilder {
 	b := resultBuilder{
 		CallResult: CallResult{Step: step, CallID: c.call.ID, Name: c.call.Name}, position: c.position, nonce: run.Nonce,
 		note:    repairNote(run.State.repairsOf(step, c.call.ID), run.Nonce),
-		trusted: t != nil && t.Trusted, ends: t != nil && t.EndsTurn, redact: run.redacted,
+		trusted: t != nil && t.Trusted, ends: t != nil && t.EndsTurn, wantsJSON: run.Output != nil,
+		redact: run.redacted,
 	}
 	if t != nil {
 		b.role = t.Role

@@ -228,32 +228,38 @@ func TestRunEndsDuringACall(t *testing.T) {
 		err       error
 		want      []string
 		open      bool // the call has no result
+		failure   error
 	}{
-		"cancelled, does harm": {"the outcome is unknown", tool.Destructive, false, false, cause, []string{unknown}, false},
-		"cancelled, not known": {"an unknown effect counts as destructive", "", false, false, cause, []string{unknown}, false},
+		"cancelled, does harm": {"the outcome is unknown", tool.Destructive, false, false, cause, []string{unknown}, false, nil},
+		"cancelled, not known": {"an unknown effect counts as destructive", "", false, false, cause, []string{unknown}, false, nil},
 		"cancelled, does no harm": {
 			"the call has failed", tool.ReadOnly, false, false, cause,
 			[]string{"error (failed): the turn ended during the call"},
-			false,
+			false, nil,
 		},
 		"cancelled, idempotent": {
 			"the call has failed", tool.Idempotent, false, false, cause,
 			[]string{"error (failed): the turn ended during the call"},
-			false,
+			false, nil,
 		},
-		"abandoned, does harm":    {"the next run decides", tool.Destructive, true, false, cause, nil, true},
-		"abandoned, does no harm": {"the next run repeats the call", tool.ReadOnly, true, false, cause, nil, true},
+		"abandoned, does harm":    {"the next run decides", tool.Destructive, true, false, cause, nil, true, nil},
+		"abandoned, does no harm": {"the next run repeats the call", tool.ReadOnly, true, false, cause, nil, true, nil},
 		"interrupted, does harm": {
 			"a running call finishes, and the second call does not begin", tool.Destructive,
 			false, true, loop.ErrInterrupted,
 			[]string{"found"},
-			false,
+			false, nil,
 		},
 		"interrupted, does no harm": {
 			"the same applies to read-only calls", tool.ReadOnly, false, true,
 			loop.ErrInterrupted,
 			[]string{"found"},
-			false,
+			false, nil,
+		},
+		"cancelled, not made, does harm": {
+			"the call was certainly not made", tool.Destructive, false, false, cause,
+			[]string{"error (unavailable): it was not reached"},
+			false, &tool.Error{Class: tool.Unavailable, Message: "it was not reached"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -262,7 +268,7 @@ func TestRunEndsDuringACall(t *testing.T) {
 				defer cancel(nil)
 				interrupt := make(chan struct{})
 				c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`), call("c2", "find", `{}`)), says("never asked"))
-				find, found := toolOf("find", tc.effect, result{after: 10 * time.Second, content: "found"})
+				find, found := toolOf("find", tc.effect, result{after: 10 * time.Second, content: "found", err: tc.failure})
 				in := withTools(input(t, c), find)
 				in.Interrupt, in.Abandoned = interrupt, func() bool { return tc.abandoned && ctx.Err() != nil }
 				time.AfterFunc(3*time.Second, func() {

@@ -86,6 +86,18 @@ func TestToolFailures(t *testing.T) {
 			"error (timeout): the outcome of this call is unknown: the tool gave no result within 45s" + unknownSuffix,
 			loop.CallResult{Outcome: loop.Unknown, Class: tool.Timeout, DurationMS: 45_000},
 		},
+		"slow, not made, does harm": {
+			"a harmful call that was not made has a certain outcome", tool.Destructive,
+			result{after: time.Hour, err: &tool.Error{Class: tool.Unavailable, Message: "it could not be reached in time"}},
+			"error (unavailable): it could not be reached in time",
+			loop.CallResult{Outcome: loop.Failed, Class: tool.Unavailable, DurationMS: 45_000},
+		},
+		"slow, not made": {
+			"a call that may be repeated is repeated after a time-out", tool.ReadOnly,
+			result{after: time.Hour, err: &tool.Error{Class: tool.Unavailable, Message: "it could not be reached in time"}},
+			"error (timeout): the tool gave no result within 45s",
+			loop.CallResult{Outcome: loop.Failed, Class: tool.Timeout, DurationMS: 45_000},
+		},
 		"slow, not known": {
 			"an unknown effect counts as destructive", "",
 			result{after: time.Hour, content: "late"},

@@ -38,13 +38,15 @@ type resultBuilder struct {
 	role tool.Role
 	// ends is true for a call whose success ends the Turn.
 	ends bool
+	// wantsJSON is true if the answer of the Turn must be JSON.
+	wantsJSON bool
 	// note is Capstan's own line about the call. It comes before the output and outside its fence. It may be empty.
 	note string
 	// redact removes the credentials that the Turn must not have from a text of a tool. It may be nil if the result
 	// contains no such text.
 	redact func(text string) string
 	// convert converts the output to the content that the journal keeps. If it is nil, the content is text for a model.
-	convert func(content string) string
+	convert func(output tool.Result) string
 }
 
 // repairNote returns the line that tells the model how its arguments were repaired, or "" if they were not repaired.
@@ -112,28 +114,33 @@ func (b resultBuilder) quoted(remote string, out int) string {
 // succeeded returns the record of an output. The output is in a fence unless the tool is trusted.
 func (b resultBuilder) succeeded(r tool.Result) journal.Record {
 	if b.redact != nil {
-		r.Content = b.redact(r.Content)
+		r = r.Map(b.redact)
 	}
-	b.Outcome, b.Bytes, b.Spent = Succeeded, int64(len(r.Content)), r.Spent
+	whole := r.Whole()
+	b.Outcome, b.Bytes, b.Spent = Succeeded, int64(len(whole)), r.Spent
 	if b.convert != nil {
-		b.Content = b.convert(r.Content)
+		b.Content = b.convert(r)
 		return journal.Record{Kind: journal.ToolFinished, Payload: b.CallResult}
 	}
 	switch b.role { //nolint:exhaustive // because other tools have no sources
 	case tool.WebSearch:
-		b.Pages = citation.Pages(r.Content)
+		b.Pages = citation.Merge(citation.Pages(r.Content), citation.Pages(r.Structured))
 	case tool.LocalSearch:
-		b.Documents = citation.Documents(r.Content)
+		b.Documents = citation.MergeDocuments(citation.Documents(r.Content), citation.Documents(r.Structured))
 	}
 	if b.ends {
-		b.EndsTurn, b.Text = true, strings.ToValidUTF8(r.Content[:min(len(r.Content), maxText)], "\uFFFD")
+		answer := r.Content
+		if b.wantsJSON || answer == "" {
+			answer = r.Data()
+		}
+		b.EndsTurn, b.Text = true, strings.ToValidUTF8(answer[:min(len(answer), maxText)], "\uFFFD")
 	}
-	neutral := b.neutralize(r.Content[:min(len(r.Content), maxOutput)])
+	neutral := b.neutralize(whole[:min(len(whole), maxOutput)])
 	if content := b.fenced("", neutral.text()); neutral.out == 0 && utf8.RuneCountInString(content) <= MaxToolMessage {
 		b.Content = content
 		return journal.Record{Kind: journal.ToolFinished, Payload: b.CallResult}
 	}
-	a := b.keepArtifact(r.Content)
+	a := b.keepArtifact(whole)
 	b.Content = b.shortened(neutral)
 	return journal.Record{Kind: journal.ToolFinished, Payload: b.CallResult, Artifacts: []journal.Artifact{a}}
 }

@@ -21,7 +21,7 @@ type OwnCall struct {
 	// Refusal says why the call must not be made. It is empty if the call may be made.
 	Refusal string
 	// Convert converts an output to the content that the journal keeps.
-	Convert func(content string) string
+	Convert func(output tool.Result) string
 }
 
 // ownGates are the gates of an OwnCall. There is no model that could request another call instead, and no person can

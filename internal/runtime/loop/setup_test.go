@@ -1,6 +1,7 @@
 package loop_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -99,10 +100,11 @@ type fakeToolServer struct {
 // result is the result of a call after a delay, unless the context of the call ends first. do runs before the
 // delay.
 type result struct {
-	after   time.Duration
-	content string
-	err     error
-	do      func()
+	after      time.Duration
+	content    string
+	structured string
+	err        error
+	do         func()
 }
 
 // Call returns the next result.
@@ -115,13 +117,13 @@ func (s *fakeToolServer) Call(ctx context.Context, c tool.Call) (tool.Result, er
 		r.do()
 	}
 	if r.after == 0 {
-		return tool.Result{Content: r.content}, r.err
+		return tool.Result{Content: r.content, Structured: r.structured}, r.err
 	}
 	select {
 	case <-time.After(r.after):
-		return tool.Result{Content: r.content}, r.err
+		return tool.Result{Content: r.content, Structured: r.structured}, r.err
 	case <-ctx.Done():
-		return tool.Result{}, ctx.Err()
+		return tool.Result{}, cmp.Or(r.err, ctx.Err())
 	}
 }
 

@@ -105,19 +105,25 @@ func TestTerminalResultFitsTheSchema(t *testing.T) {
 		reason, text, final string
 		end                 loop.End
 		requests            int
+		structured          string
 	}{
 		"fits": {
 			"the result is the answer", `{"order":7}`, `{"order":7}`,
 			loop.End{Reason: loop.ToolEnded, Message: `the tool "save" ended the turn`},
-			1,
+			1, "",
 		},
-		"lacks a property":   {"the result has no order", `{"number":7}`, answer, answered, 2},
-		"is of another type": {"the result is a list", `[{"order":7}]`, answer, answered, 2},
-		"is not JSON":        {"the result is a text", "Saved.", answer, answered, 2},
+		"structured fits": {
+			"the structured content is the answer, without the text", "Saved.", `{"order":7}`,
+			loop.End{Reason: loop.ToolEnded, Message: `the tool "save" ended the turn`},
+			1, `{"order":7}`,
+		},
+		"lacks a property":   {"the result has no order", `{"number":7}`, answer, answered, 2, ""},
+		"is of another type": {"the result is a list", `[{"order":7}]`, answer, answered, 2, ""},
+		"is not JSON":        {"the result is a text", "Saved.", answer, answered, 2, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, s := candidate("one", 1, asksFor("", call("a", "save", `{}`)), says(answer))
-			save, _ := toolOf("save", tool.Destructive, result{content: tc.text})
+			save, _ := toolOf("save", tool.Destructive, result{content: tc.text, structured: tc.structured})
 			save.EndsTurn = true
 			in := withTools(input(t, c), save)
 			in.Output = form
@@ -132,6 +138,42 @@ func TestTerminalResultFitsTheSchema(t *testing.T) {
 			}
 			if text != tc.final {
 				t.Errorf("the answer is %q, want %q: %s", text, tc.final, tc.reason)
+			}
+		})
+	}
+}
+
+// TestStructuredContent checks that the model receives the structured content after the text, that an answer without
+// a schema is the text, and that the call that undoes this call is computed from the structured content.
+func TestStructuredContent(t *testing.T) {
+	const nothing = ""
+	for name, tc := range map[string]struct {
+		text, structured string
+		content, answer  string
+		undo             string // the arguments, or "" if there are none
+	}{
+		"text":            {"Saved.", nothing, "Saved.", "Saved.", ""},
+		"both":            {"Saved.", `{"id":7}`, "Saved.\n" + `{"id":7}`, "Saved.", `{"id":7}`},
+		"only structured": {nothing, `{"id":7}`, `{"id":7}`, `{"id":7}`, `{"id":7}`},
+		"both JSON":       {`{"id":7}`, `{"ids":[7]}`, `{"id":7}` + "\n" + `{"ids":[7]}`, `{"id":7}`, `{"id":7}`},
+		"redacted text":   {"Saved by hunter2.", `{"id":7}`, "Saved by [x].\n" + `{"id":7}`, "Saved by [x].", `{"id":7}`},
+		"redacted":        {"Saved.", `{"id":"hunter2"}`, "Saved.\n" + `{"id":"[x]"}`, "Saved.", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, _ := candidate("one", 1, asksFor("", call("a", "save", `{}`)), says("never"))
+			save, _ := toolOf("save", tool.Destructive, result{content: tc.text, structured: tc.structured})
+			save.EndsTurn = true
+			save.Compensation = &tool.Compensation{Tool: "drop", Arguments: []tool.CompensationArgument{{Name: "id", Value: "result.id"}}}
+			in := withTools(input(t, c), save)
+			in.Redact = func(text string) string { return strings.ReplaceAll(text, "hunter2", "[x]") }
+			if _, err := loop.Run(t.Context(), &in); err != nil {
+				t.Fatal(err)
+			}
+			got := in.State.TerminalResult()
+			if got == nil || got.Undo == nil || got.Content != tc.content || got.Text != tc.answer ||
+				string(got.Undo.Arguments) != tc.undo || got.Bytes != int64(len(tc.content)) {
+				t.Errorf("the result is %+v with %+v, want %q, the answer %q, and %q to undo the call", got, got.Undo, tc.content,
+					tc.answer, tc.undo)
 			}
 		})
 	}

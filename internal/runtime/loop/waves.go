@@ -171,9 +171,9 @@ func (run *runner) recordEnd(ctx context.Context, d finishedCall) (followUp, err
 		return followUp{}, run.Record(b.failed(Unknown, tool.OutcomeUnknown,
 			unknownPrefix+"its result arrives later, and the call cannot be repeated to get it"+unknownSuffix))
 	case d.err == nil:
-		whole := d.result.Content
-		d.result.Content, b.redact = run.redacted(whole), nil // redacted only once, because Redact counts its matches
-		b.Undo = compensation.Fill(ctx, d.tool, d.intent.Arguments, whole, d.result.Content)
+		whole := d.result.Data()
+		d.result, b.redact = d.result.Map(run.redacted), nil // redacted only once, because Redact counts its matches
+		b.Undo = compensation.Fill(ctx, d.tool, d.intent.Arguments, whole, d.result.Data())
 		return followUp{}, run.Record(b.succeeded(d.result))
 	case !over && run.shouldRetry(ctx, d):
 		d.intent.Attempt, d.intent.Retry = d.intent.Attempt+1, true
@@ -213,7 +213,7 @@ func (b resultBuilder) failure(over bool, effect tool.Effect, err error) journal
 		return b.failed(Failed, failure.Class, turnEnded)
 	case effect.Repeatable():
 		return b.failedAs(Failed, failure.Class, failure.Message, failure.RemoteMessage)
-	case over:
+	case over && failure.Class != tool.Unavailable:
 		return b.failed(Unknown, tool.OutcomeUnknown, unknownPrefix+turnEnded)
 	case failure.Class == tool.Timeout || failure.Class == tool.OutcomeUnknown:
 		return b.failedAs(Unknown, failure.Class, unknownPrefix+failure.Message+unknownSuffix, failure.RemoteMessage)

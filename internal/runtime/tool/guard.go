@@ -13,7 +13,8 @@ import (
 var ErrNoResult = &Error{Class: Failed, Message: "the tool ended without a result"}
 
 // Guarded makes a call within the time-out of its tool, and turns a panic of its adapter into an error. A call that
-// exceeds the time-out fails with the class Timeout, unless ctx has ended first.
+// exceeds the time-out fails with the class Timeout, unless ctx has ended first. If the call must not be repeated, an
+// error of the class Unavailable is kept, because it says that the call was not made.
 func Guarded(ctx context.Context, t *Tool, c Call) (result Result, err error) {
 	timeout := t.Timeout
 	if timeout == 0 {
@@ -30,7 +31,8 @@ func Guarded(ctx context.Context, t *Tool, c Call) (result Result, err error) {
 		}
 	}()
 	result, err = t.Caller.Call(bounded, c)
-	if err != nil && ctx.Err() == nil && errors.Is(bounded.Err(), context.DeadlineExceeded) && !isPending(err) {
+	notMade := err != nil && !c.Repeatable && AsError(err).Class == Unavailable
+	if err != nil && ctx.Err() == nil && errors.Is(bounded.Err(), context.DeadlineExceeded) && !isPending(err) && !notMade {
 		err = timedOut(timeout, err)
 	}
 	return result, err

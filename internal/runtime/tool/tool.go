@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/shopspring/decimal"
@@ -209,11 +210,54 @@ type Left struct {
 type Result struct {
 	// Content is the text for the model.
 	Content string
+	// Structured is a JSON value that belongs to the result, and that Content does not contain. It is empty if there is
+	// none. The model receives it after Content.
+	Structured string
 	// Spent is the usage of a sub-agent. It is nil for any other tool.
 	Spent *Spent
 	// Descendants is the number of Turns that the call of a sub-agent has created or may still create. It is nil if
 	// that number is unknown, and for any other tool. It is valid even if the call returned an error.
 	Descendants *int
+}
+
+// Whole returns Content, followed by Structured if there is one.
+func (r Result) Whole() string {
+	switch {
+	case r.Structured == "":
+		return r.Content
+	case r.Content == "":
+		return r.Structured
+	}
+	return r.Content + "\n" + r.Structured
+}
+
+// Data returns the part of the result for readers that expect JSON: Structured if there is one, unless Content itself
+// is a JSON object or list.
+func (r Result) Data() string {
+	if r.Structured == "" {
+		return r.Content
+	}
+	if text := strings.TrimSpace(r.Content); (strings.HasPrefix(text, "{") || strings.HasPrefix(text, "[")) && json.Valid([]byte(text)) {
+		return r.Content
+	}
+	return r.Structured
+}
+
+// Map returns a copy of the result in which f has replaced its whole text. Structured is empty in the copy if f has
+// changed both parts, because the end of Content is then unknown.
+func (r Result) Map(f func(text string) string) Result {
+	before := r.Whole()
+	after := f(before)
+	switch {
+	case after == before:
+	case r.Structured != "" && strings.HasSuffix(after, "\n"+r.Structured):
+		r.Content = strings.TrimSuffix(after, "\n"+r.Structured)
+	case r.Structured != "" && strings.HasPrefix(after, r.Content+"\n"):
+		r.Structured = strings.TrimPrefix(after, r.Content+"\n")
+	default:
+		r.Content, r.Structured = after, ""
+	}
+	return r
 }
 
 // Spent is the usage of a sub-agent's Turn, including the Turns of its own sub-agents.
@@ -248,7 +292,7 @@ const (
 	InvalidArguments Class = "invalid_arguments"
 	// Timeout means that there was no result in time. The call may have been completed nevertheless.
 	Timeout Class = "timeout"
-	// Unavailable means that the tool cannot be reached, or is unknown.
+	// Unavailable means that the tool cannot be reached, or is unknown. The call was certainly not made.
 	Unavailable Class = "unavailable"
 	// Denied means that the call is not allowed.
 	Denied Class = "denied"

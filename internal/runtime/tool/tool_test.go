@@ -3,6 +3,7 @@ package tool_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -40,5 +41,23 @@ func TestAsError(t *testing.T) {
 				t.Errorf("AsError = %+v (%s), want %+v (%s) with its cause", *got, got, tc.want, tc.text)
 			}
 		})
+	}
+}
+
+// TestMapKeepsPartsOfResult checks that the parts of a result stay separate if only one of them changes.
+func TestMapKeepsPartsOfResult(t *testing.T) {
+	redact := strings.NewReplacer("secret", "x", "a\nb", "x").Replace
+	for name, tc := range map[string]struct{ in, want tool.Result }{
+		"nothing":    {tool.Result{}, tool.Result{}},
+		"text":       {tool.Result{Content: "a secret"}, tool.Result{Content: "a x"}},
+		"no change":  {tool.Result{Content: "1", Structured: "2"}, tool.Result{Content: "1", Structured: "2"}},
+		"content":    {tool.Result{Content: "secret", Structured: "2"}, tool.Result{Content: "x", Structured: "2"}},
+		"structured": {tool.Result{Content: "1", Structured: "secret"}, tool.Result{Content: "1", Structured: "x"}},
+		"both":       {tool.Result{Content: "secret", Structured: "secret"}, tool.Result{Content: "x\nx"}},
+		"split":      {tool.Result{Content: "a", Structured: "b"}, tool.Result{Content: "x"}},
+	} {
+		if got := tc.in.Map(redact); got != tc.want {
+			t.Errorf("%s: Map = %+v, want %+v", name, got, tc.want)
+		}
 	}
 }

@@ -467,3 +467,25 @@ func TestFactsOfContextPacks(t *testing.T) {
 		})
 	}
 }
+
+// TestStructuredFactsOfContextPacks checks that the structured content is read as facts if the text is not, and that
+// nothing is lost if neither is a list.
+func TestStructuredFactsOfContextPacks(t *testing.T) {
+	for name, tc := range map[string]struct{ structured, want string }{
+		"facts": {`{"facts":[{"id":"x","text":"X."}]}`, "- [x] X.\n"},
+		"other": {`{"count":1}`, "- [pack1-1] Found 1.\n" + `  {"count":1}` + "\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, s := candidate("p0", 1, says("Done."))
+			in := input(c)
+			in.Toolbox = packs(tool.ReadOnly, func(context.Context, tool.Call) (tool.Result, error) {
+				return tool.Result{Content: "Found 1.", Structured: tc.structured}, nil
+			})
+			mustRun(t, &journaltest.Store{}, in)
+			_, body, _ := strings.Cut(contextPack(t, s), "notes/a.md)\n")
+			if body, _, _ = strings.Cut(body, "</untrusted-text>"); body != tc.want {
+				t.Errorf("the facts are %q, want %q", body, tc.want)
+			}
+		})
+	}
+}

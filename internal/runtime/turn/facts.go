@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/capstan-dev/capstan/internal/runtime/canonical"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
@@ -34,10 +35,15 @@ type factList struct {
 }
 
 // factListOf converts an output to the JSON of a factList within the limits above. The output may be {"facts": [{"id",
-// "text", "source"}]}, or a list of texts or facts. Any other output becomes one fact.
-func factListOf(output string) string {
+// "text", "source"}]}, or a list of texts or facts. Any other output becomes one fact. The structured content of an
+// output may be such a list beside a text about it.
+func factListOf(output tool.Result) string {
+	found, ok := factsIn(output.Data())
+	if !ok {
+		found, _ = factsIn(output.Whole())
+	}
 	list := factList{Facts: []foundFact{}}
-	for _, f := range factsIn([]byte(output[:min(len(output), maxParsed)])) {
+	for _, f := range found {
 		f.Text = clean(f.Text, maxFactText)
 		if f.Text == "" || len(list.Facts) == maxFacts {
 			continue
@@ -52,15 +58,16 @@ func factListOf(output string) string {
 	return string(content)
 }
 
-func factsIn(output []byte) []foundFact {
-	output = bytes.TrimSpace(output)
+// factsIn returns the facts in a text. isList reports whether the text is a list of facts. Otherwise it is one fact.
+func factsIn(text string) (facts []foundFact, isList bool) {
+	output := bytes.TrimSpace([]byte(text[:min(len(text), maxParsed)]))
 	var items []json.RawMessage
 	var object struct {
 		Facts []json.RawMessage `json:"facts"`
 	}
 	if json.Unmarshal(output, &items) != nil {
 		if json.Unmarshal(output, &object) != nil || object.Facts == nil {
-			return []foundFact{{Text: string(output)}}
+			return []foundFact{{Text: string(output)}}, false
 		}
 		items = object.Facts
 	}
@@ -68,7 +75,7 @@ func factsIn(output []byte) []foundFact {
 	for _, item := range items[:min(len(items), 2*maxFacts)] { // some items may be blank
 		all = append(all, factIn(item))
 	}
-	return all
+	return all, true
 }
 
 // factIn converts one item of a list to a fact. The item may be a text, or an object with a text. Any other item
