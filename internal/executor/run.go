@@ -162,10 +162,8 @@ func (r *run) run(ctx context.Context) {
 	r.turn = r.progress.stop()
 	r.writeOutcome(ctx, result, err)
 	// Release the memory only here: the result holds the text of the answer until it is written.
-	r.keepReply(nil)
-	r.memory.held.Release()
+	r.releaseMemory()
 	r.leaveEndings()
-	r.leaveUnreserved()
 }
 
 // writeOutcome writes the outcome of the run, if the Turn still belongs to this run. It is a separate function so that
