@@ -234,7 +234,7 @@ func (h *sessionHarness) deleteDuringRun(r *run) {
 // change nothing.
 func (h *sessionHarness) charge() {
 	h.t.Helper()
-	charger := &Charger{Engine: h.Engine, Reader: h.Reader, Client: h.Client, Now: h.Now, Log: h.Log}
+	charger := NewCharger(h.Engine, h.Reader, h.Client, nil, h.Now, h.Log)
 	for range 2 {
 		if err := charger.Charge(h.t.Context(), "uid-one"); err != nil {
 			h.t.Fatal(err)
@@ -449,7 +449,7 @@ func TestSessionIsChargedAfterSubAgentsOfADeletedTurnEnd(t *testing.T) {
 	h := newSessionHarness(t)
 	h.parked()
 	remove(t, h.Executor, h.get(parent))
-	charger := &Charger{Engine: h.Engine, Reader: h.Reader, Client: h.Client, Now: h.Now, Log: h.Log}
+	charger := NewCharger(h.Engine, h.Reader, h.Client, nil, h.Now, h.Log)
 	if err := charger.Charge(t.Context(), "uid-one"); err == nil {
 		t.Error("the Turn was charged while its sub-agent works")
 	}

@@ -24,15 +24,13 @@ import (
 )
 
 // Charger ends the journals of Turns that were deleted, or that ended without an executor, and adds their usage to the
-// totals of their Sessions. It is safe for concurrent use.
+// totals of their Sessions. It is safe for concurrent use. NewCharger creates it.
 type Charger struct {
 	// Engine ends the Turns in their journals.
 	Engine *turn.Engine
 	// Reader reads from the API server. Client writes the status of Sessions.
 	Reader client.Reader
 	Client client.Client
-	// Memory is the budget for the journals that are read. If Memory is nil, it is unlimited.
-	Memory *bytebudget.Budget
 	// Traces exports the steps of Turns that ended without an executor. If Traces is nil, nothing is exported.
 	Traces *tracing.Provider
 	// Now returns the time of day.
@@ -40,6 +38,27 @@ type Charger struct {
 	// RecordLabels are the keys of the labels of Turns that records keep.
 	RecordLabels []string
 	Log          logr.Logger
+
+	// memory is the budget for the journals that are read. If memory is nil, it is unlimited.
+	memory *bytebudget.Budget
+}
+
+// NewCharger returns a Charger without Traces and RecordLabels. memory is the budget for the journals that it reads. It
+// is a parameter, and not a field, so that no caller reads journals without a limit by mistake.
+func NewCharger(
+	engine *turn.Engine, reader client.Reader, writer client.Client, memory *bytebudget.Budget, now func() time.Time, log logr.Logger,
+) *Charger {
+	return &Charger{Engine: engine, Reader: reader, Client: writer, Now: now, Log: log, memory: memory}
+}
+
+// family returns the family whose journals are read within the memory budget.
+func (c *Charger) family() family {
+	return family{c.Reader, c.Engine, c.reserve}
+}
+
+// reserve reserves the memory to read a journal. It does not wait: the caller tries again later.
+func (c *Charger) reserve(ctx context.Context, namespace, uid string) (release func(), err error) {
+	return reserveJournal(ctx, c.Engine.Journal, c.memory, namespace, uid)
 }
 
 // chargeTries is how often a charge is tried if others write the same journal or the same Session.
@@ -83,12 +102,12 @@ func (c *Charger) charge(ctx context.Context, uid string) error {
 	if err != nil {
 		return err
 	}
-	held, err := reserveJournal(ctx, c.Engine.Journal, c.Memory, namespace, uid)
+	release, err := c.reserve(ctx, namespace, uid)
 	if err != nil {
 		return err
 	}
-	defer held.Release()
-	children := family{c.Reader, c.Engine, c.Memory}.usage
+	defer release()
+	children := c.family().usage
 	a, err := c.Engine.OpenDeletedTurn(ctx, uid, children)
 	if err != nil {
 		return err
@@ -135,17 +154,17 @@ func (c *Charger) EndFromObject(ctx context.Context, t *v1alpha1.Turn) (recorded
 	if !ended {
 		return false, nil
 	}
-	held, err := reserveJournal(ctx, c.Engine.Journal, c.Memory, t.Namespace, string(t.UID))
+	release, err := c.reserve(ctx, t.Namespace, string(t.UID))
 	if err != nil {
 		return false, err
 	}
-	defer held.Release()
+	defer release()
 	if err := c.chargeSession(ctx, t, in, &end); err != nil {
 		return false, err
 	}
 	trace := c.Traces.Of(t)
 	in.Observer, in.TraceID = lateObserver{observer{trace, t.Namespace, t.AgentName()}, end.At}, trace.TraceID()
-	recorded, err = c.Engine.EndFromObject(ctx, in, end, family{c.Reader, c.Engine, c.Memory}.usage)
+	recorded, err = c.Engine.EndFromObject(ctx, in, end, c.family().usage)
 	if isUnreadable(err) {
 		c.Log.Error(err, "Failed to end the journal of a turn, whose record has only the facts of its status", "turn",
 			client.ObjectKeyFromObject(t), "requester", t.Requester(), "stack", stackOf(err))
@@ -237,22 +256,35 @@ func retryConflicts(ctx context.Context, attempt func() error) error {
 	return err
 }
 
-// reserveJournal reserves the memory to end the Turn of a journal, which is read as a whole. It does not wait: the
-// caller tries again later. For a journal that is larger than a Turn may be, it reserves only the maximum of a Turn, so
-// that the Turn can end.
+// reserveJournal reserves the memory to end the Turn of a journal, which is read as a whole. It does not wait.
 func reserveJournal(
 	ctx context.Context, j journal.Journal, memory *bytebudget.Budget, namespace, uid string,
-) (*bytebudget.Reservation, error) {
+) (release func(), err error) {
 	account := memory.Account(namespace, bytebudget.Conversations)
-	most := account.MaxReservation()
-	if most == 0 {
-		return nil, nil //nolint:nilnil // because a nil Reservation holds no bytes
-	}
-	bytes, err := journalBytes(ctx, j, uid)
+	bytes, err := journalMemory(ctx, j, account, uid)
 	if err != nil {
 		return nil, err
 	}
-	return account.TryReserve(min(max(0, bytes-unreservedConversation)*perByte, most/2))
+	held, err := account.TryReserve(bytes)
+	if err != nil {
+		return nil, err
+	}
+	return held.Release, nil
+}
+
+// journalMemory returns the number of bytes to reserve before a journal is read as a whole. For a journal that is
+// larger than a Turn may be, it returns only the maximum of a Turn, so that the Turn can end. It returns 0 if the
+// account has no limit.
+func journalMemory(ctx context.Context, j journal.Journal, account bytebudget.Account, uid string) (int64, error) {
+	most := account.MaxReservation()
+	if most == 0 {
+		return 0, nil
+	}
+	bytes, err := journalBytes(ctx, j, uid)
+	if err != nil {
+		return 0, err
+	}
+	return min(max(0, bytes-unreservedConversation)*perByte, most/2), nil
 }
 
 // journalBytes returns the size of the payloads of a journal.
@@ -288,7 +320,9 @@ func notEnded(err error) error {
 // it.
 const chargeTimeout = 30 * time.Second
 
-// charge charges the Turn to its Session if the Turn has left the watch because it was deleted.
+// charge charges the Turn to its Session if the Turn has left the watch because it was deleted. It first releases the
+// memory of the run, because it reads the journal again. If there is no memory to read the journal, the cleanup of the
+// journals charges the Turn later: all Turns of a namespace may be deleted at the same time.
 func (r *run) charge(ctx context.Context) {
 	e := r.executor
 	if r.turn.Spec.SessionRef == nil || !r.hasLeft() {
@@ -298,8 +332,8 @@ func (r *run) charge(ctx context.Context) {
 	defer cancel()
 	deleted, err := r.isDeleted(ctx)
 	if deleted {
-		charger := Charger{Engine: e.Engine, Reader: e.Reader, Client: e.Client, Now: e.Now, Log: e.Log}
-		err = charger.Charge(ctx, string(r.turn.UID))
+		r.releaseMemory()
+		err = NewCharger(e.Engine, e.Reader, e.Client, e.Memory, e.Now, e.Log).Charge(ctx, string(r.turn.UID))
 	}
 	if err != nil {
 		r.log().Error(err, "Failed to add the usage of a deleted turn to its session; the leader tries again")

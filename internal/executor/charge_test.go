@@ -217,7 +217,7 @@ func TestDeletedTurnIsChargedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	charger := &Charger{Engine: e.Engine, Reader: e.Reader, Client: e.Client, Now: e.Now, Log: e.Log}
+	charger := NewCharger(e.Engine, e.Reader, e.Client, nil, e.Now, e.Log)
 	for range 2 {
 		if err := charger.Charge(t.Context(), "uid-one"); err != nil {
 			t.Fatal(err)
@@ -231,6 +231,77 @@ func TestDeletedTurnIsChargedOnce(t *testing.T) {
 	}
 	if err := charger.Charge(t.Context(), "uid-talk"); err != nil {
 		t.Errorf("Charge of a Session: %v, want nothing to happen", err)
+	}
+}
+
+// TestChargesNeedMemory checks that the run of a deleted Turn reads its journal again only if there is memory for it,
+// and that it first releases its own memory. Otherwise the journals of all Turns of a namespace would be in memory at
+// the same time if all of them are deleted. A Turn that is not charged for lack of memory is charged later.
+func TestChargesNeedMemory(t *testing.T) {
+	// turns returns how many Turns were charged; the usage of this model is an estimate.
+	turns := func(t *testing.T, e *Executor) charged {
+		all := chargedTo(t, e, e.Engine.Journal)
+		return charged{Turns: all.Turns, HistoryTurns: all.HistoryTurns}
+	}
+	once := charged{Turns: 1, HistoryTurns: 1}
+	for name, tc := range map[string]struct {
+		// left is the memory that others leave for the Turn, and its own memory while it makes its fourth call.
+		left int64
+		want charged
+	}{
+		"for a Turn that waits for memory": {0, charged{}},
+		"for a Turn that has memory":       {1600 << 10, once},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := longWinded(t, &longReplies{steps: 5, bytes: 100 << 10}, 16<<20)
+			one := stored(t, e)
+			one.Spec.SessionRef = &v1alpha1.ObjectReference{Name: "talk"}
+			if err := errors.Join(e.Client.Create(t.Context(), talk()), e.Client.Update(t.Context(), one)); err != nil {
+				t.Fatal(err)
+			}
+			account := e.Memory.Account("helpdesk", bytebudget.Conversations)
+			others, err := account.TryReserve(account.MaxReservation() - tc.left)
+			if err != nil {
+				t.Fatal(err)
+			}
+			blocked := make(chan struct{})
+			calls, tools := 0, e.Tools
+			e.Tools = func(ctx context.Context, a *v1alpha1.Agent) []tool.Tool {
+				all := tools(ctx, a)
+				all[0].Caller = tool.CallerFunc(func(ctx context.Context, _ tool.Call) (tool.Result, error) {
+					if calls++; calls == 4 {
+						close(blocked)
+						<-ctx.Done()
+					}
+					return tool.Result{Content: "fine"}, context.Cause(ctx)
+				})
+				return all
+			}
+			e.observe(t.Context(), stored(t, e))
+			if tc.left == 0 {
+				awaitWaiting(t, e)
+			} else {
+				<-blocked
+			}
+			before := stored(t, e)
+			remove(t, e, before)
+			newWatch(t.Context(), e).OnDelete(before)
+			e.all.Wait()
+			if diff := cmp.Diff(tc.want, turns(t, e)); diff != "" {
+				t.Errorf("after the run: -want +got:\n%s", diff)
+			}
+			if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != others.Bytes() {
+				t.Errorf("after the run %d bytes are held, want only the %d of others", use.Bytes, others.Bytes())
+			}
+			others.Release()
+			charger := NewCharger(e.Engine, e.Reader, e.Client, e.Memory, e.Now, e.Log)
+			if err := charger.Charge(t.Context(), "uid-one"); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(once, turns(t, e)); diff != "" {
+				t.Errorf("when there is memory: -want +got:\n%s", diff)
+			}
+		})
 	}
 }
 
@@ -277,10 +348,8 @@ func TestTurnThatEndedWithoutAnExecutor(t *testing.T) {
 	traces := exportTo(t, &collector)
 	traces.End(one, time.Time{}) // as the controller does
 	later := func() time.Time { return e.Now().Add(time.Hour) }
-	charger := &Charger{
-		Engine: &turn.Engine{Journal: store, Now: later}, Reader: e.Reader, Client: e.Client, Memory: memory, Traces: traces, Now: later,
-		Log: e.Log,
-	}
+	charger := NewCharger(&turn.Engine{Journal: store, Now: later}, e.Reader, e.Client, memory, later, e.Log)
+	charger.Traces = traces
 	account := memory.Account("helpdesk", bytebudget.Conversations)
 	held, err := account.TryReserve(account.MaxReservation())
 	if err != nil {
@@ -374,7 +443,7 @@ func TestSessionIsChargedFromStatus(t *testing.T) {
 			if err := e.Client.Create(t.Context(), s); err != nil {
 				t.Fatal(err)
 			}
-			charger := &Charger{Engine: e.Engine, Reader: e.Reader, Client: e.Client, Now: e.Now, Log: e.Log}
+			charger := NewCharger(e.Engine, e.Reader, e.Client, nil, e.Now, e.Log)
 			for range 2 {
 				if err := charger.ChargeFromStatus(t.Context(), one); err != nil {
 					t.Fatal(err)
@@ -398,7 +467,7 @@ func TestAnEndedJournalIsCharged(t *testing.T) {
 	if recorded, err := e.Engine.EndFromObject(t.Context(), in, end, nil); !recorded || !ended || err != nil {
 		t.Fatalf("EndFromObject: %t, %v; want the end in the journal", recorded, err)
 	}
-	charger := &Charger{Engine: e.Engine, Reader: e.Reader, Client: e.Client, Now: e.Now, Log: e.Log}
+	charger := NewCharger(e.Engine, e.Reader, e.Client, nil, e.Now, e.Log)
 	for range 2 {
 		if recorded, err := charger.EndFromObject(t.Context(), one); recorded || err != nil {
 			t.Fatalf("EndFromObject: %t, %v; want false", recorded, err)
@@ -454,7 +523,7 @@ func TestTotalsThatCannotBeWritten(t *testing.T) {
 				}})
 				one := endedUnbound(t, e)
 				later := func() time.Time { return e.Now().Add(time.Hour) }
-				charger := &Charger{Engine: e.Engine, Reader: e.Reader, Client: e.Client, Now: later, Log: e.Log}
+				charger := NewCharger(e.Engine, e.Reader, e.Client, nil, later, e.Log)
 				if err := end(t.Context(), charger, e, one); err != nil {
 					t.Fatal(err)
 				}
@@ -494,7 +563,7 @@ func TestAPanicDuringACharge(t *testing.T) {
 			return err
 		},
 		"of a sub-agent": func(ctx context.Context, c *Charger, _ *v1alpha1.Turn) error {
-			spent, err := family{c.Reader, c.Engine, nil}.usageOfDeleted(ctx, "helpdesk", "uid-one")
+			spent, err := c.family().usageOfDeleted(ctx, "helpdesk", "uid-one")
 			if spent != nil {
 				return errors.New("the usage is known")
 			}
@@ -505,7 +574,7 @@ func TestAPanicDuringACharge(t *testing.T) {
 			e, store := calling(t, interceptor.Funcs{})
 			one := endedUnbound(t, e)
 			broken := &turn.Engine{Journal: store, Now: func() time.Time { panic("a bug") }}
-			charger := &Charger{Engine: broken, Reader: e.Reader, Client: e.Client, Now: e.Now, Log: e.Log}
+			charger := NewCharger(broken, e.Reader, e.Client, nil, e.Now, e.Log)
 			if err := charge(t.Context(), charger, one); err != nil {
 				t.Errorf("the charge failed with %v, want the bug only in the log", err)
 			}

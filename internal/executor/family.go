@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
@@ -22,8 +21,18 @@ import (
 type family struct {
 	reader client.Reader
 	engine *turn.Engine
-	// memory is the budget for the journals that are read. If memory is nil, it is unlimited.
-	memory *bytebudget.Budget
+	// reserve is called before a journal is read as a whole.
+	reserve reserveFunc
+}
+
+// reserveFunc reserves the memory to read the journal of a Turn whose object is gone. The caller must call release after
+// it has read the journal.
+type reserveFunc func(ctx context.Context, namespace, uid string) (release func(), err error)
+
+// withoutReservation is the reserveFunc of a caller that limits in another way how many journals are read at the same
+// time.
+func withoutReservation(context.Context, string, string) (release func(), err error) {
+	return func() {}, nil
 }
 
 // usage returns the usage of the sub-agent's Turn that a call created, or a *tool.Pending while that Turn has not
@@ -58,11 +67,11 @@ func (f family) usageOfDeleted(ctx context.Context, namespace, uid string) (*too
 	if uid == "" {
 		return nil, nil //nolint:nilnil // because "not known" is an answer, not an error
 	}
-	held, err := reserveJournal(ctx, f.engine.Journal, f.memory, namespace, uid)
+	release, err := f.reserve(ctx, namespace, uid)
 	if err != nil {
 		return nil, err
 	}
-	defer held.Release()
+	defer release()
 	spent, err := f.engine.EndDeletedTurn(ctx, uid, f.usage)
 	waits, isParked := errors.AsType[*loop.Parked](err)
 	switch {

@@ -37,6 +37,9 @@ type conversation struct {
 	// read is true once this attempt has read the journal. While the journal is read, the conversation grows from
 	// nothing to the size that it had before.
 	read bool
+	// need is the number of bytes that the conversation needs, and children is the number of bytes that the journals of
+	// sub-agents' Turns need while the run reads them.
+	need, children int64
 	// peak is the largest reservation that the run has needed so far.
 	peak int64
 	// hasRoom is true from the end of a wait for memory until the run has read the journal again and begun its next
@@ -66,6 +69,7 @@ func (e *memoryShortageError) Unwrap() error { return e.err }
 func (r *run) hold(bytes int64) error {
 	account, m := r.memoryAccount(), &r.memory
 	most, want := account.MaxReservation(), max(0, bytes-unreservedConversation)*perByte
+	m.need = min(want, most/2)
 	switch {
 	case most == 0, want == 0 && m.held == nil:
 		return nil
@@ -92,6 +96,39 @@ func (r *run) hold(bytes int64) error {
 		}
 	}
 	return nil
+}
+
+// reserveChild reserves the memory to read the journal of a sub-agent's deleted Turn while the run ends. The memory is
+// a part of the reservation of the run, so a run that has waited for it has it in its next attempt. A run that may end
+// without memory needs none.
+func (r *run) reserveChild(ctx context.Context, _, uid string) (release func(), err error) {
+	account, m := r.memoryAccount(), &r.memory
+	bytes, err := journalMemory(ctx, r.executor.Engine.Journal, account, uid)
+	if err != nil || bytes == 0 {
+		return func() {}, err
+	}
+	if m.held == nil {
+		m.held, _ = account.TryReserve(0) // a reservation of 0 bytes cannot fail
+	}
+	want := min(m.need+m.children+bytes, account.MaxReservation())
+	m.peak = max(m.peak, want)
+	if want > m.held.Bytes() {
+		if err := m.held.Resize(want); err != nil && !m.unreserved {
+			return nil, &memoryShortageError{m.peak, fmt.Errorf("failed to reserve memory for the journal of a sub-agent's turn: %w", err)}
+		}
+	}
+	m.children += bytes
+	return func() {
+		m.children -= bytes
+		_ = m.held.Resize(min(m.held.Bytes(), m.need+m.children)) // a smaller size is always possible
+	}, nil
+}
+
+// releaseMemory releases the memory of the run, which must not read or change its conversation any more.
+func (r *run) releaseMemory() {
+	r.keepReply(nil)
+	r.memory.held.Release()
+	r.leaveUnreserved()
 }
 
 // reserveCall reserves the memory for a tool call while other calls of the Turn are running. It returns nil if there is

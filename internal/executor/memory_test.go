@@ -22,6 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/fairgate"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -304,6 +305,47 @@ func TestTurnEndsWithoutMemory(t *testing.T) {
 			if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != account.MaxReservation() || use.Waiting != 0 {
 				t.Errorf("after the end of the Turn, the use is %+v, want only the memory of others", use)
 			}
+		})
+	}
+}
+
+// TestDelayedHandBackLeavesMemoryToOthers checks that a run whose attempt was futile holds neither memory nor a place in
+// the gates while it waits before it hands its Turn back.
+func TestDelayedHandBackLeavesMemoryToOthers(t *testing.T) {
+	for name, reserve := range map[string]func(context.Context, *run) error{
+		"with a reservation":    func(_ context.Context, r *run) error { return r.hold(100 << 10) },
+		"without a reservation": func(ctx context.Context, r *run) error { return r.enterUnreserved(ctx) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
+				e.Memory, e.Unreserved, e.Endings = bytebudget.New(16<<20, 16<<20), fairgate.New(1, 1), fairgate.New(1, 1)
+				r := newRun(t, e)
+				if err := errors.Join(r.enterEndings(t.Context()), reserve(t.Context(), r)); err != nil {
+					t.Fatal(err)
+				}
+				done := make(chan error)
+				go func() { done <- r.endAttempt(t.Context(), journal.ErrNewer) }()
+				synctest.Wait()
+				select {
+				case err := <-done:
+					t.Fatalf("the run does not wait: %v", err)
+				default:
+				}
+				if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != 0 {
+					t.Errorf("%d bytes are held, want none", use.Bytes)
+				}
+				noWait, cancel := context.WithCancel(t.Context())
+				cancel()
+				for gate, g := range map[string]*fairgate.Gate{"Unreserved": e.Unreserved, "Endings": e.Endings} {
+					if err := g.Enter(noWait, "another"); err != nil {
+						t.Errorf("the run has not left the gate %s: %v", gate, err)
+					}
+				}
+				if err := <-done; !errors.Is(err, journal.ErrNewer) {
+					t.Errorf("the attempt ends with %v, want its own error", err)
+				}
+			})
 		})
 	}
 }

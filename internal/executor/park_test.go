@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -153,6 +154,19 @@ func newRun(t *testing.T, e *Executor) *run {
 	r.progress.begin(t.Context(), r.turn, r.writeProgress)
 	t.Cleanup(func() { r.progress.stop() })
 	return r
+}
+
+// TestParkWhoseWriteResponseIsLost checks that the Event that asks for approval is emitted once if the API server applies
+// the write of the wait and the response is lost.
+func TestParkWhoseWriteResponseIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, _ := newExecutor(t, losingResponse(broken), turnWith())
+		r := newRun(t, e)
+		r.park(t.Context(), &loop.Parked{Approvals: []loop.Approval{approvalOf("a", "x")}})
+		if got := recorded(e); len(got) != 1 || !strings.Contains(got[0], v1alpha1.EventAwaitingApproval) {
+			t.Errorf("the Events are %q, want one that asks for approval", got)
+		}
+	})
 }
 
 func TestRunThatParksAgainWithoutProgressWaits(t *testing.T) {

@@ -162,10 +162,8 @@ func (r *run) run(ctx context.Context) {
 	r.turn = r.progress.stop()
 	r.writeOutcome(ctx, result, err)
 	// Release the memory only here: the result holds the text of the answer until it is written.
-	r.keepReply(nil)
-	r.memory.held.Release()
+	r.releaseMemory()
 	r.leaveEndings()
-	r.leaveUnreserved()
 }
 
 // writeOutcome writes the outcome of the run, if the Turn still belongs to this run. It is a separate function so that
@@ -404,7 +402,6 @@ func (r *run) endAttempt(ctx context.Context, err error) error {
 		return r.endInterrupted(ctx, err.Error()+": see the log of its executor")
 	}
 	if r.isFutile(err) {
-		r.leaveEndings()
 		r.delayHandBack(ctx)
 	}
 	return err
@@ -433,8 +430,11 @@ func (r *run) handBackDelay() time.Duration {
 
 // delayHandBack waits before a Turn is handed back because an object that it needs is missing. Otherwise a controller
 // whose cache still has the object could bind the Turn again immediately. The wait grows with each epoch. A Turn that
-// was cancelled before does not wait less: the controller binds it again so that it ends.
+// was cancelled before does not wait less: the controller binds it again so that it ends. During the wait, the run
+// neither holds memory nor stays in a gate, because other Turns could use both.
 func (r *run) delayHandBack(ctx context.Context) {
+	r.releaseMemory()
+	r.leaveEndings()
 	cancelled := r.cancelled.Done()
 	if r.cancelled.Err() != nil {
 		cancelled = nil

@@ -11,10 +11,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/fairgate"
@@ -23,6 +25,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 func TestUpdate(t *testing.T) {
@@ -167,6 +170,87 @@ func TestSuspendResetsTheTimeLimit(t *testing.T) {
 	}
 	if got.Status.StartTime != nil || got.BoundTo() != "" || got.Epoch() != 1 || got.StateReason() != v1alpha1.TurnReasonSuspended {
 		t.Errorf("the Turn must be unbound, without a start, at its epoch: %+v", got.Status)
+	}
+}
+
+// losingResponse makes the first write of a status fail with an error after the API server has applied the write.
+func losingResponse(err error) interceptor.Funcs {
+	lost := false
+	return interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
+		opts ...client.SubResourceUpdateOption,
+	) error {
+		if failure := c.SubResource(sub).Update(ctx, o, opts...); failure != nil || lost {
+			return failure
+		}
+		lost = true
+		return err
+	}}
+}
+
+// endedTurns returns how many Turns the metrics count as ended.
+func endedTurns(t *testing.T) (n float64) {
+	t.Helper()
+	families, err := metrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "capstan_turns_total" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			n += m.GetCounter().GetValue()
+		}
+	}
+	return n
+}
+
+// TestEndWhoseWriteResponseIsLost checks that the end of a Turn causes one Event and counts once if the API server
+// applies the write of the end and the response is lost.
+func TestEndWhoseWriteResponseIsLost(t *testing.T) {
+	for name, end := range map[string]func(context.Context, *run){
+		"with a result": func(ctx context.Context, r *run) { r.finish(ctx, &turn.Result{Stop: turn.StopCompleted}) },
+		"without a result": func(ctx context.Context, r *run) {
+			r.endCutOff(ctx, &cutOffError{turnstatus.Cut{Stop: turn.StopInterrupted, Message: "a bug"}})
+		},
+	} {
+		for how, response := range map[string]error{
+			"error": broken,
+			// After some errors, the client sends the request again by itself.
+			"conflict": conflict,
+		} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					e, _ := newExecutor(t, losingResponse(response), turnWith())
+					start := time.Now()
+					e.Now = func() time.Time { return now.Add(time.Since(start) + 123*time.Nanosecond) }
+					r := newRun(t, e)
+					before := endedTurns(t)
+					end(t.Context(), r)
+					if got := recorded(e); len(got) != 1 {
+						t.Errorf("the Events are %q, want one about the end", got)
+					}
+					if n := endedTurns(t) - before; n != 1 {
+						t.Errorf("%v Turns are counted, want 1", n)
+					}
+					if !r.turn.IsFinished() {
+						t.Error("the run does not have the Turn as written")
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestEndOfAnotherWriterIsNotTheOwnEnd checks that an end that this process has not written causes no Event.
+func TestEndOfAnotherWriterIsNotTheOwnEnd(t *testing.T) {
+	e, _ := newExecutor(t, failing(conflict), turnWith(finished, func(t *v1alpha1.Turn) {
+		t.Status.CompletionTime = new(metav1.NewMicroTime(now.Add(-time.Second)))
+	}))
+	r := &run{executor: e, turn: turnWith(), epoch: 1}
+	r.finish(t.Context(), &turn.Result{Stop: turn.StopCompleted})
+	if got := recorded(e); len(got) != 0 {
+		t.Errorf("the Events are %q, want none", got)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -119,11 +120,30 @@ func (s *subAgent) attempt(
 // endDeleted returns the result of a call whose child was deleted before its answer was read. The result contains the
 // usage of the child if its journal can be read.
 func (s *subAgent) endDeleted(ctx context.Context, wanted *v1alpha1.Turn, uid string) (tool.Result, error) {
-	spent, err := family{s.executor.Reader, s.executor.Engine, nil}.usageOfDeleted(ctx, s.parent.Namespace, uid)
+	spent, err := s.usageOfDeleted(ctx, uid)
 	if err != nil {
 		return tool.Result{}, err
 	}
 	return tool.Result{Spent: spent}, goneError(wanted.Name)
+}
+
+// usageOfDeleted returns the usage of a deleted child. If there is no memory to read the journal of the child, it reads
+// the journal within the gate Unreserved: the caller holds the memory of its own conversation, so it must not wait for
+// more memory, for which others might wait as well.
+func (s *subAgent) usageOfDeleted(ctx context.Context, uid string) (*tool.Spent, error) {
+	e, namespace := s.executor, s.parent.Namespace
+	reserve := func(ctx context.Context, namespace, uid string) (release func(), err error) {
+		return reserveJournal(ctx, e.Engine.Journal, e.Memory, namespace, uid)
+	}
+	spent, err := family{e.Reader, e.Engine, reserve}.usageOfDeleted(ctx, namespace, uid)
+	if !errors.Is(err, bytebudget.ErrShort) {
+		return spent, err
+	}
+	if err := e.Unreserved.Enter(ctx, namespace); err != nil {
+		return nil, err
+	}
+	defer e.Unreserved.Leave(namespace)
+	return family{e.Reader, e.Engine, withoutReservation}.usageOfDeleted(ctx, namespace, uid)
 }
 
 // goneError returns the error of a call whose child was deleted before its answer was read. Capstan does not create the
@@ -195,10 +215,11 @@ func (s *subAgent) outcome(ctx context.Context, child *v1alpha1.Turn) (tool.Resu
 }
 
 // child returns the usage of a sub-agent's Turn for a run that ends without the answer of that Turn. It returns a
-// *tool.Pending while that Turn has not ended.
+// *tool.Pending while that Turn has not ended, and a *memoryShortageError if there is no memory to read the journal of
+// that Turn.
 func (r *run) child(ctx context.Context, call loop.Intent, uid string) (tool.Result, error) {
 	e := r.executor
-	return family{e.Reader, e.Engine, nil}.usage(ctx,
+	return family{e.Reader, e.Engine, r.reserveChild}.usage(ctx,
 		turn.DeletedTurn{UID: string(r.turn.UID), Namespace: r.turn.Namespace, Name: r.turn.Name}, call, uid)
 }
 

@@ -28,6 +28,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -662,4 +663,77 @@ func TestUsageOfAChild(t *testing.T) {
 	if got, err := r.child(t.Context(), intent, ""); err != nil || got.Spent != nil {
 		t.Errorf("%+v, %v; want no usage of a Turn with another owner", got, err)
 	}
+}
+
+// TestJournalOfADeletedChildNeedsMemory checks that the journal of a deleted child is read only if there is memory for
+// it, or within the gate Unreserved, so that few such journals are in memory at the same time.
+func TestJournalOfADeletedChildNeedsMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := longWinded(t, &longReplies{steps: 5, bytes: 100 << 10}, 16<<20)
+		e.Unreserved = fairgate.New(1, 1)
+		runTurn(t, e) // its journal is that of the child
+		account := e.Memory.Account("helpdesk", bytebudget.Conversations)
+		others, err := account.TryReserve(account.MaxReservation())
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		r := newRun(t, e)
+		r.timeOver = time.Now().Add(time.Hour)
+		usage := func() error {
+			got, err := r.child(t.Context(), loop.Intent{Step: 1, CallID: "call-1"}, "uid-one")
+			if err == nil && got.Spent == nil {
+				err = errors.New("the usage of the child is unknown")
+			}
+			return err
+		}
+		var short *memoryShortageError
+		if err := usage(); !errors.As(err, &short) {
+			t.Fatalf("a run that ends: %v, want a *memoryShortageError", err)
+		}
+		others.Release()
+		if err := errors.Join(r.awaitMemory(t.Context(), short), usage()); err != nil {
+			t.Errorf("a run that ends, when there is memory: %v", err)
+		}
+		if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != 0 {
+			t.Errorf("%d bytes are held, want none after the journal was read", use.Bytes)
+		}
+		if others, err = account.TryReserve(account.MaxReservation()); err != nil {
+			t.Fatal(err)
+		}
+
+		if err := e.Unreserved.Enter(t.Context(), "helpdesk"); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error)
+		go func() {
+			got, err := callHelper(t.Context(), e, stored(t, e), func(c *tool.Call) { c.Attempt, c.TurnUID = 2, "uid-one" })
+			if got.Spent == nil {
+				err = fmt.Errorf("the usage of the child is unknown: %w", err)
+			}
+			done <- err
+		}()
+		synctest.Wait()
+		select {
+		case err := <-done:
+			t.Fatalf("a call has read the journal without memory and outside the gate: %v", err)
+		default:
+		}
+		e.Unreserved.Leave("helpdesk")
+		if failure, ok := errors.AsType[*tool.Error](<-done); !ok || failure.Class != tool.OutcomeUnknown {
+			t.Errorf("the call returns %v, want an unknown outcome", failure)
+		}
+
+		r.cancel()
+		if err := usage(); !errors.As(err, &short) {
+			t.Fatalf("a cancelled run: %v, want a *memoryShortageError, because the run may be in the gate Endings", err)
+		}
+		if err := errors.Join(r.awaitMemory(t.Context(), short), usage()); err != nil || !r.memory.unreserved {
+			t.Errorf("a cancelled run, within the gate Unreserved: %v", err)
+		}
+		r.releaseMemory()
+		if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != others.Bytes() {
+			t.Errorf("%d bytes are held, want only the %d of others", use.Bytes, others.Bytes())
+		}
+	})
 }

@@ -85,7 +85,7 @@ func newChargeEnv(t *testing.T, objects ...client.Object) *chargeEnv {
 	now := time.Unix(1_000_000, 0)
 	clock := func() time.Time { return now }
 	o.engine = &turn.Engine{Journal: store, Now: clock}
-	charger := &executor.Charger{Engine: o.engine, Reader: o.api, Client: o.api, Now: clock, Log: logr.Discard()}
+	charger := executor.NewCharger(o.engine, o.api, o.api, nil, clock, logr.Discard())
 	o.Collector = &Collector{Store: store, Reader: o.api, Retention: time.Hour, Charge: charger.Charge, Now: func() time.Time {
 		now = now.Add(settleTime) // every hint is due at the next call
 		return now

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -334,13 +335,14 @@ func quotaOf(flag, text string) (int64, error) {
 }
 
 // FromEnvironment sets each flag that was not given to the value of its environment variable, for example --data-dir to
-// that of CAPSTAN_DATA_DIR.
+// that of CAPSTAN_DATA_DIR. It does not set the flags that Cobra adds to each command, --help and --version: they are no
+// options, and CAPSTAN_VERSION is a likely name for the variable of another program.
 func FromEnvironment(f *pflag.FlagSet, lookup func(string) (string, bool)) error {
 	var errs []error
 	f.VisitAll(func(flag *pflag.Flag) {
 		name := EnvPrefix + strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))
 		value, ok := lookup(name)
-		if !ok || flag.Changed || flag.Name == "help" {
+		if _, ofCobra := flag.Annotations[cobra.FlagSetByCobraAnnotation]; !ok || flag.Changed || ofCobra {
 			return
 		}
 		if err := f.Set(flag.Name, value); err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
@@ -157,6 +158,23 @@ func TestFlagsTakePrecedenceOverTheEnvironment(t *testing.T) {
 	o, err := parsed(t, map[string]string{"CAPSTAN_MAX_CONCURRENT_TURNS": "7", "CAPSTAN_LOG_LEVEL": "debug"}, "--max-concurrent-turns", "9")
 	if err != nil || o.MaxConcurrentTurns != 9 || o.LogLevel != "debug" {
 		t.Errorf("got %d, %q, %v; want 9 from the flag and debug from the environment", o.MaxConcurrentTurns, o.LogLevel, err)
+	}
+}
+
+// TestEnvironmentDoesNotSetFlagsOfCobra checks that variables with the names of Cobra's own flags change nothing, and do
+// not prevent the start.
+func TestEnvironmentDoesNotSetFlagsOfCobra(t *testing.T) {
+	cmd := &cobra.Command{Use: "manager", Version: "1.2.3"}
+	cmd.InitDefaultHelpFlag()
+	cmd.InitDefaultVersionFlag()
+	env := map[string]string{"CAPSTAN_VERSION": "1.2.3", "CAPSTAN_HELP": "see the documentation"}
+	if err := FromEnvironment(cmd.Flags(), func(name string) (string, bool) { value, ok := env[name]; return value, ok }); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"version", "help"} {
+		if f := cmd.Flags().Lookup(name); f == nil || f.Changed {
+			t.Errorf("the flag %q is missing or was set: %+v", name, f)
+		}
 	}
 }
 

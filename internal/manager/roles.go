@@ -209,10 +209,8 @@ func (p *parts) addKeepers() error {
 	}
 	engine := &turn.Engine{Journal: p.options.Hooks.journal(p.store), Now: p.now, ReasonOf: turnstatus.ReasonOf}
 	reader := identities.Reader{Reader: mgr.GetAPIReader(), REST: p.clientset.Discovery().RESTClient(), Mapper: mgr.GetRESTMapper()}
-	charger := &executor.Charger{
-		Engine: engine, Reader: mgr.GetAPIReader(), Client: p.status, Memory: p.memory, Traces: p.traces, Now: p.now,
-		RecordLabels: p.options.RecordLabels, Log: p.log.WithName("journalgc"),
-	}
+	charger := executor.NewCharger(engine, mgr.GetAPIReader(), p.status, p.memory, p.now, p.log.WithName("journalgc"))
+	charger.Traces, charger.RecordLabels = p.traces, p.options.RecordLabels
 	journals := &journalgc.Collector{
 		Store: p.store, Reader: reader, Cache: mgr.GetCache(), Namespaces: p.options.WatchNamespaces,
 		Namespace: engine.Namespace,
