@@ -627,3 +627,39 @@ func TestReplayOfARedactionRule(t *testing.T) {
 		}
 	}
 }
+
+// TestBacktestOfASharedAgentPrefersTheRecordedModel checks that a Turn of an Agent of another namespace is replayed with
+// the model of its recording, and that --model finds a model of the Agent with and without the namespace.
+func TestBacktestOfASharedAgentPrefersTheRecordedModel(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, delegated)
+	f := delegatingAbroad(t, serveTools(t, key).url).with(t, "closer.yaml", "spec:", "spec:\n  allowedNamespaces: {from: All}").
+		with(t, "provider-2.yaml", "  - name: small\n", "  - name: large\n  - name: small\n")
+	dir, data := f.written(t, url), t.TempDir()
+	capstan(t, "run", "-f", dir, "--approve=all", "--data-dir", data).mustEnd(t, exit.OK)
+	changed := f.with(t, "closer.yaml", "  - providerRef: {name: demo}\n    model: small\n",
+		"  - providerRef: {name: demo}\n    model: large\n    parameters: {seed: 1}\n"+
+			"  - providerRef: {name: demo}\n    model: small\n    parameters: {seed: 2}\n").written(t, url)
+	for name, tc := range map[string]struct{ flag, model, seed string }{
+		"the recorded model":      {"", "small", `"seed":2`},
+		"with the namespace":      {"--model=platform/demo:large", "large", `"seed":1`},
+		"without the namespace":   {"--model=demo:small", "small", `"seed":2`},
+		"without a ModelProvider": {"--model=large", "large", `"seed":1`},
+	} {
+		before := len(model.Requests())
+		args := []string{"backtest", "-m", changed, "--agent", "platform/closer", "--data-dir", data, "--replay", "-q"}
+		if tc.flag != "" {
+			args = append(args, tc.flag)
+		}
+		capstan(t, args...).mustEnd(t, exit.OK)
+		requests := model.Requests()[before:]
+		if len(requests) == 0 {
+			t.Errorf("%s: there are no requests", name)
+		}
+		for _, r := range requests {
+			if r.Model != tc.model || !strings.Contains(string(r.Body), tc.seed) {
+				t.Errorf("%s: the request for model %q is %s, want model %q with %s", name, r.Model, r.Body, tc.model, tc.seed)
+			}
+		}
+	}
+}
