@@ -663,3 +663,28 @@ func TestBacktestOfASharedAgentPrefersTheRecordedModel(t *testing.T) {
 		}
 	}
 }
+
+// TestBacktestOfARefusedAttachment checks that an attachment that no model accepts anymore fails only its own Turn, even
+// if that Turn is the newest.
+func TestBacktestOfARefusedAttachment(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, "rules: [{reply: {text: As before.}}]")
+	f := attachedTo(t, "OpenAI", "plan image/png plan.png")
+	f["second.yaml"] = f["turn.yaml"]
+	f["turn.yaml"] = turnYAML
+	f = f.with(t, "second.yaml", "{name: first}", "{name: second}")
+	dir, data := f.written(t, url), t.TempDir()
+	capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", data, "--now", noon).mustEnd(t, exit.OK)
+	capstan(t, "run", "-f", dir, "--turn", "second", "--data-dir", data, "--now", "2026-04-09T12:01:00Z").mustEnd(t, exit.OK)
+	changed := f.with(t, "provider.yaml", "    capabilities: [Images, Files]\n", "").written(t, url)
+	got := capstan(t, "backtest", "-m", changed, "--agent", "support", "--data-dir", data, "--replay", "-q", "-o", "json").
+		mustEnd(t, exit.Failed)
+	results := map[string]string{}
+	for _, c := range reportOf(t, got.out).Cases {
+		results[c.Name] = string(c.Outcome)
+	}
+	if results["first"] != string(evaluation.Passed) || results["second"] != string(evaluation.Errored) {
+		t.Errorf("the results are %v, want only second with an error", results)
+	}
+	mustSay(t, got.out, "must be accepted by a model of Agent")
+}

@@ -557,3 +557,24 @@ func TestEvalFromStandardInput(t *testing.T) {
 	cases := strings.Replace(passing, "manifests: [manifests]\n", "", 1)
 	call{stdin: cases}.run(t.Context(), "eval", "-f", "-", "-m", filepath.Join(filepath.Dir(path), "manifests")).mustEnd(t, exit.OK)
 }
+
+// TestEvalOfARefusedAttachment checks that an attachment that no model accepts fails only its own case, even if that
+// case is the first.
+func TestEvalOfARefusedAttachment(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, "rules: [{reply: {text: As asked.}}]")
+	f := complete()
+	f["inputs.yaml"] = inputsYAML
+	path := evalSetup(t, url, `manifests: [manifests]
+cases:
+- name: drawn
+  message: What is on the plan?
+  attachments: [{name: plan, mediaType: image/png, configMapKeyRef: {name: inputs, key: plan.png}}]
+- {name: plain, message: What is up}
+`, f)
+	r := reportOf(t, capstan(t, "eval", "-f", path, "-q", "-o", "json").mustEnd(t, exit.Failed).out)
+	if r.Total != 2 || r.Cases[0].Outcome != evaluation.Errored || r.Cases[1].Outcome != evaluation.Passed ||
+		!strings.Contains(strings.Join(r.Cases[0].Problems, ""), "must be accepted by a model of Agent") {
+		t.Errorf("the report is %+v, want an error of the first case only", r)
+	}
+}
