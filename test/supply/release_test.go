@@ -102,6 +102,22 @@ func TestAReleaseIsReproducible(t *testing.T) {
 	}
 }
 
+// TestTheReleaseToolIsBuiltLikeThePrograms checks that the Go that packs a release is the Go that builds the programs:
+// another version can compress the archives differently.
+func TestTheReleaseToolIsBuiltLikeThePrograms(t *testing.T) {
+	var toolchains []string
+	for _, path := range []string{"../../go.mod", "../../hack/release/go.mod"} {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		toolchains = append(toolchains, regexp.MustCompile(`(?m)^toolchain .*$`).FindString(string(data)))
+	}
+	if toolchains[0] == "" || toolchains[0] != toolchains[1] {
+		t.Errorf("go.mod and hack/release/go.mod have the lines %q, want the same toolchain", toolchains)
+	}
+}
+
 // TestAReleaseIsOneCommitOfItsVersion checks that make release refuses a version that contradicts the tag, the
 // chart or the commit, before it builds anything.
 func TestAReleaseIsOneCommitOfItsVersion(t *testing.T) {
