@@ -157,6 +157,19 @@ func TestAReleaseIsOneCommitOfItsVersion(t *testing.T) {
 			}
 			git(t, directory, "commit", "-aqm", "an image of another version")
 		}, "examples/cluster/servers/tickets.yaml names the image capstan-dev/capstan-examples:9.9.9"},
+		"a manifest of a release candidate": {"v" + version, func(t *testing.T, directory string) {
+			t.Helper()
+			manifest := filepath.Join(directory, "config/manager/deployment.yaml")
+			data, err := os.ReadFile(manifest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			candidate := strings.ReplaceAll(string(data), "capstan:"+version, "capstan:"+version+"-rc.1")
+			if err := os.WriteFile(manifest, []byte(candidate), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			git(t, directory, "commit", "-aqm", "an image of a release candidate")
+		}, "config/manager/deployment.yaml names the image capstan-dev/capstan:" + version + "-rc.1"},
 		"a tag of another commit": {"v" + version, func(t *testing.T, directory string) {
 			t.Helper()
 			git(t, directory, "tag", "v"+version)
