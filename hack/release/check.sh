@@ -10,8 +10,9 @@ wrong() { echo "release: $*" >&2; exit 1; }
 chart=$(sed -n 's/^appVersion: *"\(.*\)"$/\1/p' charts/capstan/Chart.yaml)
 [ "$chart" = "$version" ] ||
   wrong "the appVersion of charts/capstan/Chart.yaml is $chart: the chart would install another image; set it to \"$version\", and commit"
-grep -qF "image: capstan-dev/capstan:$version" config/manager/deployment.yaml ||
-  wrong "config/manager/deployment.yaml does not name the image capstan-dev/capstan:$version: correct it, and commit"
+image=$(sed -n 's|^ *image: *||p' config/manager/deployment.yaml)
+[ "$image" = "capstan-dev/capstan:$version" ] ||
+  wrong "config/manager/deployment.yaml names the image $image: set it to capstan-dev/capstan:$version, and commit"
 for manifest in examples/cluster/servers/*.yaml; do
   other=$(sed -n "s|.*image: \(capstan-dev/capstan-examples:.*\)|\1|p" "$manifest" | grep -vxF "capstan-dev/capstan-examples:$version" || true)
   [ -z "$other" ] || wrong "$manifest names the image $other: set its tag to $version, and commit"

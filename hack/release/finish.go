@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"debug/buildinfo"
 	"errors"
 	"flag"
 	"fmt"
@@ -87,7 +88,11 @@ func (r *release) finish(builder string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	statement, err := provenance(*r, builder, append(subjects, images...))
+	built, err := r.toolchain()
+	if err != nil {
+		return err
+	}
+	statement, err := provenance(*r, builder, built, append(subjects, images...))
 	if err != nil {
 		return err
 	}
@@ -125,6 +130,40 @@ func (r *release) sums() ([]subject, error) {
 		all = append(all, subject{file.Name(), hexSum(data)})
 	}
 	return all, nil
+}
+
+// toolchain returns the version of Go that has built the programs in the archives of the command line.
+func (r *release) toolchain() (toolchain, error) {
+	archives, err := filepath.Glob(r.path("capstan_" + r.version + "_*"))
+	if err != nil {
+		return "", err
+	}
+	var built toolchain
+	for _, archive := range archives {
+		name := "capstan"
+		switch filepath.Ext(archive) {
+		case ".zip":
+			name += ".exe"
+		case ".gz":
+		default: // an archive of an image, or an SBOM
+			continue
+		}
+		entries, err := unpack(archive)
+		if err != nil {
+			return "", err
+		}
+		info, err := buildinfo.Read(bytes.NewReader(find(entries, name)))
+		if err != nil {
+			return "", fmt.Errorf("failed to read the build information of the program in %s: %w", archive, err)
+		}
+		if err := built.add(info); err != nil {
+			return "", err
+		}
+	}
+	if built == "" {
+		return "", fmt.Errorf("%s has no archive of the command line: run make release", r.dist)
+	}
+	return built, nil
 }
 
 // imageDigests returns the images in the OCI archives of dist, by name.

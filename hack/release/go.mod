@@ -3,6 +3,9 @@ module github.com/capstan-dev/capstan/hack/release
 
 go 1.26.0
 
+// That of the programs, because another version of Go can compress the archives differently.
+toolchain go1.26.8
+
 require (
 	github.com/google/go-containerregistry v0.22.1
 	github.com/in-toto/attestation v1.2.0

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"cmp"
+	"debug/buildinfo"
 	"encoding/pem"
 	"errors"
 	"flag"
@@ -263,7 +264,17 @@ func (s *imageSpec) attachments(name string, index v1.ImageIndex, images []v1.Im
 	if err != nil {
 		return nil, err
 	}
-	data, err := provenance(s.release, s.builder, []subject{{name, digest.Hex}})
+	var built toolchain
+	for _, p := range s.programs {
+		info, err := buildinfo.ReadFile(p.path)
+		if err != nil {
+			return nil, fmt.Errorf("failed to read the build information of the program of %s: %w", p.platform, err)
+		}
+		if err := built.add(info); err != nil {
+			return nil, err
+		}
+	}
+	data, err := provenance(s.release, s.builder, built, []subject{{name, digest.Hex}})
 	if err != nil {
 		return nil, err
 	}

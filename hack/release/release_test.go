@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -298,9 +299,13 @@ func TestVerifyFindsEachFault(t *testing.T) {
 			t.Helper()
 			write(t, filepath.Join(dist, "more"), "x")
 		}, false, []string{"more is not listed"}},
-		"an archive of another program": {func(t *testing.T, dist string) {
+		"an archive without a license": {func(t *testing.T, dist string) {
 			t.Helper()
-			repacked, err := packTar([]entry{{name: "capstan", mode: 0o755, data: []byte("x")}})
+			entries, err := unpack(filepath.Join(dist, hostArchive))
+			if err != nil {
+				t.Fatal(err)
+			}
+			repacked, err := packTar([]entry{{name: "capstan", mode: 0o755, data: find(entries, "capstan")}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -346,6 +351,16 @@ func TestVerifyFindsEachFault(t *testing.T) {
 				return bytes.ReplaceAll(data, []byte(revision), []byte(strings.Repeat("0", 40)))
 			})
 		}, false, []string{"checksums: provenance.json", "provenance: it does not name the commit"}},
+		"a provenance of another Go": {func(t *testing.T, dist string) {
+			t.Helper()
+			change(t, filepath.Join(dist, provenanceFile), func(data []byte) []byte {
+				return bytes.ReplaceAll(data, []byte(runtime.Version()), []byte(otherGo()))
+			})
+		}, false, []string{"provenance: it names the Go version " + otherGo()}},
+		"an image of another Go": {func(t *testing.T, dist string) {
+			t.Helper()
+			makeImage(t, dist, builtWith(t, otherGo(), manager))
+		}, true, []string{"archive " + host.String() + ": the programs are built with " + otherGo()}},
 		"a krew manifest of another archive": {func(t *testing.T, dist string) {
 			t.Helper()
 			change(t, filepath.Join(dist, krewFile), func(data []byte) []byte {
@@ -476,10 +491,71 @@ func TestArchiveStaysInItsDirectory(t *testing.T) {
 	}
 }
 
+// otherGo returns a version of Go that is as long as that of this test, and not the same.
+func otherGo() string {
+	last := "0"
+	if strings.HasSuffix(runtime.Version(), last) {
+		last = "1"
+	}
+	return runtime.Version()[:len(runtime.Version())-1] + last
+}
+
+// builtWith returns copies of programs that name another version of Go as the one that has built them.
+func builtWith(t *testing.T, version string, args []string) []string {
+	t.Helper()
+	args = slices.Clone(args)
+	for at, arg := range args {
+		name, path, found := strings.Cut(arg, "=")
+		if !found {
+			continue
+		}
+		to := filepath.Join(t.TempDir(), filepath.Base(path))
+		for _, suffix := range []string{"", sbomSuffix} {
+			data, err := os.ReadFile(path + suffix)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, to+suffix, string(bytes.ReplaceAll(data, []byte(runtime.Version()), []byte(version))))
+		}
+		args[at] = name + "=" + to
+	}
+	return args
+}
+
+// TestTheProvenanceNamesTheGoOfThePrograms checks that the provenances name the version of Go that has built the
+// programs, and not the version that has built this command.
+func TestTheProvenanceNamesTheGoOfThePrograms(t *testing.T) {
+	dist := t.TempDir()
+	manager, cli := build(t, "manager", both...), build(t, "capstan", host, platform{"windows", "amd64"})
+	makeRelease(t, dist, builtWith(t, otherGo(), manager), builtWith(t, otherGo(), cli))
+	data, err := os.ReadFile(filepath.Join(dist, provenanceFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := opened(t, dist)
+	ofImage, err := a.refersTo(a.digest, string(mediaTypeProvenance))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for of, data := range map[string][]byte{"files": data, "image": ofImage} {
+		if !bytes.Contains(data, []byte(`"`+otherGo()+`"`)) || bytes.Contains(data, []byte(runtime.Version())) {
+			t.Errorf("the provenance of the %s is %s, want Go %s", of, data, otherGo())
+		}
+	}
+	if out, err := verified(t, dist); err != nil {
+		t.Errorf("verify: %v\n%s", err, out)
+	}
+	args := append([]string{"image", "-reference", "capstan-dev/capstan:" + version}, common(t.TempDir())...)
+	args = append(append(args, manager[:2]...), builtWith(t, otherGo(), manager[2:])...)
+	if _, err := command(t, args...); err == nil || !strings.Contains(err.Error(), "build all of them again with one version of Go") {
+		t.Errorf("error = %v, want an error, because two versions of Go have built the programs", err)
+	}
+}
+
 // TestProvenanceMatchesSLSA checks the statement against SLSA's field names, not against the library that
 // writes it.
 func TestProvenanceMatchesSLSA(t *testing.T) {
-	data, err := provenance(release{version: version, revision: revision, epoch: 1700000000}, localBuilder,
+	data, err := provenance(release{version: version, revision: revision, epoch: 1700000000}, localBuilder, "go1.26.0",
 		[]subject{{"a", strings.Repeat("0", 64)}})
 	if err != nil {
 		t.Fatal(err)

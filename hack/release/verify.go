@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
+	slsa "github.com/in-toto/attestation/go/predicates/provenance/v1"
 	intoto "github.com/in-toto/attestation/go/v1"
 	"google.golang.org/protobuf/encoding/protojson"
 	"sigs.k8s.io/yaml"
@@ -38,6 +39,7 @@ type verifier struct {
 	out    io.Writer
 	errs   []error
 	images map[string]v1.Hash // the digests of the checked images, by name
+	built  toolchain          // the version of Go that has built the checked programs
 }
 
 func runVerify(ctx context.Context, args []string, out io.Writer) error {
@@ -159,12 +161,16 @@ func (v *verifier) archive(ctx context.Context, p platform) error {
 	return v.program(ctx, find(entries, program), p, "version")
 }
 
-// program checks the platform that a program is built for. If the program is for this machine, it must print the
-// version when it is run with versionArgument. If versionArgument is empty, program does not run it.
+// program checks the platform that a program is built for, and that one version of Go has built all programs. If the
+// program is for this machine, it must print the version when it is run with versionArgument. If versionArgument is
+// empty, program does not run it.
 func (v *verifier) program(ctx context.Context, data []byte, p platform, versionArgument string) error {
 	info, err := buildinfo.Read(bytes.NewReader(data))
 	if err != nil {
 		return fmt.Errorf("failed to read the build information of the program of %s: %w", p, err)
+	}
+	if err := v.built.add(info); err != nil {
+		return err
 	}
 	settings := map[string]string{}
 	for _, s := range info.Settings {
@@ -452,7 +458,8 @@ func (v *verifier) chart() error {
 	return nil
 }
 
-// provenance checks that the statement lists all files and images with their checksums, and the commit.
+// provenance checks that the statement lists all files and images with their checksums, the commit, and the version of
+// Go.
 func (v *verifier) provenance() error {
 	data, err := os.ReadFile(v.path(provenanceFile))
 	if err != nil {
@@ -497,5 +504,27 @@ func (v *verifier) statement(data []byte, want map[string]string) error {
 	if !strings.Contains(string(data), `"gitCommit": "`+v.revision+`"`) {
 		return fmt.Errorf("it does not name the commit %s", v.revision)
 	}
-	return nil
+	return v.namesGo(&s)
+}
+
+// namesGo checks that a statement names the version of Go that has built the programs that were checked before.
+func (v *verifier) namesGo(s *intoto.Statement) error {
+	predicate, err := protojson.Marshal(s.GetPredicate())
+	if err != nil {
+		return err
+	}
+	var build slsa.Provenance
+	if err := protojson.Unmarshal(predicate, &build); err != nil {
+		return err
+	}
+	for _, d := range build.GetBuildDefinition().GetResolvedDependencies() {
+		if d.GetName() != nameOfGo {
+			continue
+		}
+		if named := d.GetAnnotations().GetFields()["version"].GetStringValue(); named != string(v.built) {
+			return fmt.Errorf("it names the Go version %s, and the programs are built with %s", named, v.built)
+		}
+		return nil
+	}
+	return errors.New("it does not name the version of Go")
 }

@@ -627,3 +627,64 @@ func TestReplayOfARedactionRule(t *testing.T) {
 		}
 	}
 }
+
+// TestBacktestOfASharedAgentPrefersTheRecordedModel checks that a Turn of an Agent of another namespace is replayed with
+// the model of its recording, and that --model finds a model of the Agent with and without the namespace.
+func TestBacktestOfASharedAgentPrefersTheRecordedModel(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, delegated)
+	f := delegatingAbroad(t, serveTools(t, key).url).with(t, "closer.yaml", "spec:", "spec:\n  allowedNamespaces: {from: All}").
+		with(t, "provider-2.yaml", "  - name: small\n", "  - name: large\n  - name: small\n")
+	dir, data := f.written(t, url), t.TempDir()
+	capstan(t, "run", "-f", dir, "--approve=all", "--data-dir", data).mustEnd(t, exit.OK)
+	changed := f.with(t, "closer.yaml", "  - providerRef: {name: demo}\n    model: small\n",
+		"  - providerRef: {name: demo}\n    model: large\n    parameters: {seed: 1}\n"+
+			"  - providerRef: {name: demo}\n    model: small\n    parameters: {seed: 2}\n").written(t, url)
+	for name, tc := range map[string]struct{ flag, model, seed string }{
+		"the recorded model":      {"", "small", `"seed":2`},
+		"with the namespace":      {"--model=platform/demo:large", "large", `"seed":1`},
+		"without the namespace":   {"--model=demo:small", "small", `"seed":2`},
+		"without a ModelProvider": {"--model=large", "large", `"seed":1`},
+	} {
+		before := len(model.Requests())
+		args := []string{"backtest", "-m", changed, "--agent", "platform/closer", "--data-dir", data, "--replay", "-q"}
+		if tc.flag != "" {
+			args = append(args, tc.flag)
+		}
+		capstan(t, args...).mustEnd(t, exit.OK)
+		requests := model.Requests()[before:]
+		if len(requests) == 0 {
+			t.Errorf("%s: there are no requests", name)
+		}
+		for _, r := range requests {
+			if r.Model != tc.model || !strings.Contains(string(r.Body), tc.seed) {
+				t.Errorf("%s: the request for model %q is %s, want model %q with %s", name, r.Model, r.Body, tc.model, tc.seed)
+			}
+		}
+	}
+}
+
+// TestBacktestOfARefusedAttachment checks that an attachment that no model accepts anymore fails only its own Turn, even
+// if that Turn is the newest.
+func TestBacktestOfARefusedAttachment(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, "rules: [{reply: {text: As before.}}]")
+	f := attachedTo(t, "OpenAI", "plan image/png plan.png")
+	f["second.yaml"] = f["turn.yaml"]
+	f["turn.yaml"] = turnYAML
+	f = f.with(t, "second.yaml", "{name: first}", "{name: second}")
+	dir, data := f.written(t, url), t.TempDir()
+	capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", data, "--now", noon).mustEnd(t, exit.OK)
+	capstan(t, "run", "-f", dir, "--turn", "second", "--data-dir", data, "--now", "2026-04-09T12:01:00Z").mustEnd(t, exit.OK)
+	changed := f.with(t, "provider.yaml", "    capabilities: [Images, Files]\n", "").written(t, url)
+	got := capstan(t, "backtest", "-m", changed, "--agent", "support", "--data-dir", data, "--replay", "-q", "-o", "json").
+		mustEnd(t, exit.Failed)
+	results := map[string]string{}
+	for _, c := range reportOf(t, got.out).Cases {
+		results[c.Name] = string(c.Outcome)
+	}
+	if results["first"] != string(evaluation.Passed) || results["second"] != string(evaluation.Errored) {
+		t.Errorf("the results are %v, want only second with an error", results)
+	}
+	mustSay(t, got.out, "must be accepted by a model of Agent")
+}

@@ -76,6 +76,24 @@ func TestUsageErrors(t *testing.T) {
 			[]string{"decisions", "delete", "--session", "s", "--requester", ""},
 			[]string{"--requester must not be empty"},
 		},
+		"empty scope": {
+			"delete must not delete the memories of all scopes",
+			[]string{"memory", "delete", "--requester", "ada", "--scope", ""},
+			[]string{"--scope must not be empty"},
+		},
+		"empty Agent": {
+			"decisions must not show the records of all Agents",
+			[]string{"decisions", "--agent", ""},
+			[]string{"--agent must not be empty"},
+		},
+		"empty PromptProfile": {
+			"the old prompt must not be tested",
+			[]string{"eval", "-f", "cases.yaml", "--profile", ""},
+			[]string{"--profile must not be empty"},
+		},
+		"empty model": {
+			"the old model must not be tested", []string{"replay", "first", "-m", dir, "--model="}, []string{"--model must not be empty"},
+		},
 		"empty ID": {
 			"show must not show all memories", []string{"memory", "show", ""}, []string{"an argument must not be empty"},
 		},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"encoding/xml"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -556,4 +557,65 @@ func TestEvalFromStandardInput(t *testing.T) {
 	path := evalSetup(t, url, passing, evalFiles(t))
 	cases := strings.Replace(passing, "manifests: [manifests]\n", "", 1)
 	call{stdin: cases}.run(t.Context(), "eval", "-f", "-", "-m", filepath.Join(filepath.Dir(path), "manifests")).mustEnd(t, exit.OK)
+}
+
+// TestEvalOfARefusedAttachment checks that an attachment that no model accepts fails only its own case, even if that
+// case is the first.
+func TestEvalOfARefusedAttachment(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, "rules: [{reply: {text: As asked.}}]")
+	f := complete()
+	f["inputs.yaml"] = inputsYAML
+	path := evalSetup(t, url, `manifests: [manifests]
+cases:
+- name: drawn
+  message: What is on the plan?
+  attachments: [{name: plan, mediaType: image/png, configMapKeyRef: {name: inputs, key: plan.png}}]
+- {name: plain, message: What is up}
+`, f)
+	r := reportOf(t, capstan(t, "eval", "-f", path, "-q", "-o", "json").mustEnd(t, exit.Failed).out)
+	if r.Total != 2 || r.Cases[0].Outcome != evaluation.Errored || r.Cases[1].Outcome != evaluation.Passed ||
+		!strings.Contains(strings.Join(r.Cases[0].Problems, ""), "must be accepted by a model of Agent") {
+		t.Errorf("the report is %+v, want an error of the first case only", r)
+	}
+}
+
+// TestEvalOfLongCases checks that the cases of a small file may have more than 8 MiB together, such as by aliases for a
+// long text, and that each case may have no more than a manifest.
+func TestEvalOfLongCases(t *testing.T) {
+	t.Parallel()
+	const short = "- {name: short, message: What is up, webMode: Never}\n"
+	for name, tc := range map[string]struct {
+		cases string
+		want  []string
+	}{
+		"in total": {
+			"- {name: long, message: &text " + strings.Repeat("x", 30_000) + "}\n" + manyCases(300, "message: *text") + short,
+			[]string{`case short: webMode: Unsupported value: "Never"`},
+		},
+		"each": {
+			"- {name: long, message: &text " + strings.Repeat("x", 30_000) + ", history: [" +
+				strings.Repeat("{role: User, text: *text}, ", 300) + "]}\n" + short,
+			[]string{"case long: failed to read it: it must be at most 8 MiB", `case short: webMode: Unsupported value: "Never"`},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := evalSetup(t, nowhere, "manifests: [manifests]\ncases:\n"+tc.cases, complete())
+			got := capstan(t, "eval", "-f", path).mustEnd(t, exit.Usage)
+			mustSay(t, got.err, tc.want...)
+			if n := strings.Count(strings.TrimSpace(got.err), path); n != len(tc.want) {
+				t.Errorf("%d errors, want %d:\n%s", n, len(tc.want), got.err)
+			}
+		})
+	}
+}
+
+// manyCases returns cases with a field.
+func manyCases(n int, field string) string {
+	var all strings.Builder
+	for i := range n {
+		fmt.Fprintf(&all, "- {name: case-%d, %s}\n", i, field)
+	}
+	return all.String()
 }

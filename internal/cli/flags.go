@@ -16,7 +16,7 @@ import (
 
 // selectors are the flags that say what a command acts on. If one of them is not set, the command acts on more, or on
 // something else.
-var selectors = []string{"artifact", "call", "data-dir", "requester", "session", "turn", "uid"}
+var selectors = []string{"agent", "artifact", "call", "data-dir", "model", "profile", "requester", "scope", "session", "turn", "uid"}
 
 // checkSelection returns an error if an argument or a flag that selects something is empty. In a script, a variable
 // that is not set makes it so, and capstan approve --call "$ID" -y must then not approve another call.

@@ -72,6 +72,32 @@ func TestUnknownCostIsNotZero(t *testing.T) {
 	mustSay(t, capstan(t, "usage", "--data-dir", data, "-o", "json").mustEnd(t, exit.OK).out, `"turnsOfUnknownCost": 1`)
 }
 
+// TestFeedbackIsAboutTheNewestTurn checks that feedback does not go to an older Turn of the same name if the newest one
+// has not ended.
+func TestFeedbackIsAboutTheNewestTurn(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, "rules:\n- {when: {toolMessages: 0, hasTools: true}, "+
+		"reply: {toolCalls: [{name: close_ticket, arguments: '{\"id\": \"1042\"}'}]}}\n- {reply: {text: Hello.}}\n")
+	data := t.TempDir()
+	old := complete().written(t, url)
+	capstan(t, "run", "-f", old, "--data-dir", data, "--now", noon).mustEnd(t, exit.OK)
+	newer := withTools(t, serveTools(t, "").url, requiresApproval).written(t, url)
+	capstan(t, "run", "-f", newer, "--data-dir", data, "--now", "2026-04-09T13:00:00Z").mustEnd(t, exit.Parked)
+	feedback := []string{"feedback", "first", "--score", "0.5", "--data-dir", data}
+	mustSay(t, capstan(t, feedback...).mustEnd(t, exit.Failed).err, "has no record of the Turn default/first: it has not ended")
+	capstan(t, "run", "-f", newer, "--data-dir", data, "--now", "2026-04-09T13:00:00Z", "--approve=all").mustEnd(t, exit.OK)
+	capstan(t, feedback...).mustEnd(t, exit.OK)
+	records := strings.Split(strings.TrimSpace(capstan(t, "decisions", "--data-dir", data, "-o", "json").mustEnd(t, exit.OK).out), "\n")
+	if len(records) != 2 || strings.Count(strings.Join(records, ""), `"score":"0.5"`) != 1 {
+		t.Fatalf("the records are %q, want those of both Turns, and feedback to one", records)
+	}
+	for _, record := range records {
+		if strings.Contains(record, `"score":"0.5"`) != strings.Contains(record, "close_ticket") {
+			t.Errorf("want feedback only to the Turn that called the tool, have %s", record)
+		}
+	}
+}
+
 func TestInvalidFlagsOfRecords(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()

@@ -100,5 +100,11 @@ spec: {type: OpenAI, baseURL: "`+url+`", models: [{name: small}]}
 		Expect(refused.err.String()).To(ContainSubstring("failed to list the Turns of namespace"))
 		absent := capstan(ctx, append([]string{"replay", "absent"}, reader...)...).must(ctx, exit.Failed)
 		Expect(absent.err.String()).To(ContainSubstring(`/absent cannot be replayed: there is no Turn "absent"`))
+
+		By("finding out from the API server that there is no Turn, without --server")
+		gets := rbacv1.PolicyRule{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns"}, Verbs: []string{"get"}}
+		absent = capstan(ctx, "replay", "absent", "-m", manifests, "-n", s.namespace,
+			"--kubeconfig", s.kubeconfig(clientcmdapi.AuthInfo{Token: s.user(ctx, "getter", gets)})).must(ctx, exit.Failed)
+		Expect(absent.err.String()).To(ContainSubstring("/absent cannot be replayed: there is no Turn " + s.namespace + "/absent"))
 	})
 })

@@ -102,6 +102,22 @@ func TestAReleaseIsReproducible(t *testing.T) {
 	}
 }
 
+// TestTheReleaseToolIsBuiltLikeThePrograms checks that the Go that packs a release is the Go that builds the programs:
+// another version can compress the archives differently.
+func TestTheReleaseToolIsBuiltLikeThePrograms(t *testing.T) {
+	var toolchains []string
+	for _, path := range []string{"../../go.mod", "../../hack/release/go.mod"} {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		toolchains = append(toolchains, regexp.MustCompile(`(?m)^toolchain .*$`).FindString(string(data)))
+	}
+	if toolchains[0] == "" || toolchains[0] != toolchains[1] {
+		t.Errorf("go.mod and hack/release/go.mod have the lines %q, want the same toolchain", toolchains)
+	}
+}
+
 // TestAReleaseIsOneCommitOfItsVersion checks that make release refuses a version that contradicts the tag, the
 // chart or the commit, before it builds anything.
 func TestAReleaseIsOneCommitOfItsVersion(t *testing.T) {
@@ -141,6 +157,19 @@ func TestAReleaseIsOneCommitOfItsVersion(t *testing.T) {
 			}
 			git(t, directory, "commit", "-aqm", "an image of another version")
 		}, "examples/cluster/servers/tickets.yaml names the image capstan-dev/capstan-examples:9.9.9"},
+		"a manifest of a release candidate": {"v" + version, func(t *testing.T, directory string) {
+			t.Helper()
+			manifest := filepath.Join(directory, "config/manager/deployment.yaml")
+			data, err := os.ReadFile(manifest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			candidate := strings.ReplaceAll(string(data), "capstan:"+version, "capstan:"+version+"-rc.1")
+			if err := os.WriteFile(manifest, []byte(candidate), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			git(t, directory, "commit", "-aqm", "an image of a release candidate")
+		}, "config/manager/deployment.yaml names the image capstan-dev/capstan:" + version + "-rc.1"},
 		"a tag of another commit": {"v" + version, func(t *testing.T, directory string) {
 			t.Helper()
 			git(t, directory, "tag", "v"+version)

@@ -258,40 +258,45 @@ func checkJudges(cases []Case, p *v1alpha1.PromptProfile) error {
 	return nil
 }
 
-// turns returns the manifests of the Turns of all cases.
-func turns(cases []Case, namespace, agent string) ([]byte, error) {
-	var all bytes.Buffer
-	for i := range cases {
-		spec := map[string]any{"agentRef": map[string]string{"name": agent}}
-		for field, value := range cases[i].spec {
-			spec[field] = value
-		}
-		text, err := json.Marshal(map[string]any{
-			"apiVersion": v1alpha1.GroupVersion.String(), "kind": "Turn", "spec": spec,
-			"metadata": map[string]string{"namespace": namespace, "name": cases[i].Name},
-		})
-		if err != nil {
-			return nil, fmt.Errorf("failed to make the Turn of case %q: %w", cases[i].Name, err)
-		}
-		all.Write(append(text, '\n'))
+// manifest returns the manifest of the Turn of a case.
+func (c *Case) manifest(namespace, agent string) ([]byte, error) {
+	spec := map[string]any{"agentRef": map[string]string{"name": agent}}
+	for field, value := range c.spec {
+		spec[field] = value
 	}
-	return all.Bytes(), nil
+	text, err := json.Marshal(map[string]any{
+		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "Turn", "spec": spec,
+		"metadata": map[string]string{"namespace": namespace, "name": c.Name},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("failed to make the Turn of case %q: %w", c.Name, err)
+	}
+	return text, nil
 }
 
-// addTurns adds the Turns of the cases to the manifests, and checks them as a cluster would. documents are the Turns,
-// and path is the path of the file of cases, for errors. The manifests are not read again, because a file may be a
-// pipe.
-func addTurns(ctx context.Context, path string, set *manifest.Set, documents []byte, namespace string) error {
-	_, err := manifest.Load(ctx, []string{"-"}, manifest.Options{Stdin: bytes.NewReader(documents), Namespace: namespace, Into: set})
-	if all, ok := errors.AsType[manifest.Errors](err); ok {
-		for _, e := range all {
-			if e.File == "-" { // the Turn of a case
-				e.File, e.Line, e.Kind, e.Namespace, e.Field = path, 0, "case", "", strings.TrimPrefix(e.Field, "spec.")
-			}
+// addTurns adds the Turns of the cases to the manifests, and checks them as a cluster would. path is the path of the
+// file of cases, for errors. The manifests are not read again, because a file may be a pipe. Each Turn is loaded apart:
+// all together can be longer than a manifest may be, because the file of cases can have aliases for long texts.
+func addTurns(ctx context.Context, path string, set *manifest.Set, cases []Case, namespace, agent string) error {
+	var problems manifest.Errors
+	for i := range cases {
+		document, err := cases[i].manifest(namespace, agent)
+		if err != nil {
+			return err
 		}
+		_, err = manifest.Load(ctx, []string{"-"}, manifest.Options{Stdin: bytes.NewReader(document), Into: set})
+		all, ok := errors.AsType[manifest.Errors](err)
+		if err != nil && !ok {
+			return exit.WithCode(exit.Usage, err)
+		}
+		for _, e := range all {
+			e.File, e.Line, e.Kind, e.Namespace, e.Name = path, 0, "case", "", cases[i].Name
+			e.Field = strings.TrimPrefix(e.Field, "spec.")
+		}
+		problems = append(problems, all...)
 	}
-	if err != nil {
-		return exit.WithCode(exit.Usage, err)
+	if len(problems) > 0 {
+		return exit.WithCode(exit.Usage, problems)
 	}
 	return nil
 }

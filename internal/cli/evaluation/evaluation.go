@@ -151,11 +151,7 @@ func (o *Options) prepare(ctx context.Context) (*evaluation, error) {
 	if err != nil {
 		return nil, err
 	}
-	documents, err := turns(cases, namespace, agent)
-	if err != nil {
-		return nil, err
-	}
-	if err := addTurns(ctx, o.File, set, documents, o.Namespace); err != nil {
+	if err := addTurns(ctx, o.File, set, cases, namespace, agent); err != nil {
 		return nil, err
 	}
 	for _, line := range set.Ignored {

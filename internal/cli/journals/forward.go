@@ -38,13 +38,16 @@ const (
 	dialTimeout = 3 * time.Second
 )
 
+// errNoTurn is the error if the API server has no Turn with a name. The name follows in the message.
+var errNoTurn = errors.New("there is no Turn")
+
 // find connects to an executor that can read the journal of a Turn. It tries the Turn's own executor first, then the
 // other executors, which can read the journal if all executors share a store.
 func (c *ClusterFlags) find(ctx context.Context, config *rest.Config, api client.Client, namespace, name string) (*connection, error) {
 	var t v1alpha1.Turn
 	if err := api.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &t); err != nil {
 		if apierrors.IsNotFound(err) {
-			return nil, exit.WithCode(exit.Failed, fmt.Errorf("there is no Turn %s/%s", namespace, name))
+			return nil, exit.WithCode(exit.Failed, fmt.Errorf("%w %s/%s", errNoTurn, namespace, name))
 		}
 		return nil, exit.WithCode(exit.Failed, requestError("failed to get the Turn", err))
 	}

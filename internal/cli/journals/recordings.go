@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"slices"
 	"strings"
@@ -295,7 +296,7 @@ func (r *Recordings) Read(ctx context.Context, t TurnName) (*turn.Recording, err
 		return readAll(ctx, from, sha256, maxBytes)
 	}
 	recording, err := backoff.Retry(ctx, func() (*turn.Recording, error) {
-		recording, err := turn.ReadRecording(ctx, from.Entries(ctx, readapi.Query{}), artifact)
+		recording, err := turn.ReadRecording(ctx, existing(from.Entries(ctx, readapi.Query{})), artifact)
 		if err != nil && !isTemporary(err) {
 			err = backoff.Permanent(err)
 		}
@@ -306,13 +307,26 @@ func (r *Recordings) Read(ctx context.Context, t TurnName) (*turn.Recording, err
 	if refused, ok := errors.AsType[*turn.NotReplayableError](err); ok {
 		return nil, refused
 	}
-	if gone, ok := errors.AsType[*readapi.Error](err); ok && gone.Status == http.StatusNotFound {
-		return nil, &turn.NotReplayableError{Message: gone.Message}
-	}
 	if err != nil {
 		return nil, exit.WithCode(exit.Failed, Explain(err))
 	}
 	return recording, nil
+}
+
+// existing returns the entries of a journal. If the cluster has no such Turn, the error is a *turn.NotReplayableError.
+// Errors of artifacts are not replaced: if a journal lacks an artifact, the journal is damaged.
+func existing(entries iter.Seq2[journal.Entry, error]) iter.Seq2[journal.Entry, error] {
+	return func(yield func(journal.Entry, error) bool) {
+		for e, err := range entries {
+			gone, ok := errors.AsType[*readapi.Error](err)
+			if errors.Is(err, errNoTurn) || (ok && gone.Status == http.StatusNotFound) {
+				err = &turn.NotReplayableError{Message: err.Error()}
+			}
+			if !yield(e, err) {
+				return
+			}
+		}
+	}
 }
 
 // readAll reads an artifact. It returns an error if the artifact has more than maxBytes bytes.

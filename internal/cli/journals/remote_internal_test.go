@@ -161,6 +161,35 @@ func TestFewRecordingsAreReadAtTheSameTime(t *testing.T) {
 	})
 }
 
+// TestAMissingArtifactIsAnError checks that a Turn whose journal lacks an artifact has an error, and is not a
+// Turn that no longer exists.
+func TestAMissingArtifactIsAnError(t *testing.T) {
+	t.Parallel()
+	sha256 := strings.Repeat("0", 64)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/artifacts/"+sha256) {
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = io.WriteString(w, `{"status":404,"error":"the journal of the Turn has no artifact `+sha256+`"}`)
+			return
+		}
+		w.Header().Set("Content-Type", "application/jsonl")
+		_, _ = io.WriteString(w, `{"seq":1,"epoch":1,"kind":"finalized","version":2,"time":"2026-04-09T12:00:00Z",`+
+			`"payload":{"stop":"Completed","answer":{"name":"answer.txt","sha256":"`+sha256+`"}}}`+"\n")
+	}))
+	defer server.Close()
+	s := &Source{Env: terminal.Environment{Now: time.Now, Err: io.Discard}}
+	s.Cluster.Server, s.Cluster.Token = server.URL, "token"
+	r, err := s.Recordings(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = r.Read(t.Context(), TurnName{Namespace: "default", Name: "first"})
+	refused, ok := errors.AsType[*turn.NotReplayableError](err)
+	if ok || err == nil || !strings.Contains(err.Error(), "has no artifact") {
+		t.Errorf("the error is %v (%v), want an error about the artifact", err, refused)
+	}
+}
+
 func TestFollowEndsWhenTheTurnIsReplaced(t *testing.T) {
 	t.Parallel()
 	got, err := follow(t, part{uid: "a", body: entry(1)}, part{uid: "b", body: entry(1) + entry(2)})

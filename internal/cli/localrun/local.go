@@ -63,7 +63,8 @@ type localRun struct {
 	asking  time.Duration
 }
 
-// newLocalRun opens the journal, the models and the tools. All of them must exist before the Turn starts.
+// newLocalRun opens the journal, the models and the tools. All of them must exist before the Turn starts. Objects that
+// differ between the Turns of a Batch, such as attachments, are not checked.
 func (r *Options) newLocalRun(ctx context.Context, p *bundle.Bundle) (*localRun, error) {
 	// A write to a closed pipe, as in capstan run 2>&1 | head, must fail and not kill the program: a call would be left
 	// without its outcome, and a temporary journal would stay.
@@ -96,9 +97,6 @@ func (r *Options) newLocalRun(ctx context.Context, p *bundle.Bundle) (*localRun,
 
 // prepare finds the models and the Secrets of all Agents, and opens the journal.
 func (j *localRun) prepare(ctx context.Context, p *bundle.Bundle) (err error) {
-	if err := p.CheckAttachments(); err != nil {
-		return err
-	}
 	for _, member := range p.Team {
 		if j.chains[member.AgentName()], err = member.Chain(ctx, j.providers, j.logWait); err != nil {
 			return err

@@ -97,6 +97,9 @@ func (r *Options) execute(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Tur
 	life, abandon := context.WithCancelCause(steady)
 	defer abandon(nil)
 
+	if err := p.CheckAttachments(); err != nil {
+		return err
+	}
 	j, err := r.newLocalRun(steady, p)
 	if err != nil {
 		return err

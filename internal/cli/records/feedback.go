@@ -72,7 +72,12 @@ func (f *Feedback) local(ctx context.Context, namespace, name string) (err error
 		who = u.Username
 	}
 	given := turnrecord.Feedback{User: who, Score: f.Score, Comment: f.Comment, Time: f.Env.Now().UTC()}
-	err = w.AddFeedback(ctx, namespace, name, "", given)
+	// Without a UID, the feedback would go to the newest record: that of an older Turn if the newest has not ended.
+	uid, err := journals.Newest(ctx, w, namespace, name, "")
+	if err != nil {
+		return failed(err)
+	}
+	err = w.AddFeedback(ctx, namespace, name, uid, given)
 	if errors.Is(err, store.ErrNoRecord) {
 		err = fmt.Errorf("%s has no record of the Turn %s/%s: it has not ended, or its record was deleted", f.DataDir, namespace, name)
 	}

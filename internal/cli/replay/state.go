@@ -129,14 +129,25 @@ func (s *State) For(r *turn.Recording) (*Prepared, error) {
 	if err := s.adapt(agent, key); err != nil {
 		return nil, exit.WithCode(exit.Failed, err)
 	}
-	for _, m := range agent.Spec.Models { // prefer the recorded model: prompts for different models always differ
-		if m.ProviderRef.String() == r.Prepared.Provider && m.Model == r.Prepared.Model {
-			t.Spec.Model = r.Prepared.Provider + ":" + r.Prepared.Model
+	var err error
+	if p.bundle, err = bundle.ForTurn(s.set, t, s.skills); err != nil {
+		return nil, err
+	}
+	t.Spec.Model = recordedModel(r, p.bundle.Agent)
+	return p, nil
+}
+
+// recordedModel returns the name of the recorded model in the chain of an Agent, or an empty text if the chain does not
+// have the model. It is preferred, because prompts for different models always differ. The Agent must be that of the
+// bundle: if it is shared from another namespace, its references and the recorded name both include the namespace.
+func recordedModel(r *turn.Recording, a *v1alpha1.Agent) string {
+	provider := v1alpha1.ParseSharedReference(r.Prepared.Provider).Key(r.Namespace)
+	for _, m := range a.Spec.Models {
+		if m.ProviderRef.Key(r.Namespace) == provider && m.Model == r.Prepared.Model {
+			return m.ProviderRef.String() + ":" + m.Model
 		}
 	}
-	var err error
-	p.bundle, err = bundle.ForTurn(s.set, t, s.skills)
-	return p, err
+	return ""
 }
 
 // profileFor returns the profile for a Turn whose Agent is not in the manifests.
@@ -217,11 +228,13 @@ func (s *State) adapt(a *v1alpha1.Agent, key types.NamespacedName) error {
 }
 
 // chosenModel returns the model that --model names. If the Agent's chain has this model, the result includes its
-// parameters; otherwise it is a model of the named ModelProvider, without parameters.
+// parameters; otherwise it is a model of the named ModelProvider, without parameters. A ModelProvider in the namespace
+// of the Agent may be named with and without the namespace.
 func chosenModel(a *v1alpha1.Agent, name string) (v1alpha1.ModelReference, error) {
 	wanted := prepare.ParseModelName(name)
+	provider := v1alpha1.ParseSharedReference(wanted.Provider).Key(a.Namespace)
 	for _, m := range a.Spec.Models {
-		if m.Model == wanted.Model && (wanted.Provider == "" || wanted.Provider == m.ProviderRef.String()) {
+		if m.Model == wanted.Model && (wanted.Provider == "" || provider == m.ProviderRef.Key(a.Namespace)) {
 			return m, nil
 		}
 	}
