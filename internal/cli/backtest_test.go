@@ -628,8 +628,8 @@ func TestReplayOfARedactionRule(t *testing.T) {
 	}
 }
 
-// TestBacktestOfASharedAgentPrefersTheRecordedModel checks that a Turn of an Agent of another namespace is replayed with
-// the model of its recording, and that --model finds a model of the Agent with and without the namespace.
+// TestBacktestOfASharedAgentPrefersTheRecordedModel checks that a Turn of an Agent of another namespace is replayed
+// with the model of its recording, and that --model finds a model of the Agent with and without the namespace.
 func TestBacktestOfASharedAgentPrefersTheRecordedModel(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, delegated)
@@ -664,8 +664,8 @@ func TestBacktestOfASharedAgentPrefersTheRecordedModel(t *testing.T) {
 	}
 }
 
-// TestBacktestOfARefusedAttachment checks that an attachment that no model accepts anymore fails only its own Turn, even
-// if that Turn is the newest.
+// TestBacktestOfARefusedAttachment checks that an attachment that no model accepts anymore fails only its own Turn,
+// even if that Turn is the newest.
 func TestBacktestOfARefusedAttachment(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, "rules: [{reply: {text: As before.}}]")

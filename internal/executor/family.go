@@ -25,8 +25,8 @@ type family struct {
 	reserve reserveFunc
 }
 
-// reserveFunc reserves the memory to read the journal of a Turn whose object is gone. The caller must call release after
-// it has read the journal.
+// reserveFunc reserves the memory to read the journal of a Turn whose object is gone. The caller must call release
+// after it has read the journal.
 type reserveFunc func(ctx context.Context, namespace, uid string) (release func(), err error)
 
 // withoutReservation is the reserveFunc of a caller that limits in another way how many journals are read at the same

@@ -309,8 +309,8 @@ func TestTurnEndsWithoutMemory(t *testing.T) {
 	}
 }
 
-// TestDelayedHandBackLeavesMemoryToOthers checks that a run whose attempt was futile holds neither memory nor a place in
-// the gates while it waits before it hands its Turn back.
+// TestDelayedHandBackLeavesMemoryToOthers checks that a run whose attempt was futile holds neither memory nor a place
+// in the gates while it waits before it hands its Turn back.
 func TestDelayedHandBackLeavesMemoryToOthers(t *testing.T) {
 	for name, reserve := range map[string]func(context.Context, *run) error{
 		"with a reservation":    func(_ context.Context, r *run) error { return r.hold(100 << 10) },

@@ -156,8 +156,8 @@ func newRun(t *testing.T, e *Executor) *run {
 	return r
 }
 
-// TestParkWhoseWriteResponseIsLost checks that the Event that asks for approval is emitted once if the API server applies
-// the write of the wait and the response is lost.
+// TestParkWhoseWriteResponseIsLost checks that the Event that asks for approval is emitted once if the API server
+// applies the write of the wait and the response is lost.
 func TestParkWhoseWriteResponseIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, _ := newExecutor(t, losingResponse(broken), turnWith())

@@ -133,9 +133,9 @@ const maxConflicts = 10
 
 // update changes the status of a Turn that is bound to this executor with the given epoch. It first waits until the
 // Writes gate admits its namespace. On a conflict, for example because the spec changed, it reads the Turn from the API
-// server and checks the binding again. It returns the Turn as written, also if an earlier write has made the same change
-// although its response was an error. It returns nil if the Turn was deleted, has ended or is not bound to this executor
-// with this epoch any more, and an error if the write failed.
+// server and checks the binding again. It returns the Turn as written, also if an earlier write has made the same
+// change although its response was an error. It returns nil if the Turn was deleted, has ended or is not bound to this
+// executor with this epoch any more, and an error if the write failed.
 func (e *Executor) update(ctx context.Context, t *v1alpha1.Turn, epoch int64, change func(*v1alpha1.Turn)) (*v1alpha1.Turn, error) {
 	if err := e.Writes.Enter(ctx, t.Namespace); err != nil {
 		return nil, fmt.Errorf("gave up waiting until turn %q could be written: %w", t.Name, err)
@@ -178,9 +178,9 @@ func (e *Executor) update(ctx context.Context, t *v1alpha1.Turn, epoch int64, ch
 
 // isWritten reports whether the API server has the last status of a run, which this process has sent before or has just
 // sent again. The response to the first write was lost: either this process has seen an error, or its client has
-// repeated the request by itself. The Turn must have ended at exactly this time, or have been handed back in this epoch,
-// and for exactly this reason. If the Turn still belongs to the run, isWritten returns false, and the run can make the
-// change again.
+// repeated the request by itself. The Turn must have ended at exactly this time, or have been handed back in this
+// epoch, and for exactly this reason. If the Turn still belongs to the run, isWritten returns false, and the run can
+// make the change again.
 func isWritten(stored, sent *v1alpha1.Turn) bool {
 	if stored.UID != sent.UID || stored.Epoch() != sent.Epoch() || stored.BoundTo() != "" || sent.BoundTo() != "" ||
 		stored.IsFinished() != sent.IsFinished() {

@@ -335,8 +335,8 @@ func quotaOf(flag, text string) (int64, error) {
 }
 
 // FromEnvironment sets each flag that was not given to the value of its environment variable, for example --data-dir to
-// that of CAPSTAN_DATA_DIR. It does not set the flags that Cobra adds to each command, --help and --version: they are no
-// options, and CAPSTAN_VERSION is a likely name for the variable of another program.
+// that of CAPSTAN_DATA_DIR. It does not set the flags that Cobra adds to each command, --help and --version: they are
+// no options, and CAPSTAN_VERSION is a likely name for the variable of another program.
 func FromEnvironment(f *pflag.FlagSet, lookup func(string) (string, bool)) error {
 	var errs []error
 	f.VisitAll(func(flag *pflag.Flag) {

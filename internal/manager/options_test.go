@@ -161,8 +161,8 @@ func TestFlagsTakePrecedenceOverTheEnvironment(t *testing.T) {
 	}
 }
 
-// TestEnvironmentDoesNotSetFlagsOfCobra checks that variables with the names of Cobra's own flags change nothing, and do
-// not prevent the start.
+// TestEnvironmentDoesNotSetFlagsOfCobra checks that variables with the names of Cobra's own flags change nothing, and
+// do not prevent the start.
 func TestEnvironmentDoesNotSetFlagsOfCobra(t *testing.T) {
 	cmd := &cobra.Command{Use: "manager", Version: "1.2.3"}
 	cmd.InitDefaultHelpFlag()

@@ -190,9 +190,9 @@ func shortLabel(label string) string {
 	return strings.Clone(label)
 }
 
-// otherVersion returns the options for a second attempt, with another version of the protocol, if the server has replied
-// that it does not support the first initialize request. If it names the versions that it supports, the newest known
-// one of them is used, otherwise a newer version than the first. otherVersion returns nil for any other reply.
+// otherVersion returns the options for a second attempt, with another version of the protocol, if the server has
+// replied that it does not support the first initialize request. If it names the versions that it supports, the newest
+// known one of them is used, otherwise a newer version than the first. otherVersion returns nil for any other reply.
 func otherVersion(ex *exchange) *sdk.ClientSessionOptions {
 	answer, err := ex.decode(nil)
 	if err != nil || answer == nil {

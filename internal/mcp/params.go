@@ -35,8 +35,8 @@ func (s *session) isNewer() bool {
 	return r != nil && r.ProtocolVersion > protocol
 }
 
-// paramHeaders returns the headers that must repeat arguments of a call in newer versions of the protocol. The schema of
-// the tool in the known list names them. The SDK cannot add these headers, because it does not see the list.
+// paramHeaders returns the headers that must repeat arguments of a call in newer versions of the protocol. The schema
+// of the tool in the known list names them. The SDK cannot add these headers, because it does not see the list.
 func (c *Client) paramHeaders(ctx context.Context, s *session, name string, arguments json.RawMessage) http.Header {
 	known := c.Known()
 	if known == nil || !s.isNewer() {
@@ -96,7 +96,8 @@ func paramText(value json.RawMessage) (string, bool) {
 	return "", false
 }
 
-// headerValue returns a text as the value of a header. It is in base64 if it is empty, or if it is not safe in a header.
+// headerValue returns a text as the value of a header. It is in base64 if it is empty, or if it is not safe in a
+// header.
 func headerValue(text string) string {
 	unsafe := strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
 	if text != "" && !unsafe && strings.TrimSpace(text) == text && !strings.HasPrefix(text, base64Prefix) {

@@ -25,24 +25,31 @@ const (
 	mostReads, mostRead = 32, 16 << 10
 )
 
+// acquireFunc waits for a processor: see fairgate.AcquireProcessor.
+type acquireFunc func(bytes int) (done func())
+
+// doNotWait is an acquireFunc for work that does not wait.
+func doNotWait(int) func() { return func() {} }
+
 // matchesIn returns the matches of a pattern in a text. If there are more than maxMatches, or if it takes too long to
 // find all of them, tooMany is true, and all is incomplete.
 func (p *compiledPattern) matchesIn(ctx context.Context, text string) (all []span, tooMany bool) {
+	acquire := func(bytes int) func() { return fairgate.AcquireProcessor(ctx, bytes) }
 	switch {
 	case len(text) > longText:
-		return p.matchesInTurns(ctx, text, 0)
+		return p.matchesInTurns(acquire, text, 0)
 	case len(text) < fairgate.Large:
 		// Small work does not wait for a processor. The caller may hold one, so to wait for another could take forever.
-		ctx = context.Background()
+		acquire = doNotWait
 	}
-	done := fairgate.AcquireProcessor(ctx, len(text))
+	done := acquire(len(text))
 	first := p.FindAllStringIndex(text, fewMatches)
 	done()
 	all = spans(first)
 	if len(first) < fewMatches {
 		return all, false
 	}
-	more, tooMany := p.matchesInTurns(ctx, text, first[fewMatches-1][1])
+	more, tooMany := p.matchesInTurns(acquire, text, first[fewMatches-1][1])
 	return append(all, more...), tooMany
 }
 
@@ -58,8 +65,7 @@ func (p *compiledPattern) hiddenMatchesIn(vs *views, part string) (all []span, t
 		found := spans(first)
 		if len(first) == fewMatches {
 			var more []span
-			// Without a namespace in its context, the search does not wait for a processor.
-			more, tooMany = p.matchesInTurns(context.Background(), string(v.text), first[fewMatches-1][1])
+			more, tooMany = p.matchesInTurns(doNotWait, string(v.text), first[fewMatches-1][1])
 			found = append(found, more...)
 		}
 		for _, m := range found {
@@ -83,10 +89,10 @@ func spans(found [][]int) (all []span) {
 }
 
 // matchesInTurns returns the matches of matchesIn from the end of a match on, or from 0. After each chunk of the text,
-// it waits until the namespace of ctx is next again. A match may have any length, and may depend on the character
+// it acquires a processor again. A match may have any length, and may depend on the character
 // before it, so the text cannot be cut into pieces: instead, the pattern reads the text through a reader that waits.
-func (p *compiledPattern) matchesInTurns(ctx context.Context, text string, at int) (all []span, tooMany bool) {
-	r := turnReader{ctx: ctx, text: text, done: func() {}}
+func (p *compiledPattern) matchesInTurns(acquire acquireFunc, text string, at int) (all []span, tooMany bool) {
+	r := turnReader{acquire: acquire, text: text, done: func() {}}
 	defer func() { r.done() }()
 	for at <= len(text) {
 		if len(all) > maxMatches || r.read > max(mostReads*len(text), mostRead) {
@@ -130,11 +136,11 @@ func afterCharacter(pattern string) (func() *regexp.Regexp, error) {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(source) }), nil
 }
 
-// turnReader reads a text. After each chunk, it waits until the namespace of ctx is next again. Its done must be called
+// turnReader reads a text. After each chunk, it acquires a processor again. Its done must be called
 // at the end.
 type turnReader struct {
-	ctx  context.Context //nolint:containedctx // because the reader is a part of one call
-	text string
+	acquire acquireFunc
+	text    string
 	strings.Reader
 	// read is the number of bytes that were read, and left the number in this turn.
 	read, left int
@@ -148,7 +154,7 @@ func (r *turnReader) seek(at int) { r.Reset(r.text[at:]) }
 func (r *turnReader) ReadRune() (c rune, size int, err error) {
 	if r.left <= 0 {
 		r.done()
-		r.left, r.done = chunk, fairgate.AcquireProcessor(r.ctx, chunk)
+		r.left, r.done = chunk, r.acquire(chunk)
 	}
 	c, size, err = r.Reader.ReadRune()
 	r.left -= size

@@ -45,7 +45,7 @@ func TestMatchesInTurns(t *testing.T) {
 			}
 			text := b.String()
 			want := spans(p.FindAllStringIndex(text, -1))
-			inTurns, _ := p.matchesInTurns(t.Context(), text, 0)
+			inTurns, _ := p.matchesInTurns(doNotWait, text, 0)
 			both, _ := p.matchesIn(t.Context(), text)
 			for how, got := range map[string][]span{"in turns": inTurns, "in turns after a few matches": both} {
 				if diff := cmp.Diff(want, got, cmp.AllowUnexported(span{})); diff != "" {
@@ -60,8 +60,8 @@ func TestMatchesInTurns(t *testing.T) {
 	}
 }
 
-// TestMatchesInJSONNeedOneProcessor checks that a text of JSON that holds a processor does not wait for another one when
-// it finds many matches in a short string, and that a short text does not wait at all.
+// TestMatchesInJSONNeedOneProcessor checks that a text of JSON that holds a processor does not wait for another one
+// when it finds many matches in a short string, and that a short text does not wait at all.
 func TestMatchesInJSONNeedOneProcessor(t *testing.T) {
 	rules, err := NewRules("redaction", []PatternRule{{Name: "x", Pattern: `q`}}, nil)
 	if err != nil {

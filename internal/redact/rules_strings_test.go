@@ -92,8 +92,8 @@ func TestRulesAfterBackslashes(t *testing.T) {
 	}
 }
 
-// TestRulesKeepMembersAfterABackslash checks that a value of JSON that ends in a backslash does not take the next member
-// with it, whatever its name is.
+// TestRulesKeepMembersAfterABackslash checks that a value of JSON that ends in a backslash does not take the next
+// member with it, whatever its name is.
 func TestRulesKeepMembersAfterABackslash(t *testing.T) {
 	t.Parallel()
 	rules := rulesOf(t, nil, "$.password")

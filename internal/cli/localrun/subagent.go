@@ -122,7 +122,8 @@ func (j *localRun) journalUsage(ctx context.Context, e *turn.Engine, parent *v1a
 			t := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: p.Name, UID: types.UID(p.UID)}}
 			return j.journalUsage(ctx, e, t, translate.ChildName(t, c.Step, c.CallID))
 		})
-	if _, panicked := errors.AsType[*turn.PanicError](err); panicked || errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
+	_, panicked := errors.AsType[*turn.PanicError](err)
+	if panicked || errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
 		return tool.Result{}, nil
 	}
 	return tool.Result{Spent: spent}, err

@@ -19,8 +19,8 @@ type limited int
 const (
 	limitsRequests limited = iota
 	limitsTokens
-	// limitsOutput is for the tokens of replies. How many of them a request will need is not known, so such a limit counts
-	// only once it is used up. It must not be compared with the tokens of prompts, which are often many more.
+	// limitsOutput is for the tokens of replies. How many of them a request will need is not known, so such a limit
+	// counts only once it is used up. It must not be compared with the tokens of prompts, which are often many more.
 	limitsOutput
 )
 

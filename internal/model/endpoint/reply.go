@@ -317,8 +317,8 @@ func (x *exchange) toolCallReply(a *Answer) (model.Reply, error) {
 	return reply, nil
 }
 
-// reply returns the text that arrived, without calls. The text of a refusal arrives separately and follows any
-// other text. If a part of the output is not in the reply and its usage is missing, the usage is estimated from the bytes
+// reply returns the text that arrived, without calls. The text of a refusal arrives separately and follows any other
+// text. If a part of the output is not in the reply and its usage is missing, the usage is estimated from the bytes
 // that arrived.
 func (a *Answer) reply(finish model.FinishReason) model.Reply {
 	thought, text := model.SplitReasoning(a.text.String(), finish == model.FinishLength)

@@ -492,8 +492,8 @@ func TestUnofferedToolCalls(t *testing.T) {
 	}
 }
 
-// TestCutOffToolCallsAreLeftOut checks that a reply that is cut off has no calls, and that their bytes still count if the
-// endpoint reports no usage.
+// TestCutOffToolCallsAreLeftOut checks that a reply that is cut off has no calls, and that their bytes still count if
+// the endpoint reports no usage.
 func TestCutOffToolCallsAreLeftOut(t *testing.T) {
 	body := events(delta(`"content":"Let me"`), callPart(0, "a", "count", `{"n":1}`), callPart(1, "b", "count", `{"n":`),
 		finishEvent("length"), "[DONE]")
@@ -505,8 +505,8 @@ func TestCutOffToolCallsAreLeftOut(t *testing.T) {
 	}
 }
 
-// TestUnreportedCutOffToolCallsAreLeftOut checks that a call that the output limit has cut off is recognized by the usage
-// if the finish reason does not say it.
+// TestUnreportedCutOffToolCallsAreLeftOut checks that a call that the output limit has cut off is recognized by the
+// usage if the finish reason does not say it.
 func TestUnreportedCutOffToolCallsAreLeftOut(t *testing.T) {
 	const usage = `{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":40}}`
 	whole := model.ToolCall{ID: "a", Name: "count", Arguments: `{"n":1}`}

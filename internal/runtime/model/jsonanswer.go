@@ -6,8 +6,8 @@ import (
 )
 
 // JSONAnswer extracts the JSON of a structured answer. The text must be one JSON value, optionally in one Markdown code
-// block; reasoning before it is skipped, as SplitReasoning finds it. For any other text, JSONAnswer returns false. It does
-// not check the value against a schema.
+// block; reasoning before it is skipped, as SplitReasoning finds it. For any other text, JSONAnswer returns false. It
+// does not check the value against a schema.
 func JSONAnswer(text string) (json.RawMessage, bool) {
 	_, text = SplitReasoning(text, false)
 	text = strings.TrimSpace(text)

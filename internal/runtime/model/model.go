@@ -218,8 +218,8 @@ type Reply struct {
 	// Usage is the usage that the endpoint reported. It is zero if the endpoint reported none.
 	Usage Usage `json:"usage"`
 	// Received is the number of bytes of text, reasoning and arguments that arrived, if the reply was too long or lacks
-	// calls or a text that arrived. It is 0 for other replies, and if the endpoint reported the final usage. It is not in
-	// the journal, because the loop immediately estimates the usage from it.
+	// calls or a text that arrived. It is 0 for other replies, and if the endpoint reported the final usage. It is not
+	// in the journal, because the loop immediately estimates the usage from it.
 	Received int64 `json:"-"`
 	// Vectors are the vectors of the texts of a request with Embed, in the order of the texts. They are normalized, and
 	// have the same number of elements, at most MaxDimensions. A vector is nil if the endpoint sent no usable one, but

@@ -23,9 +23,9 @@ func SplitReasoning(text string, cutOff bool) (thought, rest string) {
 	return strings.TrimSpace(thought), strings.TrimLeft(rest, " \t\r\n")
 }
 
-// splitUnopened is SplitReasoning for a text that does not begin with an opening tag. An answer may mention the tags. So
-// the text before a closing tag is reasoning only if no other tag is in the text, the line ends with the closing tag, and
-// an answer follows.
+// splitUnopened is SplitReasoning for a text that does not begin with an opening tag. An answer may mention the tags.
+// So the text before a closing tag is reasoning only if no other tag is in the text, the line ends with the closing
+// tag, and an answer follows.
 func splitUnopened(text string) (thought, rest string) {
 	thought, rest, closed := strings.Cut(text, thoughtCloses)
 	line, answer, _ := strings.Cut(rest, "\n")
