@@ -440,7 +440,7 @@ type ModelParameters struct {
 
 	// seed is the seed for random choices of the model, from 0 to 2147483647. With the same seed, answers to the same
 	// prompt are more alike, but not always equal. It is rejected for providers without a seed: type Anthropic, and the
-	// dialects DeepSeek and Moonshot.
+	// dialects DeepSeek, Gemini and Moonshot.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647

@@ -17,7 +17,7 @@ import (
 // name is empty if the dialect supports no seed.
 func parameters(dialect string) (yaml, seed string) {
 	switch dialect {
-	case "DeepSeek", "Moonshot":
+	case "DeepSeek", "Gemini", "Moonshot":
 		return "{maxOutputTokens: 500, stopSequences: [END]}", ""
 	case "Mistral":
 		return "{maxOutputTokens: 500, stopSequences: [END], seed: 7}", "random_seed"

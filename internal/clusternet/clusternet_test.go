@@ -300,8 +300,11 @@ func TestServicesWhileForbidden(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "mine", Name: "tickets"},
 		Spec:       corev1.ServiceSpec{ClusterIP: "10.96.3.4", ClusterIPs: []string{"10.96.3.4"}},
 	})
-	now, forbidden := time.Now(), false
+	now, forbidden, away := time.Now(), false, false
 	clientset.PrependReactor("get", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if away {
+			return true, nil, errors.New("connection refused")
+		}
 		return forbidden, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "tickets", errors.New("not loaded"))
 	})
 	n := clusternet.New(clientset, nil, func() time.Time { return now }, logr.Discard())
@@ -321,5 +324,13 @@ func TestServicesWhileForbidden(t *testing.T) {
 		if ok != step.want || err != nil {
 			t.Errorf("%s: Serves = %t, %v; want %t", step.why, ok, err, step.want)
 		}
+	}
+	away, now = true, now.Add(time.Hour)
+	for _, why := range []string{"the API server is away", "it starts after an hour"} {
+		ok, err := n.Serves(t.Context(), "mine", "tickets.mine.svc", netip.MustParseAddr("10.96.3.4"))
+		if !ok || err != nil {
+			t.Errorf("%s: Serves = %t, %v; want true", why, ok, err)
+		}
+		away, forbidden, now = false, true, now.Add(time.Minute)
 	}
 }

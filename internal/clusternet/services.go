@@ -37,7 +37,9 @@ type names struct {
 // service holds the last known addresses of one Service.
 type service struct {
 	addrs []netip.Addr
-	read  time.Time
+	// read is the time at which the addresses were read, and allowed the time at which the API server last did not
+	// forbid to read them.
+	read, allowed time.Time
 }
 
 // Serves reports whether a host name refers to a Service of the namespace and addr is an address of that Service, or of
@@ -71,7 +73,10 @@ func (n *Network) addresses(ctx context.Context, namespace, name string) ([]neti
 	addrs, err := n.read(ctx, namespace, name)
 	switch {
 	case err == nil:
-	case before != nil && (!apierrors.IsForbidden(err) || n.now().Sub(before.read) < forbiddenGrace):
+	case before != nil && !apierrors.IsForbidden(err):
+		n.names.put(key, &service{addrs: before.addrs, read: before.read, allowed: n.now()})
+		return before.addrs, nil
+	case before != nil && n.now().Sub(before.allowed) < forbiddenGrace:
 		return before.addrs, nil
 	case apierrors.IsForbidden(err):
 		// Without the permission to read Services, no address counts as one of a Service. The message about the refused
@@ -80,13 +85,19 @@ func (n *Network) addresses(ctx context.Context, namespace, name string) ([]neti
 	default:
 		return nil, err
 	}
-	n.names.mu.Lock()
-	defer n.names.mu.Unlock()
-	if len(n.names.known) >= maxNames {
-		clear(n.names.known)
-	}
-	n.names.known[key] = &service{addrs: addrs, read: n.now()}
+	now := n.now()
+	n.names.put(key, &service{addrs: addrs, read: now, allowed: now})
 	return addrs, nil
+}
+
+// put records the addresses of a Service.
+func (n *names) put(key [2]string, s *service) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.known) >= maxNames {
+		clear(n.known)
+	}
+	n.known[key] = s
 }
 
 func (n *Network) read(ctx context.Context, namespace, name string) ([]netip.Addr, error) {

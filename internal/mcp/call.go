@@ -89,20 +89,36 @@ func (c *Client) attempt(
 // whether the server has ended the session.
 func (c *Client) liveSession(ctx context.Context, repeatable bool) (*session, error) {
 	s, made, err := c.connectedSession(ctx, true, nil)
-	if err != nil || made || repeatable || !c.hasEnded(ctx, s) {
+	if err != nil || made || repeatable {
 		return s, err
 	}
+	ended, denied := c.ping(ctx, s)
+	if !ended && (!denied || c.deniesPings.Load()) {
+		return s, nil
+	}
 	s.lost.Store(true)
-	s, _, err = c.connectedSession(ctx, true, nil)
-	return s, err
+	if s, _, err = c.connectedSession(ctx, true, nil); err != nil || ended {
+		return s, err
+	}
+	if _, denied = c.ping(ctx, s); denied { // even in a session that was just made
+		c.deniesPings.Store(true)
+	}
+	return s, nil
 }
 
 // hasEnded sends a ping to find out whether the server has ended a session. Many servers do not report that as the
-// protocol requires, so any refusal of a ping that may be about the session counts. A failure of another kind, and an
-// error that the server reports for the ping itself, do not count.
+// protocol requires, so any refusal of a ping that may be about the session counts, unless the server refuses all
+// pings. A failure of another kind, and an error that the server reports for the ping itself, do not count.
 func (c *Client) hasEnded(ctx context.Context, s *session) bool {
+	ended, denied := c.ping(ctx, s)
+	return ended || denied && !c.deniesPings.Load()
+}
+
+// ping sends a ping in a session. ended is true if the answer says that the server has ended the session, and denied if
+// the server refuses the ping with a status that some servers use for such a session.
+func (c *Client) ping(ctx context.Context, s *session) (ended, denied bool) {
 	if s.ID() == "" {
-		return false
+		return false, false
 	}
 	ex := &exchange{}
 	defer ex.end()
@@ -110,10 +126,10 @@ func (c *Client) hasEnded(ctx context.Context, s *session) bool {
 	defer cancel()
 	err := ex.cause(s.Ping(withExchange(ctx, ex), nil))
 	if remote, decodeErr := ex.decode(nil); decodeErr == nil {
-		return remote != nil && namesSession(remote.Message)
+		return remote != nil && namesSession(remote.Message), false
 	}
 	status, refused := errors.AsType[*statusError](err)
-	return isLost(err, ex) || refused && mayDenySession(status.status)
+	return isLost(err, ex), refused && mayDenySession(status.status)
 }
 
 // wireResult is the JSON form of the result of a call.
@@ -122,7 +138,7 @@ type wireResult struct {
 	StructuredContent json.RawMessage       `json:"structuredContent"`
 	IsError           bool                  `json:"isError"`
 	// ResultType says whether the call is complete. Only newer versions of the protocol have it.
-	ResultType string `json:"resultType"`
+	ResultType json.RawMessage `json:"resultType"`
 }
 
 // wireContent is the JSON form of one part of a result. Its members depend on its type.
@@ -144,14 +160,16 @@ type wireContent struct {
 
 // incomplete returns an error for a result of a type that does not complete a call. Older versions of the protocol have
 // no types of results, so a server may use the member for another purpose there.
-func (c *Client) incomplete(s *session, resultType string) error {
+func (c *Client) incomplete(s *session, resultType json.RawMessage) error {
+	var name string
+	err := json.Unmarshal(resultType, &name)
 	switch {
-	case resultType == "input_required":
+	case name == "input_required":
 		return &tool.Error{
 			Class:   tool.Failed,
 			Message: c.prefix() + "the server asks for input that Capstan cannot give, and has not completed the call",
 		}
-	case resultType == "", resultType == "complete", !s.isNewer():
+	case len(resultType) == 0, err == nil && (name == "" || name == "complete"), !s.isNewer():
 		return nil
 	}
 	return &tool.Error{Class: tool.OutcomeUnknown, Message: c.prefix() + errProtocol.Error(), Err: errProtocol}
@@ -166,12 +184,13 @@ func (c *Client) result(name string, r *wireResult) (tool.Result, error) {
 			texts = append(texts, content.Text)
 		}
 	}
-	structured := string(r.StructuredContent)
-	switch {
-	case structured == "", structured == "null", repeats(texts, r.StructuredContent):
-		structured = ""
+	structured := ""
+	switch line, err := compact(r.StructuredContent); { // a single line: see tool.Result.Map
+	case err != nil, string(line) == "null":
 	case len(texts) == 0:
-		parts, structured = append(parts, structured), ""
+		parts = append(parts, string(r.StructuredContent))
+	case !repeats(texts, line):
+		structured = string(line)
 	}
 	result := tool.Result{Content: strings.Join(parts, "\n"), Structured: structured}.Map(func(whole string) string {
 		return c.redactor.Redact(strings.ToValidUTF8(whole, "\uFFFD")) // a credential may be split across the parts

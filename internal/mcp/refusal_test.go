@@ -202,11 +202,41 @@ func TestCallInSessionThatServerDenies(t *testing.T) {
 					}
 					end()
 				}
-				if sessions.Load() != 2 || pings.Load() != 1 {
-					t.Errorf("the server got %d sessions and %d pings, want 2 and 1", sessions.Load(), pings.Load())
+				want := int32(1)
+				if !repeatable {
+					want = 2 // the second ping finds out whether the server refuses all pings
+				}
+				if sessions.Load() != 2 || pings.Load() != want {
+					t.Errorf("the server got %d sessions and %d pings, want 2 and %d", sessions.Load(), pings.Load(), want)
 				}
 			})
 		}
+	}
+}
+
+// TestServerThatRefusesAllPings checks that a server, or a gateway before it, that refuses pings keeps its session.
+func TestServerThatRefusesAllPings(t *testing.T) {
+	var sessions, pings atomic.Int32
+	s := serve(t, nil, says("hello", "hi"))
+	s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+		switch m.Method {
+		case "initialize":
+			sessions.Add(1)
+		case "ping":
+			pings.Add(1)
+			http.Error(w, "not allowed", http.StatusForbidden)
+			return true
+		}
+		return false
+	})
+	c := client(t, s.URL)
+	for range 5 {
+		if got, err := c.Call(patient(t), "hello", tool.Call{}); err != nil || got.Content != "hi" {
+			t.Fatalf("Call = %q, %v; want an answer", got.Content, err)
+		}
+	}
+	if sessions.Load() != 2 || pings.Load() != 5 {
+		t.Errorf("the server got %d sessions and %d pings, want 2 and 5", sessions.Load(), pings.Load())
 	}
 }
 

@@ -60,7 +60,23 @@ func TestResults(t *testing.T) {
 			"", `{"content":[{"type":"text","text":"5"}],"structuredContent":{"result":5}}`, "5",
 		},
 		"structured, a list in an object": {
-			"", `{"content":[{"type":"text","text":"[1, 2]"}],"structuredContent":{"items":[1,2]}}`, "[1, 2]",
+			"", `{"content":[{"type":"text","text":"[1, 2]"}],"structuredContent":{"result":[1,2]}}`, "[1, 2]",
+		},
+		"structured, a member with a name": {
+			"a compensation may read the member", `{"content":[{"type":"text","text":"T-7"}],"structuredContent":{"id":"T-7"}}`,
+			"T-7\n" + `{"id":"T-7"}`,
+		},
+		"structured, an empty list": {
+			"libraries write no text for it", `{"content":[],"structuredContent":{"result":[]}}`, `{"result":[]}`,
+		},
+		"structured, an empty result": {"", `{"content":[],"structuredContent":{"result":null}}`, `{"result":null}`},
+		"structured, a long text in an object": {
+			"", `{"content":[{"type":"text","text":"` + strings.Repeat("x", 1<<19) + `"}],"structuredContent":{"result":"` +
+				strings.Repeat("x", 1<<19) + `"}}`, strings.Repeat("x", 1<<19),
+		},
+		"structured, white space": {
+			"the structured content is one line", `{"content":[{"type":"text","text":"a"}],"structuredContent":{ "b":  1 }}`,
+			"a\n" + `{"b":1}`,
 		},
 		"structured, a list as texts": {
 			"some libraries write one text for each item",
@@ -131,6 +147,30 @@ func TestResults(t *testing.T) {
 					t.Errorf("Call = %.200q, %v; want %.200q: %s", got, err, tc.want, tc.reason)
 				}
 			})
+		}
+	}
+}
+
+// TestStructuredContentOfManyTexts checks that the comparison of many texts with a large structured content takes
+// linear time. With a search that takes quadratic time, this test would take minutes.
+func TestStructuredContentOfManyTexts(t *testing.T) {
+	for name, tc := range map[string]struct{ text, item string }{
+		"objects": {`{\"n\": 1}`, `{"n":2}`}, "numbers": {"1", `"` + strings.Repeat("x", 500) + `"`},
+	} {
+		const n = 5_000
+		texts := strings.TrimSuffix(strings.Repeat(`{"type":"text","text":"`+tc.text+`"},`, n), ",")
+		items := strings.TrimSuffix(strings.Repeat(tc.item+",", n), ",")
+		s := serve(t, nil, says("hello", ""))
+		s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+			if m.Method == "tools/call" {
+				answer(200, jsonType, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"content":[%s],"structuredContent":{"result":[%s]}}}`,
+					m.ID, texts, items))(w, r)
+			}
+			return m.Method == "tools/call"
+		})
+		got, err := client(t, s.URL).Call(patient(t), "hello", tool.Call{})
+		if err != nil || strings.Count(got.Content, "\n") != n-1 || got.Structured != `{"result":[`+items+`]}` {
+			t.Errorf("%s: Call = %.80q..., %v; want all texts and the structured content", name, got.Whole(), err)
 		}
 	}
 }
@@ -216,6 +256,13 @@ func TestTypesOfResults(t *testing.T) {
 		},
 		"another type, older version": {
 			"the member has no meaning there", false, `{"resultType":"table","content":[{"type":"text","text":"hi"}]}`, "", "hi",
+		},
+		"no text, older version": {
+			"the member has no meaning there", false, `{"resultType":3,"content":[{"type":"text","text":"hi"}]}`, "", "hi",
+		},
+		"no text": {
+			"", true, `{"resultType":3,"content":[{"type":"text","text":"hi"}]}`, tool.OutcomeUnknown,
+			"the response does not follow the Model Context Protocol",
 		},
 		"input required": {
 			"the server waits for a second request", true,

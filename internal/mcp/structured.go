@@ -9,52 +9,79 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/canonical"
 )
 
-// maxCompared is the maximum size of structured content that is compared in canonical form, in bytes. The decoded form
-// takes many times as much memory.
+// maxCompared is the maximum size of a value that is compared in canonical form, in bytes, because the decoded form
+// takes many times as much memory. In a larger value, the order of members counts.
 const maxCompared = 256 << 10
 
+// wrapper is the name of the member in which libraries put a value that is no object.
+const wrapper = "result"
+
 // repeats reports whether the texts of a result have the same data as its structured content. The protocol recommends
-// that a text repeats it. Libraries that need an object put any other value into an object with one member, so the
-// texts may also have only the value of this member, or one text for each item of a list.
+// that a text repeats it. Libraries that need an object put any other value into an object with the member wrapper, so
+// the texts may also have only the value of this member, or one text for each item of a list. The time is linear in the
+// sizes of the texts and the value.
 func repeats(texts []string, structured []byte) bool {
-	if len(structured) > maxCompared {
-		return slices.ContainsFunc(texts, func(text string) bool { return equalCompact(text, structured) })
-	}
 	values := []json.RawMessage{structured}
 	var members map[string]json.RawMessage
-	if json.Unmarshal(structured, &members) == nil && len(members) == 1 {
-		for _, value := range members {
-			values = append(values, value)
-		}
+	if json.Unmarshal(structured, &members) == nil && len(members) == 1 && members[wrapper] != nil {
+		values = append(values, members[wrapper])
 	}
 	return slices.ContainsFunc(values, func(value json.RawMessage) bool {
+		if slices.ContainsFunc(texts, newComparison(value).isText) {
+			return true
+		}
 		var items []json.RawMessage
-		return slices.ContainsFunc(texts, func(text string) bool { return isText(text, value) }) ||
-			json.Unmarshal(value, &items) == nil && slices.EqualFunc(texts, items, isText)
+		return json.Unmarshal(value, &items) == nil && slices.EqualFunc(texts, items, func(text string, item json.RawMessage) bool {
+			return newComparison(item).isText(text)
+		})
 	})
 }
 
-// isText reports whether a text is a JSON value: a string with this text, or a value of which the text is the JSON.
-func isText(text string, value json.RawMessage) bool {
-	text = strings.TrimSpace(text)
-	var s string
-	if json.Unmarshal(value, &s) == nil && strings.TrimSpace(s) == text {
-		return true
-	}
-	value = bytes.TrimSpace(value)
-	if text == "" || len(text) > 2*maxCompared || len(value) == 0 || text[0] != value[0] {
-		return false
-	}
-	a, err := canonical.JSON(json.RawMessage(text))
-	if err != nil {
-		return false
-	}
-	b, err := canonical.JSON(value)
-	return err == nil && bytes.Equal(a, b)
+// comparison compares texts with one value of JSON.
+type comparison struct {
+	// first is the first byte of the value, or 0 if there is no value.
+	first byte
+	// text is the value if it is a string, without the white space around it. isString is true for a string.
+	text     string
+	isString bool
+	// normal is the normal form of the value, which normalize returns.
+	normal    []byte
+	normalize func([]byte) ([]byte, error)
 }
 
-// equalCompact reports whether a text and a value are the same JSON apart from white space.
-func equalCompact(text string, value []byte) bool {
-	var a, b bytes.Buffer
-	return json.Compact(&a, []byte(text)) == nil && json.Compact(&b, value) == nil && bytes.Equal(a.Bytes(), b.Bytes())
+func newComparison(value json.RawMessage) *comparison {
+	value = bytes.TrimSpace(value)
+	c := &comparison{normalize: compact}
+	if len(value) == 0 {
+		return c
+	}
+	c.first = value[0]
+	if c.isString = json.Unmarshal(value, &c.text) == nil && c.first == '"'; c.isString {
+		c.text = strings.TrimSpace(c.text)
+	}
+	if len(value) <= maxCompared {
+		c.normalize = func(data []byte) ([]byte, error) { return canonical.JSON(json.RawMessage(data)) }
+	}
+	c.normal, _ = c.normalize(value) // nil, which equals no text, if it is not valid
+	return c
+}
+
+// isText reports whether a text is the value: the text of a string, or the JSON of any value.
+func (c *comparison) isText(text string) bool {
+	text = strings.TrimSpace(text)
+	switch {
+	case c.isString && text == c.text:
+		return true
+	case c.normal == nil, text == "", text[0] != c.first, len(c.normal) <= maxCompared && len(text) > 2*maxCompared:
+		return false
+	}
+	normal, err := c.normalize([]byte(text))
+	return err == nil && bytes.Equal(normal, c.normal)
+}
+
+// compact returns JSON without white space between its parts.
+func compact(data []byte) ([]byte, error) {
+	var out bytes.Buffer
+	err := json.Compact(&out, data)
+	return out.Bytes(), err
 }

@@ -43,8 +43,8 @@ type version struct {
 	// changes is the value of changes of the entry when the provider was made. The provider removes from texts all
 	// credentials that the entry had until then.
 	changes int
-	// read is the time at which the API server was last asked for the Secrets, and known the time at which it last
-	// answered. used is the number of the last sweep before the last use.
+	// read is the time at which the API server was last asked for the Secrets, and known the time at which it last did
+	// not forbid to read them. used is the number of the last sweep before the last use.
 	read, known time.Time
 	used        int
 }

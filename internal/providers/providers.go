@@ -105,8 +105,9 @@ func (c *Cache) updateKnown(key types.NamespacedName, e *entry) {
 // owner names an object within its namespace.
 func owner(key types.NamespacedName) string { return "ModelProvider/" + key.Name }
 
-// Get returns the provider of an object. Its credentials are at most 10 s old, or older while the API server cannot
-// be reached. Get returns a *SecretError if the credentials cannot be used, or the error of reading them.
+// Get returns the provider of an object. Its credentials are at most 10 s old, or older while the API server cannot be
+// reached, or has just begun to forbid to read them. Get returns a *SecretError if the credentials cannot be used, or
+// the error of reading them.
 func (c *Cache) Get(ctx context.Context, p *v1alpha1.ModelProvider) (*endpoint.Provider, error) {
 	return c.get(ctx, p, secretTTL)
 }
@@ -151,6 +152,9 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 	}
 	if err != nil && ttl > 0 && v != nil && secrets.MayKeep(err, c.now().Sub(v.known)) {
 		v.read = c.now() // use the old credentials for another secretTTL, and then try the API server again
+		if secrets.IsAway(err) {
+			v.known = v.read // only the time since then may be that of a permission that was withdrawn
+		}
 		return v.provider, nil
 	}
 	if err != nil {

@@ -246,6 +246,10 @@ func TestCredentialsWhileForbidden(t *testing.T) {
 	w.set(func(w *fakeCluster) {
 		w.err = apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "openai", errors.New("no permission"))
 	})
+	forbidden := w.err
+	w.set(func(w *fakeCluster) { w.now, w.err = w.now.Add(time.Hour), errors.New("the API server is away") })
+	mustGet(t, c, p)
+	w.set(func(w *fakeCluster) { w.err = forbidden })
 	for range 29 {
 		w.set(func(w *fakeCluster) { w.now = w.now.Add(10 * time.Second) })
 		if got := mustGet(t, c, p); got != known {

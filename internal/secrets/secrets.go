@@ -221,7 +221,8 @@ func keyError(namespace string, ref v1alpha1.SecretKeyReference, why string) err
 const forbiddenGrace = 5 * time.Minute
 
 // MayKeep reports whether known credentials may still be used although the Secret could not be read again. age is the
-// time since it was last read: while the API server is away, the credentials may have any age.
+// time since the API server last did not forbid to read it. While the API server is away, the credentials may have any
+// age.
 func MayKeep(err error, age time.Duration) bool {
 	return IsAway(err) || apierrors.IsForbidden(err) && age < forbiddenGrace
 }

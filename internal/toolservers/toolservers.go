@@ -71,8 +71,8 @@ type entry struct {
 	earlier  []string // credentials used before the current ones
 	uid      types.UID
 	version  int64
-	// asked is the time at which the API server was last asked for the Secrets, and read the time at which it last
-	// answered.
+	// asked is the time at which the API server was last asked for the Secrets, and read the time at which it last did
+	// not forbid to read them.
 	asked, read time.Time
 	// idle is the number of sweeps since the entry was last requested. The cache's lock guards it.
 	idle int
@@ -252,7 +252,8 @@ func (c *Cache) entry(s *v1alpha1.ToolServer) (*entry, error) {
 }
 
 // connection returns the client of an object, with credentials that are at most ttl old, or older while the API server
-// is unreachable. It returns a *secrets.Error if the credentials are missing, or the error of reading them.
+// is unreachable, or has just begun to forbid to read them. It returns a *secrets.Error if the credentials are missing,
+// or the error of reading them.
 func (c *Cache) connection(ctx context.Context, e *entry, s *v1alpha1.ToolServer, ttl time.Duration) (*mcp.Client, error) {
 	if err := e.acquire(ctx); err != nil {
 		return nil, err
@@ -267,6 +268,9 @@ func (c *Cache) connection(ctx context.Context, e *entry, s *v1alpha1.ToolServer
 	settings, err := c.settings(bounded, s)
 	if err != nil && ttl > 0 && current && secrets.MayKeep(err, c.now().Sub(e.read)) {
 		e.asked = c.now() // use the old credentials, and ask the API server again after ttl
+		if secrets.IsAway(err) {
+			e.read = e.asked // only the time since then may be that of a permission that was withdrawn
+		}
 		return e.client, nil
 	}
 	if err != nil {

@@ -239,6 +239,12 @@ func TestCredentials(t *testing.T) {
 	env.set(func(env *environment) {
 		env.err = apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "tickets", errors.New("no permission"))
 	})
+	forbidden := env.err
+	env.set(func(env *environment) {
+		env.now, env.err = env.now.Add(time.Hour), errors.New("no route to the API server")
+	})
+	mustCall()
+	env.set(func(env *environment) { env.err = forbidden })
 	for range 4 {
 		env.set(func(env *environment) { env.now = env.now.Add(time.Minute) })
 		mustCall() // an API server that starts may not have loaded its roles yet

@@ -307,6 +307,9 @@ func (r *Recordings) Read(ctx context.Context, t TurnName) (*turn.Recording, err
 	if refused, ok := errors.AsType[*turn.NotReplayableError](err); ok {
 		return nil, refused
 	}
+	if errors.Is(err, errNoTurn) { // it was deleted, maybe since its entries were read
+		return nil, &turn.NotReplayableError{Message: err.Error()}
+	}
 	if err != nil {
 		return nil, exit.WithCode(exit.Failed, Explain(err))
 	}
@@ -318,8 +321,7 @@ func (r *Recordings) Read(ctx context.Context, t TurnName) (*turn.Recording, err
 func existing(entries iter.Seq2[journal.Entry, error]) iter.Seq2[journal.Entry, error] {
 	return func(yield func(journal.Entry, error) bool) {
 		for e, err := range entries {
-			gone, ok := errors.AsType[*readapi.Error](err)
-			if errors.Is(err, errNoTurn) || (ok && gone.Status == http.StatusNotFound) {
+			if gone, ok := errors.AsType[*readapi.Error](err); ok && gone.Status == http.StatusNotFound {
 				err = &turn.NotReplayableError{Message: err.Error()}
 			}
 			if !yield(e, err) {

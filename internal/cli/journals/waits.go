@@ -17,18 +17,20 @@ import (
 const waitInterval = 3 * time.Second
 
 // logWaits prints why the Turn waits, each time the reason changes, because the journal of a waiting Turn gets no new
-// entries. If the user has no permission to get Turns, it prints nothing. The caller must call stop.
+// entries. If the user has no permission to get Turns, it prints nothing. A refusal after a successful read comes from
+// an API server that has not loaded its roles yet. The caller must call stop.
 func (r *Remote) logWaits(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	all.Go(func() {
-		logged := ""
+		logged, read := "", false
 		for {
 			t, err := r.turn(ctx)
-			if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+			if !read && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)) {
 				return
 			}
 			if err == nil {
+				read = true
 				reason := waitOf(t)
 				if reason != "" && reason != logged {
 					r.env.Logf("%s", reason)

@@ -90,6 +90,17 @@ func TestReasoningBeforeTheAnswer(t *testing.T) {
 			[]string{delta(`"content":"\n</think>\n\nOslo."`), finishEvent("stop")},
 			model.Reply{Text: "Oslo.", FinishReason: model.FinishStop},
 		},
+		"not opened, a call": {
+			"a call follows in place of an answer",
+			[]string{
+				delta(`"content":"Hm.\n</think>\n\n"`), delta(`"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{}"}}]`),
+				finishEvent("tool_calls"),
+			},
+			model.Reply{
+				Reasoning: "Hm.", FinishReason: model.FinishToolCalls,
+				ToolCalls: []model.ToolCall{{ID: "a", Name: "f", Arguments: "{}"}},
+			},
+		},
 		"not opened, cut off": {
 			"the reply was cut off within the answer",
 			[]string{delta(`"content":"Hm.</think>\nOs"`), finishEvent("length")},

@@ -14,7 +14,7 @@ const thoughtOpens, thoughtCloses = "<think>", "</think>"
 func SplitReasoning(text string, cutOff bool) (thought, rest string) {
 	opened, ok := strings.CutPrefix(strings.TrimLeft(text, " \t\r\n"), thoughtOpens)
 	if !ok {
-		return splitUnopened(text)
+		return splitUnopened(text, cutOff)
 	}
 	thought, rest, closed := strings.Cut(opened, thoughtCloses)
 	if !closed && !cutOff {
@@ -25,12 +25,12 @@ func SplitReasoning(text string, cutOff bool) (thought, rest string) {
 
 // splitUnopened is SplitReasoning for a text that does not begin with an opening tag. An answer may mention the tags.
 // So the text before a closing tag is reasoning only if no other tag is in the text, the line ends with the closing
-// tag, and an answer follows.
-func splitUnopened(text string) (thought, rest string) {
+// tag, and an answer follows, unless the text was cut off.
+func splitUnopened(text string, cutOff bool) (thought, rest string) {
 	thought, rest, closed := strings.Cut(text, thoughtCloses)
 	line, answer, _ := strings.Cut(rest, "\n")
 	switch {
-	case !closed, strings.TrimSpace(line) != "", strings.TrimSpace(answer) == "",
+	case !closed, strings.TrimSpace(line) != "", strings.TrimSpace(answer) == "" && !cutOff,
 		strings.Contains(text, thoughtOpens), strings.Contains(answer, thoughtCloses):
 		return "", text
 	}

@@ -232,19 +232,34 @@ func (r Result) Whole() string {
 }
 
 // Data returns the part of the result for readers that expect JSON: Structured if there is one, unless Content itself
-// is a JSON object or list.
+// is JSON.
 func (r Result) Data() string {
-	if r.Structured == "" {
-		return r.Content
-	}
-	if text := strings.TrimSpace(r.Content); (strings.HasPrefix(text, "{") || strings.HasPrefix(text, "[")) && json.Valid([]byte(text)) {
+	if r.Structured == "" || json.Valid([]byte(r.Content)) {
 		return r.Content
 	}
 	return r.Structured
 }
 
-// Map returns a copy of the result in which f has replaced its whole text. Structured is empty in the copy if f has
-// changed both parts, because the end of Content is then unknown.
+// Split returns the result with a whole text: see Whole. If its last line is a JSON object or list, and other text
+// precedes it, this line is Structured.
+func Split(whole string) Result {
+	content, last, found := cutLast(whole)
+	if found && last != "" && (last[0] == '{' || last[0] == '[') && json.Valid([]byte(last)) {
+		return Result{Content: content, Structured: last}
+	}
+	return Result{Content: whole}
+}
+
+func cutLast(text string) (before, last string, found bool) {
+	i := strings.LastIndexByte(text, '\n')
+	if i <= 0 {
+		return "", text, false
+	}
+	return text[:i], text[i+1:], true
+}
+
+// Map returns a copy of the result in which f has replaced its whole text. If f has changed both parts, Structured is
+// the last line, as long as it is JSON. Otherwise it is empty in the copy, because the end of Content is unknown.
 func (r Result) Map(f func(text string) string) Result {
 	before := r.Whole()
 	after := f(before)
@@ -255,7 +270,11 @@ func (r Result) Map(f func(text string) string) Result {
 	case r.Structured != "" && strings.HasPrefix(after, r.Content+"\n"):
 		r.Structured = strings.TrimPrefix(after, r.Content+"\n")
 	default:
+		had := r.Structured != ""
 		r.Content, r.Structured = after, ""
+		if content, last, found := cutLast(after); had && found && json.Valid([]byte(last)) {
+			r.Content, r.Structured = content, last
+		}
 	}
 	return r
 }

@@ -147,7 +147,7 @@ func (c *RecordedCall) result(ctx context.Context, recording *Recording) (tool.R
 		return tool.Result{Content: c.finished.Text}, nil
 	}
 	if c.finished.Artifact == "" {
-		return tool.Result{Content: unfenced(c.finished.Content, recording.nonce)}, nil
+		return tool.Split(unfenced(c.finished.Content, recording.nonce)), nil
 	}
 	data, err := recording.artifact(ctx, c.finished.Artifact, maxRecordedOutput)
 	if err != nil {
@@ -155,7 +155,7 @@ func (c *RecordedCall) result(ctx context.Context, recording *Recording) (tool.R
 			Class: tool.Unavailable, Message: "the recorded result of this call can no longer be read", Err: err,
 		}
 	}
-	return tool.Result{Content: string(data)}, nil
+	return tool.Split(string(data)), nil
 }
 
 // failure returns the recorded error of a call.
