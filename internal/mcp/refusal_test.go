@@ -218,7 +218,7 @@ func TestCallInSessionThatServerDenies(t *testing.T) {
 func TestServerThatRefusesAllPings(t *testing.T) {
 	var sessions, pings atomic.Int32
 	s := serve(t, nil, says("hello", "hi"))
-	s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+	s.tamper(func(w http.ResponseWriter, _ *http.Request, m message) bool {
 		switch m.Method {
 		case "initialize":
 			sessions.Add(1)

@@ -93,7 +93,8 @@ func TestReasoningBeforeTheAnswer(t *testing.T) {
 		"not opened, a call": {
 			"a call follows in place of an answer",
 			[]string{
-				delta(`"content":"Hm.\n</think>\n\n"`), delta(`"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{}"}}]`),
+				delta(`"content":"Hm.\n</think>\n\n"`),
+				delta(`"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{}"}}]`),
 				finishEvent("tool_calls"),
 			},
 			model.Reply{

@@ -47,8 +47,13 @@ func TestAsError(t *testing.T) {
 // TestMapKeepsPartsOfResult checks that the parts of a result stay separate if only one of them changes.
 func TestDataOfResult(t *testing.T) {
 	for _, tc := range []struct{ text, structured, want string }{
-		{"Saved.", `{"id":7}`, `{"id":7}`}, {"", `{"id":7}`, `{"id":7}`}, {"Saved.", "", "Saved."},
-		{"42", `{"id":7}`, "42"}, {`"T-7"`, `{"id":7}`, `"T-7"`}, {" true\n", `{"id":7}`, " true\n"}, {`[1]`, `{"id":7}`, `[1]`},
+		{"Saved.", `{"id":7}`, `{"id":7}`},
+		{"", `{"id":7}`, `{"id":7}`},
+		{"Saved.", "", "Saved."},
+		{"42", `{"id":7}`, "42"},
+		{`"T-7"`, `{"id":7}`, `"T-7"`},
+		{" true\n", `{"id":7}`, " true\n"},
+		{`[1]`, `{"id":7}`, `[1]`},
 	} {
 		if got := (tool.Result{Content: tc.text, Structured: tc.structured}).Data(); got != tc.want {
 			t.Errorf("the data of %q and %q is %q, want %q", tc.text, tc.structured, got, tc.want)
@@ -59,7 +64,8 @@ func TestDataOfResult(t *testing.T) {
 func TestSplit(t *testing.T) {
 	for whole, want := range map[string]tool.Result{
 		"2 results\n{\"a\":1}": {Content: "2 results", Structured: `{"a":1}`}, "a\n[1]": {Content: "a", Structured: "[1]"},
-		`{"a":1}`: {Content: `{"a":1}`}, "\n{}": {Content: "\n{}"}, "a\n1": {Content: "a\n1"}, "a\n{": {Content: "a\n{"}, "": {}, "a\n": {Content: "a\n"},
+		`{"a":1}`: {Content: `{"a":1}`}, "\n{}": {Content: "\n{}"}, "a\n1": {Content: "a\n1"}, "a\n{": {Content: "a\n{"},
+		"": {}, "a\n": {Content: "a\n"},
 	} {
 		if got := tool.Split(whole); got != want || got.Whole() != whole {
 			t.Errorf("Split(%q) = %+v, want %+v", whole, got, want)
