@@ -316,7 +316,8 @@ func TestServicesWhileForbidden(t *testing.T) {
 		{0, true, false, "the permission is missing from the beginning"},
 		{0, false, true, "the permission was added"},
 		{4 * time.Minute, true, true, "the API server may only be loading its roles"},
-		{2 * time.Minute, true, false, "the permission was withdrawn"},
+		{2 * time.Minute, true, true, "it began to forbid this two minutes ago"},
+		{4 * time.Minute, true, false, "the permission was withdrawn"},
 		{0, false, true, "the permission was added again"},
 	} {
 		now, forbidden = now.Add(step.after), step.forbidden

@@ -13,15 +13,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/capstan-dev/capstan/internal/grace"
 )
 
 const (
 	// serviceTTL is how long the addresses of a Service are used before they are read again.
 	serviceTTL = 10 * time.Second
-	// forbiddenGrace is how long the addresses of a Service are used if the API server forbids to read the Service
-	// again. An API server that starts forbids everything until it has loaded its roles. A permission that was
-	// withdrawn must take effect.
-	forbiddenGrace = 5 * time.Minute
 	// maxNames bounds the number of cached Services of all namespaces.
 	maxNames = 4096
 	// maxEndpoints bounds the EndpointSlices that are read for a headless Service.
@@ -37,14 +35,14 @@ type names struct {
 // service holds the last known addresses of one Service.
 type service struct {
 	addrs []netip.Addr
-	// read is the time at which the addresses were read, and allowed the time at which the API server last did not
-	// forbid to read them.
-	read, allowed time.Time
+	read  time.Time
+	// refusal holds whether the API server has forbidden to read the Service since then. The lock of names guards it.
+	refusal grace.Refusal
 }
 
 // Serves reports whether a host name refers to a Service of the namespace and addr is an address of that Service, or of
 // its Pods if it is headless. While the API server is unreachable, the last known addresses apply. While it forbids to
-// read the Service, they apply for up to forbiddenGrace.
+// read the Service, they apply for up to grace.Period.
 func (n *Network) Serves(ctx context.Context, namespace, host string, addr netip.Addr) (bool, error) {
 	if namespace == "" {
 		return false, nil
@@ -73,10 +71,7 @@ func (n *Network) addresses(ctx context.Context, namespace, name string) ([]neti
 	addrs, err := n.read(ctx, namespace, name)
 	switch {
 	case err == nil:
-	case before != nil && !apierrors.IsForbidden(err):
-		n.names.put(key, &service{addrs: before.addrs, read: before.read, allowed: n.now()})
-		return before.addrs, nil
-	case before != nil && n.now().Sub(before.allowed) < forbiddenGrace:
+	case before != nil && n.names.bridges(before, err, n.now()):
 		return before.addrs, nil
 	case apierrors.IsForbidden(err):
 		// Without the permission to read Services, no address counts as one of a Service. The message about the refused
@@ -85,19 +80,20 @@ func (n *Network) addresses(ctx context.Context, namespace, name string) ([]neti
 	default:
 		return nil, err
 	}
-	now := n.now()
-	n.names.put(key, &service{addrs: addrs, read: now, allowed: now})
+	n.names.mu.Lock()
+	defer n.names.mu.Unlock()
+	if len(n.names.known) >= maxNames {
+		clear(n.names.known)
+	}
+	n.names.known[key] = &service{addrs: addrs, read: n.now()}
 	return addrs, nil
 }
 
-// put records the addresses of a Service.
-func (n *names) put(key [2]string, s *service) {
+// bridges reports whether the last known addresses apply although the Service could not be read again.
+func (n *names) bridges(s *service, err error, now time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if len(n.known) >= maxNames {
-		clear(n.known)
-	}
-	n.known[key] = s
+	return s.refusal.Bridges(err, now)
 }
 
 func (n *Network) read(ctx context.Context, namespace, name string) ([]netip.Addr, error) {

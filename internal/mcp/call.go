@@ -93,7 +93,11 @@ func (c *Client) liveSession(ctx context.Context, repeatable bool) (*session, er
 		return s, err
 	}
 	ended, denied := c.ping(ctx, s)
-	if !ended && (!denied || c.deniesPings.Load()) {
+	knownToDeny := c.deniesPings.Load()
+	if denied && knownToDeny {
+		ended = c.deniesList(ctx, s)
+	}
+	if !ended && (!denied || knownToDeny) {
 		return s, nil
 	}
 	s.lost.Store(true)
@@ -107,11 +111,22 @@ func (c *Client) liveSession(ctx context.Context, repeatable bool) (*session, er
 }
 
 // hasEnded sends a ping to find out whether the server has ended a session. Many servers do not report that as the
-// protocol requires, so any refusal of a ping that may be about the session counts, unless the server refuses all
-// pings. A failure of another kind, and an error that the server reports for the ping itself, do not count.
+// protocol requires, so any refusal of a ping that may be about the session counts. If the server refuses all pings,
+// the list of its tools decides. A failure of another kind, and an error that the server reports for the ping itself,
+// do not count.
 func (c *Client) hasEnded(ctx context.Context, s *session) bool {
 	ended, denied := c.ping(ctx, s)
-	return ended || denied && !c.deniesPings.Load()
+	return ended || denied && (!c.deniesPings.Load() || c.deniesList(ctx, s))
+}
+
+// deniesList reports whether the server refuses the first page of its list of tools with a status that some servers use
+// for a session that has ended. It has no effect either, so it takes the place of a ping that says nothing.
+func (c *Client) deniesList(ctx context.Context, s *session) bool {
+	ctx, cancel := context.WithTimeout(ctx, messageTimeout)
+	defer cancel()
+	_, _, err := s.page(ctx, "")
+	status, refused := errors.AsType[*statusError](err)
+	return s.lost.Load() || refused && mayDenySession(status.status)
 }
 
 // ping sends a ping in a session. ended is true if the answer says that the server has ended the session, and denied if
@@ -126,6 +141,7 @@ func (c *Client) ping(ctx context.Context, s *session) (ended, denied bool) {
 	defer cancel()
 	err := ex.cause(s.Ping(withExchange(ctx, ex), nil))
 	if remote, decodeErr := ex.decode(nil); decodeErr == nil {
+		c.deniesPings.Store(false)
 		return remote != nil && namesSession(remote.Message), false
 	}
 	status, refused := errors.AsType[*statusError](err)

@@ -217,17 +217,22 @@ func TestCallInSessionThatServerDenies(t *testing.T) {
 // TestServerThatRefusesAllPings checks that a server, or a gateway before it, that refuses pings keeps its session.
 func TestServerThatRefusesAllPings(t *testing.T) {
 	var sessions, pings atomic.Int32
+	var ended atomic.Bool // the server has restarted, and denies the session
 	s := serve(t, nil, says("hello", "hi"))
 	s.tamper(func(w http.ResponseWriter, _ *http.Request, m message) bool {
 		switch m.Method {
 		case "initialize":
 			sessions.Add(1)
+			ended.Store(false)
 		case "ping":
 			pings.Add(1)
 			http.Error(w, "not allowed", http.StatusForbidden)
 			return true
 		}
-		return false
+		if ended.Load() {
+			http.Error(w, "who are you?", http.StatusUnauthorized)
+		}
+		return ended.Load()
 	})
 	c := client(t, s.URL)
 	for range 5 {
@@ -237,6 +242,16 @@ func TestServerThatRefusesAllPings(t *testing.T) {
 	}
 	if sessions.Load() != 2 || pings.Load() != 5 {
 		t.Errorf("the server got %d sessions and %d pings, want 2 and 5", sessions.Load(), pings.Load())
+	}
+	for _, repeatable := range []bool{false, true} {
+		before := sessions.Load()
+		ended.Store(true)
+		if got, err := c.Call(patient(t), "hello", tool.Call{Repeatable: repeatable}); err != nil || got.Content != "hi" {
+			t.Errorf("Call after the end of the session, repeatable %t = %q, %v; want an answer", repeatable, got.Content, err)
+		}
+		if sessions.Load() != before+1 {
+			t.Errorf("%d new sessions after the end of one, want 1", sessions.Load()-before)
+		}
 	}
 }
 

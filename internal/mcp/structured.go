@@ -22,19 +22,38 @@ const wrapper = "result"
 // sizes of the texts and the value.
 func repeats(texts []string, structured []byte) bool {
 	values := []json.RawMessage{structured}
-	var members map[string]json.RawMessage
-	if json.Unmarshal(structured, &members) == nil && len(members) == 1 && members[wrapper] != nil {
-		values = append(values, members[wrapper])
+	if value := wrapped(structured); value != nil {
+		values = append(values, value)
 	}
 	return slices.ContainsFunc(values, func(value json.RawMessage) bool {
-		if slices.ContainsFunc(texts, newComparison(value).isText) {
-			return true
-		}
-		var items []json.RawMessage
-		return json.Unmarshal(value, &items) == nil && slices.EqualFunc(texts, items, func(text string, item json.RawMessage) bool {
-			return newComparison(item).isText(text)
-		})
+		return slices.ContainsFunc(texts, newComparison(value).isText) || areItems(texts, value)
 	})
+}
+
+// wrapped returns the value of an object with the member wrapper alone, or nil for another value. Like areItems, it
+// reads the value piece by piece, because the members of an object can need many times as much memory as their text.
+func wrapped(structured []byte) (value json.RawMessage) {
+	d := json.NewDecoder(bytes.NewReader(structured))
+	begin, _ := d.Token()
+	if name, err := d.Token(); begin != json.Delim('{') || err != nil || name != wrapper || d.Decode(&value) != nil || d.More() {
+		return nil
+	}
+	return value
+}
+
+// areItems reports whether a value is a list of as many items as there are texts, each of which is one text.
+func areItems(texts []string, value json.RawMessage) bool {
+	d := json.NewDecoder(bytes.NewReader(value))
+	if begin, err := d.Token(); err != nil || begin != json.Delim('[') {
+		return false
+	}
+	for _, text := range texts {
+		var item json.RawMessage
+		if !d.More() || d.Decode(&item) != nil || !newComparison(item).isText(text) {
+			return false
+		}
+	}
+	return !d.More()
 }
 
 // comparison compares texts with one value of JSON.
@@ -44,9 +63,10 @@ type comparison struct {
 	// text is the value if it is a string, without the white space around it. isString is true for a string.
 	text     string
 	isString bool
-	// normal is the normal form of the value, which normalize returns.
+	// normal is the normal form of the value, which normalize returns. isSmall is true for a canonical form.
 	normal    []byte
 	normalize func([]byte) ([]byte, error)
+	isSmall   bool
 }
 
 func newComparison(value json.RawMessage) *comparison {
@@ -59,7 +79,7 @@ func newComparison(value json.RawMessage) *comparison {
 	if c.isString = json.Unmarshal(value, &c.text) == nil && c.first == '"'; c.isString {
 		c.text = strings.TrimSpace(c.text)
 	}
-	if len(value) <= maxCompared {
+	if c.isSmall = len(value) <= maxCompared; c.isSmall {
 		c.normalize = func(data []byte) ([]byte, error) { return canonical.JSON(json.RawMessage(data)) }
 	}
 	c.normal, _ = c.normalize(value) // nil, which equals no text, if it is not valid
@@ -72,7 +92,7 @@ func (c *comparison) isText(text string) bool {
 	switch {
 	case c.isString && text == c.text:
 		return true
-	case c.normal == nil, text == "", text[0] != c.first, len(c.normal) <= maxCompared && len(text) > 2*maxCompared:
+	case c.normal == nil, text == "", text[0] != c.first, c.isSmall && len(text) > 2*maxCompared:
 		return false
 	}
 	normal, err := c.normalize([]byte(text))

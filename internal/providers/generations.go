@@ -11,6 +11,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/grace"
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/secrets"
@@ -43,10 +44,11 @@ type version struct {
 	// changes is the value of changes of the entry when the provider was made. The provider removes from texts all
 	// credentials that the entry had until then.
 	changes int
-	// read is the time at which the API server was last asked for the Secrets, and known the time at which it last did
-	// not forbid to read them. used is the number of the last sweep before the last use.
-	read, known time.Time
-	used        int
+	// read is the time at which the API server was last asked for the Secrets, and refusal holds whether it has
+	// forbidden to read them since it last answered. used is the number of the last sweep before the last use.
+	read    time.Time
+	refusal grace.Refusal
+	used    int
 }
 
 // find returns the version of an object, or nil. sweep is the number of the last sweep.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/grace"
 	"github.com/capstan-dev/capstan/internal/model/anthropic"
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/openai"
@@ -142,19 +143,16 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 	var made config
 	var err error
 	read := c.now()
-	known := read
+	var refusal grace.Refusal
 	if isFresh {
-		made, read, known = v.config, v.read, v.known
+		made, read, refusal = v.config, v.read, v.refusal
 	} else {
 		bounded, cancel := context.WithTimeout(ctx, secretTimeout)
 		defer cancel()
 		made, err = c.config(bounded, p)
 	}
-	if err != nil && ttl > 0 && v != nil && secrets.MayKeep(err, c.now().Sub(v.known)) {
+	if err != nil && ttl > 0 && v != nil && secrets.MayKeep(err, &v.refusal, c.now()) {
 		v.read = c.now() // use the old credentials for another secretTTL, and then try the API server again
-		if secrets.IsAway(err) {
-			v.known = v.read // only the time since then may be that of a permission that was withdrawn
-		}
 		return v.provider, nil
 	}
 	if err != nil {
@@ -163,7 +161,7 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 	if v, err = e.put(p, made, read, sweep); err != nil {
 		return nil, err
 	}
-	v.known = known
+	v.refusal = refusal
 	c.updateKnown(key, e)
 	return v.provider, nil
 }

@@ -250,7 +250,7 @@ func TestCredentialsWhileForbidden(t *testing.T) {
 	w.set(func(w *fakeCluster) { w.now, w.err = w.now.Add(time.Hour), errors.New("the API server is away") })
 	mustGet(t, c, p)
 	w.set(func(w *fakeCluster) { w.err = forbidden })
-	for range 29 {
+	for range 30 {
 		w.set(func(w *fakeCluster) { w.now = w.now.Add(10 * time.Second) })
 		if got := mustGet(t, c, p); got != known {
 			t.Fatal("there is another provider, want the known one")
@@ -259,6 +259,10 @@ func TestCredentialsWhileForbidden(t *testing.T) {
 	w.set(func(w *fakeCluster) { w.now = w.now.Add(10 * time.Second) })
 	if _, err := c.Get(t.Context(), p); !apierrors.IsForbidden(err) {
 		t.Errorf("Get after 5 minutes: %v, want it forbidden", err)
+	}
+	w.set(func(w *fakeCluster) { w.err = errors.New("the API server is away") })
+	if _, err := c.Get(t.Context(), p); err == nil {
+		t.Error("Get during an outage after the permission was withdrawn: no error")
 	}
 	w.set(func(w *fakeCluster) { w.err = nil })
 	mustGet(t, c, p)

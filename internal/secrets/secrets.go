@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/grace"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 )
 
@@ -216,15 +217,10 @@ func keyError(namespace string, ref v1alpha1.SecretKeyReference, why string) err
 	}
 }
 
-// forbiddenGrace is how long credentials are used if the API server forbids to read their Secret again. An API server
-// that starts forbids everything until it has loaded its roles. A permission that was withdrawn must take effect.
-const forbiddenGrace = 5 * time.Minute
-
-// MayKeep reports whether known credentials may still be used although the Secret could not be read again. age is the
-// time since the API server last did not forbid to read it. While the API server is away, the credentials may have any
-// age.
-func MayKeep(err error, age time.Duration) bool {
-	return IsAway(err) || apierrors.IsForbidden(err) && age < forbiddenGrace
+// MayKeep reports whether known credentials may still be used although their Secret could not be read again: while the
+// API server is away, and for a while after it has begun to forbid the read. refusal belongs to the credentials.
+func MayKeep(err error, refusal *grace.Refusal, now time.Time) bool {
+	return (IsAway(err) || apierrors.IsForbidden(err)) && refusal.Bridges(err, now)
 }
 
 // IsAway reports whether a Secret could not be read because the API server did not answer, or answered with a temporary

@@ -18,6 +18,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/fairgate"
+	"github.com/capstan-dev/capstan/internal/grace"
 	"github.com/capstan-dev/capstan/internal/mcp"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/redact"
@@ -71,9 +72,10 @@ type entry struct {
 	earlier  []string // credentials used before the current ones
 	uid      types.UID
 	version  int64
-	// asked is the time at which the API server was last asked for the Secrets, and read the time at which it last did
-	// not forbid to read them.
-	asked, read time.Time
+	// read is the time at which the API server was last asked for the Secrets, and refusal holds whether it has
+	// forbidden to read them since it last answered.
+	read    time.Time
+	refusal grace.Refusal
 	// idle is the number of sweeps since the entry was last requested. The cache's lock guards it.
 	idle int
 
@@ -260,17 +262,14 @@ func (c *Cache) connection(ctx context.Context, e *entry, s *v1alpha1.ToolServer
 	}
 	defer e.unlock()
 	current := e.client != nil && e.uid == s.UID && e.version == s.Generation
-	if current && c.now().Sub(e.asked) < ttl {
+	if current && c.now().Sub(e.read) < ttl {
 		return e.client, nil
 	}
 	bounded, cancel := context.WithTimeout(ctx, secretTimeout)
 	defer cancel()
 	settings, err := c.settings(bounded, s)
-	if err != nil && ttl > 0 && current && secrets.MayKeep(err, c.now().Sub(e.read)) {
-		e.asked = c.now() // use the old credentials, and ask the API server again after ttl
-		if secrets.IsAway(err) {
-			e.read = e.asked // only the time since then may be that of a permission that was withdrawn
-		}
+	if err != nil && ttl > 0 && current && secrets.MayKeep(err, &e.refusal, c.now()) {
+		e.read = c.now() // use the old credentials, and ask the API server again after ttl
 		return e.client, nil
 	}
 	if err != nil {
@@ -292,8 +291,7 @@ func (c *Cache) connection(ctx context.Context, e *entry, s *v1alpha1.ToolServer
 		e.client, e.settings, e.earlier = client, settings, earlier
 		c.recordCredentials(e)
 	}
-	now := c.now()
-	e.uid, e.version, e.asked, e.read = s.UID, s.Generation, now, now
+	e.uid, e.version, e.read, e.refusal = s.UID, s.Generation, c.now(), grace.Refusal{}
 	return e.client, nil
 }
 

@@ -245,7 +245,7 @@ func TestCredentials(t *testing.T) {
 	})
 	mustCall()
 	env.set(func(env *environment) { env.err = forbidden })
-	for range 4 {
+	for range 5 {
 		env.set(func(env *environment) { env.now = env.now.Add(time.Minute) })
 		mustCall() // an API server that starts may not have loaded its roles yet
 	}

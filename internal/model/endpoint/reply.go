@@ -321,8 +321,11 @@ func (x *exchange) toolCallReply(a *Answer) (model.Reply, error) {
 // text. If a part of the output is not in the reply and its usage is missing, the usage is estimated from the bytes
 // that arrived.
 func (a *Answer) reply(finish model.FinishReason) model.Reply {
-	// Calls may follow the reasoning in place of an answer.
-	thought, text := model.SplitReasoning(a.text.String(), finish == model.FinishLength || finish == model.FinishToolCalls)
+	split := func(text string) (string, string) { return model.SplitReasoning(text, false) }
+	if finish == model.FinishLength || finish == model.FinishToolCalls { // calls may follow the reasoning
+		split = model.SplitReasoningOnly
+	}
+	thought, text := split(a.text.String())
 	if a.refusal.Len() > 0 {
 		text = joinTexts(text, a.refusal.String())
 	}
