@@ -228,13 +228,13 @@ func TestReadsDoNotDelayOthers(t *testing.T) {
 	}{
 		"lists while runs read": {(*sqlite.Store).Reads, func(ctx context.Context, s *sqlite.Store) error {
 			_, _, records := s.Records(ctx, store.RecordQuery{})
-			_, until := s.DeletedUntil(ctx, "")
 			_, memories := s.ListMemories(ctx, store.MemoryQuery{})
-			return errors.Join(records, until, memories)
+			return errors.Join(records, memories)
 		}},
 		"reads of runs while people list": {(*sqlite.Store).Lists, func(ctx context.Context, s *sqlite.Store) error {
 			_, err := journal.Collect(ctx, s, "a")
-			return err
+			_, until := s.DeletedUntil(ctx, "") // the record keeper needs it, and must not wait for lists
+			return errors.Join(err, until)
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
