@@ -75,7 +75,10 @@ func (c *Client) attempt(
 		return tool.Result{}, false, c.callError(ctx, ex, decodeErr)
 	}
 	err = ex.cause(err)
-	if lost = isLost(err, ex) || repeatable && isRefusal(err) && c.hasEnded(ctx, s); lost {
+	if lost = isLost(err, ex); !lost && repeatable && isRefusal(err) {
+		lost, _ = c.hasEnded(ctx, s)
+	}
+	if lost {
 		s.lost.Store(true)
 		c.drop(s)
 		if !repeatable && ex.sent.Load() {
@@ -92,19 +95,15 @@ func (c *Client) liveSession(ctx context.Context, repeatable bool) (*session, er
 	if err != nil || made || repeatable {
 		return s, err
 	}
-	ended, denied := c.ping(ctx, s)
-	knownToDeny := c.deniesPings.Load()
-	if denied && knownToDeny {
-		ended = c.deniesList(ctx, s)
-	}
-	if !ended && (!denied || knownToDeny) {
+	ended, onlyDenied := c.hasEnded(ctx, s)
+	if !ended {
 		return s, nil
 	}
 	s.lost.Store(true)
-	if s, _, err = c.connectedSession(ctx, true, nil); err != nil || ended {
+	if s, _, err = c.connectedSession(ctx, true, nil); err != nil || !onlyDenied {
 		return s, err
 	}
-	if _, denied = c.ping(ctx, s); denied { // even in a session that was just made
+	if _, denied := c.ping(ctx, s); denied { // even in a session that was just made
 		c.deniesPings.Store(true)
 	}
 	return s, nil
@@ -113,10 +112,13 @@ func (c *Client) liveSession(ctx context.Context, repeatable bool) (*session, er
 // hasEnded sends a ping to find out whether the server has ended a session. Many servers do not report that as the
 // protocol requires, so any refusal of a ping that may be about the session counts. If the server refuses all pings,
 // the list of its tools decides. A failure of another kind, and an error that the server reports for the ping itself,
-// do not count.
-func (c *Client) hasEnded(ctx context.Context, s *session) bool {
+// do not count. onlyDenied is true if nothing but the refusal of the ping says that the session has ended.
+func (c *Client) hasEnded(ctx context.Context, s *session) (ended, onlyDenied bool) {
 	ended, denied := c.ping(ctx, s)
-	return ended || denied && (!c.deniesPings.Load() || c.deniesList(ctx, s))
+	if denied && c.deniesPings.Load() {
+		return c.deniesList(ctx, s), false
+	}
+	return ended || denied, denied
 }
 
 // deniesList reports whether the server refuses the first page of its list of tools with a status that some servers use

@@ -112,14 +112,14 @@ func Secrets(token string, headers []Header) []string {
 // connection was lost. After a failed attempt it pauses for up to 30 s, during which calls fail immediately. It is safe
 // for concurrent use.
 type Client struct {
-	// deniesPings is true once the server has refused a ping in a new session with a status that may be about the
+	cfg       Config
+	transport *http.Transport
+	http      *http.Client
+	redactor  *redact.Redactor
+	budget    *serverBudget
+	// deniesPings is true while the server refuses pings even in new sessions, with a status that may be about the
 	// session. Such a status then says nothing.
 	deniesPings atomic.Bool
-	cfg         Config
-	transport   *http.Transport
-	http        *http.Client
-	redactor    *redact.Redactor
-	budget      *serverBudget
 	// life ends all requests of the client, except for the last request of each session, which ends the session on the
 	// server.
 	life context.Context //nolint:containedctx // because it is the life of the connection, not of a call

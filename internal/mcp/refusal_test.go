@@ -255,22 +255,30 @@ func TestServerThatRefusesAllPings(t *testing.T) {
 	}
 }
 
+// servePings returns a server whose pings handle answers, and the number of its sessions.
+func servePings(t *testing.T, handle func(w http.ResponseWriter, r *http.Request, m message)) (s *site, sessions *atomic.Int32) {
+	t.Helper()
+	s, sessions = serve(t, nil, says("hello", "hi")), &atomic.Int32{}
+	s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+		switch m.Method {
+		case "initialize":
+			sessions.Add(1)
+		case "ping":
+			handle(w, r, m)
+			return true
+		}
+		return false
+	})
+	return s, sessions
+}
+
 // TestErrorOfPingThatNamesSession checks that an error with the ping's ID ends the session if it names the session.
 func TestErrorOfPingThatNamesSession(t *testing.T) {
 	for _, status := range []int{200, 400} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
-			var sessions atomic.Int32
-			s := serve(t, nil, says("hello", "hi"))
-			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
-				if m.Method == "initialize" {
-					sessions.Add(1)
-				}
-				if m.Method != "ping" {
-					return false
-				}
+			s, sessions := servePings(t, func(w http.ResponseWriter, r *http.Request, m message) {
 				const unknown = `{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"Session not found"}}`
 				answer(status, jsonType, fmt.Sprintf(unknown, m.ID))(w, r)
-				return true
 			})
 			c := client(t, s.URL)
 			for range 2 {
@@ -292,21 +300,12 @@ func TestFailedPingDoesNotBlockCall(t *testing.T) {
 		"hung up": hangUp, "405": answer(405, "", ""), "500": answer(500, "", ""), "404, response": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
-			var sessions atomic.Int32
-			s := serve(t, nil, says("hello", "hi"))
-			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
-				if m.Method == "initialize" {
-					sessions.Add(1)
-				}
-				if m.Method != "ping" {
-					return false
-				}
+			s, sessions := servePings(t, func(w http.ResponseWriter, r *http.Request, m message) {
 				if handle == nil {
 					answer(404, jsonType, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no ping"}}`, m.ID))(w, r)
-					return true
+					return
 				}
 				handle(w, r)
-				return true
 			})
 			c := client(t, s.URL)
 			for range 2 {

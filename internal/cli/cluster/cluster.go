@@ -165,6 +165,10 @@ func (f *Flags) TurnNames(ctx context.Context, namespace string, wanted func(*v1
 	return found, nil
 }
 
+// IsRefused reports whether the API server refuses a request because of who sends it: Forbidden or Unauthorized. An API
+// server that has not loaded its roles yet does so, too, so a refusal after a success may pass.
+func IsRefused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
+
 // SplitName splits NAME or NAMESPACE/NAME of a Turn. given is the value of --namespace, which applies to a NAME alone.
 func SplitName(turn, given string) (namespace, name string, err error) {
 	namespace, name, qualified := strings.Cut(turn, "/")

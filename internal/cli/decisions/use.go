@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/cluster"
 	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
@@ -46,7 +47,7 @@ func (c *pendingCalls) awaitUse(ctx context.Context) error {
 			switch {
 			case apierrors.IsNotFound(unread), unread == nil && current.UID != c.turn.UID:
 				return true, nil // a deleted Turn uses no decision
-			case !read && (apierrors.IsForbidden(unread) || apierrors.IsUnauthorized(unread)):
+			case !read && cluster.IsRefused(unread):
 				return false, unread
 			case unread != nil:
 				failures++

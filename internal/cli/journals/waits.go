@@ -5,11 +5,11 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/cluster"
 )
 
 // waitInterval is the time between two reads of the status of a Turn that is followed. A watch would require one more
@@ -26,7 +26,7 @@ func (r *Remote) logWaits(ctx context.Context) (stop func()) {
 		logged, read := "", false
 		for {
 			t, err := r.turn(ctx)
-			if !read && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)) {
+			if !read && cluster.IsRefused(err) {
 				return
 			}
 			if err == nil {

@@ -80,7 +80,7 @@ func (o *Options) await(ctx context.Context, api client.Client, t *v1alpha1.Turn
 			switch {
 			case apierrors.IsNotFound(err), err == nil && current.UID != t.UID:
 				return false, errors.New("it was deleted")
-			case !read && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)):
+			case !read && cluster.IsRefused(err):
 				return false, fmt.Errorf("it was created and continues, but you may not read it: %w; to wait for its end "+
 					"requires permission to get turns.capstan.dev", err)
 			case err != nil:

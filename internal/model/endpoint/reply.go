@@ -323,7 +323,7 @@ func (x *exchange) toolCallReply(a *Answer) (model.Reply, error) {
 func (a *Answer) reply(finish model.FinishReason) model.Reply {
 	split := func(text string) (string, string) { return model.SplitReasoning(text, false) }
 	if finish == model.FinishLength || finish == model.FinishToolCalls { // calls may follow the reasoning
-		split = model.SplitReasoningOnly
+		split = model.SplitUnanswered
 	}
 	thought, text := split(a.text.String())
 	if a.refusal.Len() > 0 {

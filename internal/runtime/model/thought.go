@@ -15,9 +15,9 @@ func SplitReasoning(text string, cutOff bool) (thought, rest string) {
 	return splitReasoning(text, cutOff, false)
 }
 
-// SplitReasoningOnly is SplitReasoning for a text that needs no answer after its reasoning, because the reply was cut
+// SplitUnanswered is SplitReasoning for a text that needs no answer after its reasoning, because the reply was cut
 // off or makes calls.
-func SplitReasoningOnly(text string) (thought, rest string) { return splitReasoning(text, true, true) }
+func SplitUnanswered(text string) (thought, rest string) { return splitReasoning(text, true, true) }
 
 func splitReasoning(text string, cutOff, mayLackAnswer bool) (thought, rest string) {
 	opened, ok := strings.CutPrefix(strings.TrimLeft(text, " \t\r\n"), thoughtOpens)

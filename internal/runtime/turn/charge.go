@@ -82,9 +82,9 @@ func (e *Engine) EndDeletedTurn(ctx context.Context, uid string, children SubAge
 }
 
 // EndOpenTurn writes the end of a sub-agent's Turn that no run continues into the journal, as cancelled with a message,
-// unless the journal has an end. EndOpenTurn returns the usage of the
-// Turn and of its own sub-agents, or a *loop.Parked error while the Turn of such a sub-agent has not ended. It returns
-// nil if the journal has no entries or belongs to a Session, and a *PanicError if the engine panicked.
+// unless the journal has an end. EndOpenTurn returns the usage of the Turn and of its own sub-agents, or a *loop.Parked
+// error while the Turn of such a sub-agent has not ended. It returns nil if the journal has no entries or belongs to a
+// Session, and a *PanicError if the engine panicked.
 func (e *Engine) EndOpenTurn(
 	ctx context.Context, uid, message string, children SubAgentUsageFunc,
 ) (spent *tool.Spent, err error) {
