@@ -159,7 +159,7 @@ func New(cfg Config) *Client {
 		changed: make(chan struct{}, 1), pause: newPause(), budget: newServerBudget(),
 	}
 	c.transport.IdleConnTimeout = idleConnection
-	c.http = &http.Client{Transport: &headers{base: c.transport, cfg: &c.cfg}, CheckRedirect: netpolicy.CheckRedirect}
+	c.http = &http.Client{Transport: &headers{base: netpolicy.NewBounded(c.transport), cfg: &c.cfg}, CheckRedirect: netpolicy.CheckRedirect}
 	c.redactor = redact.New(append(Secrets(cfg.Token, cfg.Headers), cfg.Earlier...)...)
 	c.life, c.end = context.WithCancel(c.withProcessors(context.Background()))
 	return c
@@ -275,10 +275,9 @@ func isProtocol(name string) bool {
 	return strings.HasPrefix(name, "Mcp-")
 }
 
-// headers is a transport that adds the configured headers to each request. A request that was sent completely over
-// HTTP/2 is not sent again.
+// headers is a transport that adds the configured headers to each request.
 type headers struct {
-	base http.RoundTripper
+	base *netpolicy.Bounded
 	cfg  *Config
 }
 
@@ -299,5 +298,5 @@ func (h *headers) RoundTrip(req *http.Request) (*http.Response, error) {
 		out.Header.Set("Authorization", "Bearer "+h.cfg.Token)
 	}
 	netpolicy.AskPlain(out)
-	return netpolicy.RoundTripBounded(h.base, out)
+	return h.base.RoundTrip(out)
 }

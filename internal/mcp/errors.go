@@ -177,7 +177,7 @@ func (c *Client) callError(ctx context.Context, ex *exchange, err error) *tool.E
 		return as(tool.Unavailable, "%s, and the call was not made: %s", netpolicy.ErrRedirect, setURL)
 	case errors.Is(err, errSession):
 		return as(tool.Unavailable, "%s, and the call was not made", errSession)
-	case !ex.sent.Load():
+	case !ex.sent.Load(), errors.Is(err, netpolicy.ErrUnprocessed):
 		failure := c.discoveryError(ctx, err)
 		return &tool.Error{Class: tool.Unavailable, Message: c.prefix() + failure.Message, RemoteMessage: failure.RemoteMessage, Err: err}
 	case refused && mayHaveActed(status.status):

@@ -35,19 +35,33 @@ func scripted(m message, member string) http2test.Response {
 	return http2test.Response{Status: http.StatusOK, ContentType: jsonType, Body: body}
 }
 
-// TestCallIsSentOnceOverHTTP2 checks that a call is not sent again if the server resets its stream after it has
-// received the whole call. net/http would repeat such a call without limit.
-func TestCallIsSentOnceOverHTTP2(t *testing.T) {
-	for _, code := range []http2.ErrCode{http2.ErrCodeProtocol, http2.ErrCodeRefusedStream} {
-		t.Run(code.String(), func(t *testing.T) {
+// TestRepetitionsOverHTTP2 checks that a call is sent once more if the server has refused it without processing it: the
+// effect of such a call is known. If the server may have processed it, it is not sent again. net/http would repeat it
+// without limit after PROTOCOL_ERROR.
+func TestRepetitionsOverHTTP2(t *testing.T) {
+	const unprocessed = "the server refused the HTTP/2 stream, or is closing the connection, without processing the request"
+	for name, tc := range map[string]struct {
+		refusal       http2test.Response
+		refused, sent int32
+		class         tool.Class
+		message       string
+	}{
+		"PROTOCOL_ERROR": {http2test.Response{Reset: http2.ErrCodeProtocol}, 1, 1, tool.OutcomeUnknown,
+			"the connection broke before the response arrived"},
+		"REFUSED_STREAM":       {http2test.Response{Reset: http2.ErrCodeRefusedStream}, 1, 2, "", ""},
+		"GOAWAY":               {http2test.Response{GoAway: true}, 1, 2, "", ""},
+		"REFUSED_STREAM twice": {http2test.Response{Reset: http2.ErrCodeRefusedStream}, 2, 2, tool.Unavailable, unprocessed},
+		"GOAWAY twice":         {http2test.Response{GoAway: true}, 2, 2, tool.Unavailable, unprocessed},
+	} {
+		t.Run(name, func(t *testing.T) {
 			var received atomic.Int32
 			url, certificate := http2test.Serve(t, func(_ string, body []byte) http2test.Response {
 				var m message
 				if len(body) > 0 && json.Unmarshal(body, &m) != nil {
 					t.Errorf("the server received %q, want JSON", body)
 				}
-				if m.Method == "tools/call" && received.Add(1) == 1 {
-					return http2test.Response{Reset: code}
+				if m.Method == "tools/call" && received.Add(1) <= tc.refused {
+					return tc.refusal
 				}
 				return scripted(m, "")
 			})
@@ -56,9 +70,15 @@ func TestCallIsSentOnceOverHTTP2(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := client(t, url, func(cfg *mcp.Config) { cfg.TLS = certificates })
-			if e := failure(t, c, "hello"); e.Class != tool.OutcomeUnknown || received.Load() != 1 ||
-				!strings.Contains(e.Error(), "the connection broke before the response arrived") {
-				t.Errorf("Call = %s %q, sent %d times; want an unknown outcome, sent once", e.Class, e.Error(), received.Load())
+			if tc.class == "" {
+				if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
+					t.Errorf("Call = %q, %v; want its result", got, err)
+				}
+			} else if e := failure(t, c, "hello"); e.Class != tc.class || !strings.Contains(e.Error(), tc.message) {
+				t.Errorf("Call = %s %q, want %s %q", e.Class, e.Error(), tc.class, tc.message)
+			}
+			if received.Load() != tc.sent {
+				t.Errorf("the call was sent %d times, want %d", received.Load(), tc.sent)
 			}
 			if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
 				t.Errorf("the next call = %q, %v; want its result", got, err)

@@ -50,6 +50,8 @@ func Cause(err error) string {
 		return errProxy.Error()
 	case errors.Is(err, errHandshake):
 		return errHandshake.Error()
+	case errors.Is(err, ErrUnprocessed):
+		return ErrUnprocessed.Error()
 	case errors.Is(err, errSent):
 		return errSent.Error()
 	case isAuthority:

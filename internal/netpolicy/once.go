@@ -4,45 +4,113 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"sync/atomic"
 
 	"github.com/capstan-dev/capstan/internal/onclose"
 )
 
-// errSent means that a request over HTTP/2 failed after all of it was sent: the server has reset the stream, or is
-// closing the connection (GOAWAY).
+// ErrUnprocessed means that a server has refused a request over HTTP/2 without processing it: it has reset the stream
+// with REFUSED_STREAM, or it is closing the connection (GOAWAY). Such a request may be sent again. Servers do this when
+// they restart or are busy. nginx also does it after each 1,000 requests on a connection.
+// See https://www.rfc-editor.org/rfc/rfc9113.html#name-request-reliability.
+var ErrUnprocessed = errors.New("the server refused the HTTP/2 stream, or is closing the connection, without processing the request")
+
+// errSent means that a request over HTTP/2 failed after it was sent, and that the server may have processed it.
 var errSent = errors.New("the server ended the HTTP/2 stream or connection after the whole request was sent")
 
-// SendOnce returns a copy of a request that a transport does not send again over HTTP/2 after all of it was sent,
-// because the server may have processed it. Without SendOnce, net/http repeats a request that has GetBody each time the
-// server resets its stream with PROTOCOL_ERROR or REFUSED_STREAM, or refuses it with GOAWAY. The repetitions after
-// PROTOCOL_ERROR have no limit. An http.Client must not use the copy, because it calls GetBody for redirects, too.
-func SendOnce(req *http.Request) *http.Request {
-	if req.GetBody == nil {
-		return req
+// Bounded is a transport for the requests to one server. It sends a request at most twice over HTTP/2. Without this
+// limit, net/http repeats a request after PROTOCOL_ERROR without limit and without a pause, each time on a new
+// connection. A request with a body is sent a second time only if the server has not processed the first one
+// (ErrUnprocessed), and if it has GetBody.
+type Bounded struct {
+	base http.RoundTripper
+	// isHTTP2 says whether the newest connection uses HTTP/2.
+	isHTTP2 atomic.Bool
+}
+
+// NewBounded returns a transport that sends with base.
+func NewBounded(base http.RoundTripper) *Bounded { return &Bounded{base: base} }
+
+// RoundTrip sends a request. The caller must close the body of the response. The frame of a request that waits for its
+// response is small, because thousands wait for models.
+func (b *Bounded) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Body == nil || req.Body == http.NoBody {
+		return b.sendTwice(req)
 	}
-	trace, isSent := newTrace()
+	resp, err := b.base.RoundTrip(b.once(req))
+	if err == nil {
+		return resp, nil
+	}
+	if err = withOutcome(err); req.GetBody == nil || !errors.Is(err, ErrUnprocessed) {
+		return nil, err
+	}
+	if req, err = repetition(req); err != nil {
+		return nil, err
+	}
+	if resp, err = b.base.RoundTrip(b.once(req)); err != nil {
+		return nil, withOutcome(err)
+	}
+	return resp, nil
+}
+
+// repetition returns a copy of a request with a body that was not read.
+func repetition(req *http.Request) (*http.Request, error) {
+	again := *req
+	var err error
+	again.Body, err = req.GetBody()
+	return &again, err
+}
+
+// once returns a copy of a request with a body that net/http does not send again after all of it was sent over HTTP/2.
+// Over HTTP/1, net/http needs GetBody to send a request again of which it has sent nothing. Over HTTP/2, net/http does
+// not say whether the server has refused the request or may have processed it if the request has GetBody. So once hides
+// GetBody when it knows that the server uses HTTP/2. Until then, the outcome of a refused request is unknown (errSent).
+//
+//go:noinline
+func (b *Bounded) once(req *http.Request) *http.Request {
+	trace, isSent := b.newTrace()
 	out := req.WithContext(httptrace.WithClientTrace(req.Context(), trace))
-	out.GetBody = func() (io.ReadCloser, error) {
-		if isSent.Load() {
-			return nil, errSent
+	switch {
+	case b.isHTTP2.Load():
+		out.GetBody = nil
+	case req.GetBody != nil:
+		out.GetBody = func() (io.ReadCloser, error) {
+			if isSent.Load() {
+				return nil, errSent
+			}
+			return req.GetBody()
 		}
-		return req.GetBody()
 	}
 	return out
 }
 
-// newTrace returns a trace that notes that all of a request was sent over HTTP/2. Over HTTP/1, a trace also reports a
-// request that is only in the buffer of a connection that the server has closed. Such a request must be sent again.
-func newTrace() (*httptrace.ClientTrace, *atomic.Bool) {
+// withOutcome wraps an error in ErrUnprocessed or errSent if net/http would have sent the request again if it had
+// GetBody. net/http has no types for these errors. If their texts change, the outcome of such requests is unknown.
+func withOutcome(err error) error {
+	switch text := err.Error(); {
+	case !strings.Contains(text, "cannot retry err ["):
+		return err
+	case strings.Contains(text, "GOAWAY]"), strings.Contains(text, "REFUSED_STREAM"):
+		return fmt.Errorf("%w: %w", ErrUnprocessed, err)
+	}
+	return fmt.Errorf("%w: %w", errSent, err)
+}
+
+// newTrace returns a trace that notes whether a connection uses HTTP/2, and that all of a request was sent over HTTP/2.
+// Over HTTP/1, a trace also reports a request that is only in the buffer of a connection that the server has closed.
+// Such a request must be sent again.
+func (b *Bounded) newTrace() (*httptrace.ClientTrace, *atomic.Bool) {
 	var isHTTP2, isSent atomic.Bool
 	return &httptrace.ClientTrace{
 		GotConn: func(info httptrace.GotConnInfo) {
 			conn, isTLS := info.Conn.(*tls.Conn)
 			isHTTP2.Store(isTLS && conn.ConnectionState().NegotiatedProtocol == "h2")
+			b.isHTTP2.Store(isHTTP2.Load())
 		},
 		WroteRequest: func(info httptrace.WroteRequestInfo) {
 			if info.Err == nil && isHTTP2.Load() {
@@ -52,24 +120,18 @@ func newTrace() (*httptrace.ClientTrace, *atomic.Bool) {
 	}, &isSent
 }
 
-// RoundTripBounded sends a request that may have no body, as a GET. If it has one, it is not sent again over HTTP/2
-// after all of it was sent: see SendOnce. A request without a body is sent at most twice over HTTP/2. The second time
-// is needed because a server may refuse a request that it has not processed, as with REFUSED_STREAM, or with GOAWAY
-// when it restarts. The limit is needed because net/http repeats the request after PROTOCOL_ERROR without limit and
-// without a pause, each time on a new connection. The caller must close the body of the response.
-func RoundTripBounded(transport http.RoundTripper, req *http.Request) (*http.Response, error) {
-	if req.Body != nil && req.Body != http.NoBody {
-		return transport.RoundTrip(SendOnce(req))
-	}
+// sendTwice sends a request without a body. net/http sends it again if the server may not have processed it, as with
+// GOAWAY when a server restarts; sendTwice prevents the third time.
+func (b *Bounded) sendTwice(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
-	trace, isSent := newTrace()
+	trace, isSent := b.newTrace()
 	var isRepeated atomic.Bool
 	trace.GetConn = func(string) {
 		if isSent.Swap(false) && isRepeated.Swap(true) {
 			cancel(errSent)
 		}
 	}
-	resp, err := transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(ctx, trace)))
+	resp, err := b.base.RoundTrip(req.WithContext(httptrace.WithClientTrace(ctx, trace)))
 	if err != nil {
 		if cause := context.Cause(ctx); errors.Is(cause, errSent) {
 			err = cause // the error may only say that the request was cancelled

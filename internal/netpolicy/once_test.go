@@ -19,14 +19,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/netpolicy/http2test"
 )
 
-// send sends a request with RoundTripBounded, and returns the status of the response.
-func send(t *testing.T, transport *http.Transport, method, url, body string) (int, error) {
+// send sends a request, and returns the status of the response.
+func send(t *testing.T, transport http.RoundTripper, method, url, body string) (int, error) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := netpolicy.RoundTripBounded(transport, req)
+	resp, err := transport.RoundTrip(req)
 	if err != nil {
 		return 0, err
 	}
@@ -37,32 +37,44 @@ func send(t *testing.T, transport *http.Transport, method, url, body string) (in
 	return resp.StatusCode, nil
 }
 
-// TestRoundTripBounded checks that a request with a body is not sent again over HTTP/2 after the server has received
-// all of it, and that a request without a body is sent once more, because the server may not have processed it.
-func TestRoundTripBounded(t *testing.T) {
+// TestBounded checks that a request is sent once more over HTTP/2 if the server has not processed it, but never
+// a third time. After PROTOCOL_ERROR, the server may have processed it, so only a request without a body is sent again.
+func TestBounded(t *testing.T) {
+	const first = "the first request shows that the server uses HTTP/2"
+	done := http2test.Response{Status: http.StatusOK, ContentType: "text/plain", Body: "done"}
 	refusals := map[string]http2test.Response{
 		"PROTOCOL_ERROR": {Reset: http2.ErrCodeProtocol}, "REFUSED_STREAM": {Reset: http2.ErrCodeRefusedStream}, "GOAWAY": {GoAway: true},
 	}
 	for name, refusal := range refusals {
+		const unclear, unprocessed = "the server ended the HTTP/2 stream or connection after the whole request was sent",
+			"the server refused the HTTP/2 stream, or is closing the connection, without processing the request"
+		afterOne, afterTwo, sentPosts := "", unprocessed, int32(2) // of requests with a body
+		if refusal.Reset == http2.ErrCodeProtocol {
+			afterOne, afterTwo, sentPosts = unclear, unclear, 1
+		}
 		for _, tc := range []struct {
-			method, body    string
-			refused, sent   int32
-			mustBeProcessed bool
+			method, body  string
+			refused, sent int32
+			failure       string // is empty if the last request is processed
 		}{
-			{http.MethodPost, "once", 1, 1, false},
-			{http.MethodGet, "", 1, 2, true},
-			{http.MethodGet, "", 2, 2, false},
+			{http.MethodPost, "once", 1, sentPosts, afterOne},
+			{http.MethodPost, "once", sentPosts, sentPosts, afterTwo},
+			{http.MethodGet, "", 1, 2, ""},
+			{http.MethodGet, "", 2, 2, unclear},
 		} {
 			t.Run(fmt.Sprintf("%s, %s refused %d times", name, tc.method, tc.refused), func(t *testing.T) {
 				var received atomic.Int32
 				url, certificate := http2test.Serve(t, func(_ string, body []byte) http2test.Response {
+					if string(body) == first {
+						return done
+					}
 					if string(body) != tc.body {
 						t.Errorf("the body is %q, want the whole one", body)
 					}
 					if received.Add(1) <= tc.refused {
 						return refusal
 					}
-					return http2test.Response{Status: http.StatusOK, ContentType: "text/plain", Body: "done"}
+					return done
 				})
 				certificates, err := netpolicy.Certificates{Authorities: certificate}.TLS()
 				if err != nil {
@@ -70,17 +82,20 @@ func TestRoundTripBounded(t *testing.T) {
 				}
 				transport := netpolicy.Transport(netpolicy.NewLocalPolicy(), time.Minute, certificates)
 				defer transport.CloseIdleConnections()
-				const reason = "the server ended the HTTP/2 stream or connection after the whole request was sent"
-				status, err := send(t, transport, tc.method, url, tc.body)
+				bounded := netpolicy.NewBounded(transport)
+				if status, err := send(t, bounded, http.MethodPost, url, first); err != nil || status != http.StatusOK {
+					t.Fatalf("the first request: %d, %v; want status 200", status, err)
+				}
+				status, err := send(t, bounded, tc.method, url, tc.body)
 				isExpected := err == nil && status == http.StatusOK
-				if !tc.mustBeProcessed {
-					isExpected = err != nil && netpolicy.Cause(err) == reason
+				if tc.failure != "" {
+					isExpected = err != nil && netpolicy.Cause(err) == tc.failure
 				}
 				if !isExpected || received.Load() != tc.sent {
-					t.Errorf("the response is %d, %v, and the server has received %d requests; want success %t and %d requests",
-						status, err, received.Load(), tc.mustBeProcessed, tc.sent)
+					t.Errorf("the response is %d, %v, and the server has received %d requests; want the failure %q and %d requests",
+						status, err, received.Load(), tc.failure, tc.sent)
 				}
-				if status, err := send(t, transport, tc.method, url, tc.body); err != nil || status != http.StatusOK {
+				if status, err := send(t, bounded, tc.method, url, tc.body); err != nil || status != http.StatusOK {
 					t.Errorf("the next request: %d, %v; want status 200", status, err)
 				}
 			})
@@ -115,6 +130,7 @@ func TestUnsentRequestIsSentAgain(t *testing.T) {
 			defer web.Close()
 			transport := netpolicy.Transport(netpolicy.NewLocalPolicy(), time.Minute, nil)
 			defer transport.CloseIdleConnections()
+			bounded := netpolicy.NewBounded(transport)
 			dial := transport.DialContext
 			var broken atomic.Bool
 			transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -125,7 +141,7 @@ func TestUnsentRequestIsSentAgain(t *testing.T) {
 				return conn, err
 			}
 			for range 2 {
-				if status, err := send(t, transport, method, web.URL, body); err != nil || status != http.StatusOK {
+				if status, err := send(t, bounded, method, web.URL, body); err != nil || status != http.StatusOK {
 					t.Fatalf("the response is %d, %v; want status 200", status, err)
 				}
 				broken.Store(true)

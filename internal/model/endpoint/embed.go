@@ -65,8 +65,8 @@ func (x *exchange) requestVectors(ctx context.Context, req *model.Request) (repl
 	if x.open(ctx, http.MethodPost, protocol.EmbeddingsPath(req.Model)); x.err == nil {
 		x.payload = &payload{body: body, again: func() ([]byte, error) { return protocol.EmbeddingsBody(req) }}
 		x.out.Header.Set("Content-Type", jsonObject)
-		x.out = x.payload.apply(x.out)
-		x.resp, x.err = x.provider.transport.RoundTrip(x.out) //nolint:bodyclose // because accept returns or closes it
+		x.payload.apply(x.out)
+		x.resp, x.err = x.provider.bounded.RoundTrip(x.out) //nolint:bodyclose // because accept returns or closes it
 	}
 	in, err := x.accept(ctx)
 	if err != nil {

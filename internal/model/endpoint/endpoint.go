@@ -112,6 +112,8 @@ type Provider struct {
 	cfg       Config
 	protocol  Protocol
 	transport *http.Transport
+	// bounded sends with transport.
+	bounded *netpolicy.Bounded
 	// redactor removes secrets from all texts, and proxyRedactor removes the password of a proxy from errors.
 	redactor, proxyRedactor *redact.Redactor
 }
@@ -122,7 +124,10 @@ func New(cfg Config, protocol Protocol) *Provider {
 	transport.ReadBufferSize, transport.WriteBufferSize = readBuffer, writeBuffer
 	cfg.Policy.UseProxy(transport) // many clusters reach providers only through a proxy
 	cfg.BaseURL = strings.TrimRight(cfg.BaseURL, "/")
-	return &Provider{cfg: cfg, protocol: protocol, transport: transport, redactor: redactorOf(&cfg), proxyRedactor: proxyRedactorOf(&cfg)}
+	return &Provider{
+		cfg: cfg, protocol: protocol, transport: transport, bounded: netpolicy.NewBounded(transport),
+		redactor: redactorOf(&cfg), proxyRedactor: proxyRedactorOf(&cfg),
+	}
 }
 
 // Close closes idle connections. Running requests continue.
@@ -137,7 +142,7 @@ func (p *Provider) Generate(ctx context.Context, req *model.Request) (*model.Rep
 	x := p.newExchange(ctx, eventStream)
 	x.first = p.firstTimeout(req)
 	if x.begin(ctx, req); x.err == nil {
-		x.resp, x.err = p.transport.RoundTrip(x.out) //nolint:bodyclose // because finish closes it
+		x.resp, x.err = p.bounded.RoundTrip(x.out) //nolint:bodyclose // because finish closes it
 	}
 	return x.finish(ctx)
 }
@@ -167,7 +172,7 @@ func (x *exchange) begin(ctx context.Context, req *model.Request) {
 	}
 	if x.open(ctx, http.MethodPost, protocol.Path(req.Model)); x.err == nil {
 		x.out.Header.Set("Content-Type", jsonObject)
-		x.out = sent.apply(x.out)
+		sent.apply(x.out)
 		x.payload = sent
 	}
 }
@@ -209,7 +214,7 @@ func (p *Provider) Probe(ctx context.Context) (Listing, error) {
 	x := p.newExchange(ctx, jsonObject)
 	x.first = p.cfg.IdleTimeout
 	if x.open(ctx, http.MethodGet, p.protocol.ModelsPath()); x.err == nil {
-		x.resp, x.err = netpolicy.RoundTripBounded(p.transport, x.out) //nolint:bodyclose // because models closes it
+		x.resp, x.err = p.bounded.RoundTrip(x.out) //nolint:bodyclose // because models closes it
 	}
 	err := x.models(ctx)
 	switch {

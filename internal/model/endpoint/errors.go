@@ -88,7 +88,7 @@ func (x *exchange) classifyCause(ctx context.Context, err error, partial model.R
 		return p.withCause(model.Timeout, fmt.Sprintf("no connection to the %s within %s", remote, p.cfg.ConnectTimeout), err)
 	}
 	e := p.withCause(model.Network, fmt.Sprintf("the connection to the %s failed", remote), err)
-	e.MayBeBilled = sinceSent > unbilled || partial.Received > 0
+	e.MayBeBilled = (sinceSent > unbilled || partial.Received > 0) && !errors.Is(err, netpolicy.ErrUnprocessed)
 	return e
 }
 

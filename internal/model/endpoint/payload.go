@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/fairgate"
-	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
@@ -27,8 +26,8 @@ type payload struct {
 	sent atomic.Pointer[time.Time]
 }
 
-// apply sets the body of a request, whose headers must be set already. It returns the request that must be sent.
-func (s *payload) apply(out *http.Request) *http.Request {
+// apply sets the body of a request, whose headers must be set already.
+func (s *payload) apply(out *http.Request) {
 	out.ContentLength = int64(len(s.body))
 	if !mayBeRepeated(out.Header) {
 		out.GetBody = func() (io.ReadCloser, error) {
@@ -37,12 +36,11 @@ func (s *payload) apply(out *http.Request) *http.Request {
 		}
 	}
 	out.Body, s.body = &requestBody{rest: s.body, sent: &s.sent}, nil
-	return netpolicy.SendOnce(out)
 }
 
 // mayBeRepeated reports whether net/http would repeat a request with these headers, and with GetBody, over HTTP/1
 // although all of it was sent: see the documentation of http.Transport. The endpoint may bill both requests. Over
-// HTTP/2, netpolicy.SendOnce prevents this.
+// HTTP/2, netpolicy.Bounded prevents this.
 func mayBeRepeated(h http.Header) bool {
 	_, current := h["Idempotency-Key"]
 	_, older := h["X-Idempotency-Key"]

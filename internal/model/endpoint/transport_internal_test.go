@@ -70,7 +70,7 @@ func TestSentBodyIsReleased(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out = s.apply(out)
+	s.apply(out)
 	sent, err := io.ReadAll(out.Body)
 	if err != nil || int64(len(sent)) != out.ContentLength || !strings.Contains(string(sent), "hello hello") {
 		t.Fatalf("%d bytes were sent, and %d announced (error %v)", len(sent), out.ContentLength, err)

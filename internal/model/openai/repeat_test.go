@@ -62,15 +62,31 @@ func TestRequestIsSentOnce(t *testing.T) {
 	}
 }
 
-// TestRequestIsSentOnceOverHTTP2 checks that a request is not sent again if the endpoint resets its stream after it has
-// received all of it. net/http would repeat such a request without limit.
-func TestRequestIsSentOnceOverHTTP2(t *testing.T) {
-	for _, code := range []http2.ErrCode{http2.ErrCodeProtocol, http2.ErrCodeRefusedStream} {
-		t.Run(code.String(), func(t *testing.T) {
-			var received atomic.Int32
-			url, certificate := http2test.Serve(t, func(string, []byte) http2test.Response {
-				if received.Add(1) == 1 {
-					return http2test.Response{Reset: code}
+// TestRepetitionsOverHTTP2 checks that a request is sent once more if the endpoint has refused it without processing it,
+// and not at all if the endpoint may have processed it. net/http would repeat it without limit after PROTOCOL_ERROR.
+func TestRepetitionsOverHTTP2(t *testing.T) {
+	const unprocessed = "the server refused the HTTP/2 stream, or is closing the connection, without processing the request"
+	for name, tc := range map[string]struct {
+		refusal       http2test.Response
+		refused, sent int32
+		failure       string
+	}{
+		"PROTOCOL_ERROR":       {http2test.Response{Reset: http2.ErrCodeProtocol}, 1, 1, "the server ended the HTTP/2 stream or connection after the whole request was sent"},
+		"REFUSED_STREAM":       {http2test.Response{Reset: http2.ErrCodeRefusedStream}, 1, 2, ""},
+		"GOAWAY":               {http2test.Response{GoAway: true}, 1, 2, ""},
+		"REFUSED_STREAM twice": {http2test.Response{Reset: http2.ErrCodeRefusedStream}, 2, 2, unprocessed},
+		"GOAWAY twice":         {http2test.Response{GoAway: true}, 2, 2, unprocessed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var received atomic.Int32 // not counting the first request, which shows that the endpoint uses HTTP/2
+			received.Store(-1)
+			var first atomic.Value
+			url, certificate := http2test.Serve(t, func(_ string, body []byte) http2test.Response {
+				if before := first.Swap(string(body)); before != nil && before != string(body) {
+					t.Errorf("the request was %s, and then %s; want the same", before, body)
+				}
+				if n := received.Add(1); n > 0 && n <= tc.refused {
+					return tc.refusal
 				}
 				return http2test.Response{
 					Status: http.StatusOK, ContentType: "text/event-stream",
@@ -82,10 +98,19 @@ func TestRequestIsSentOnceOverHTTP2(t *testing.T) {
 				t.Fatal(err)
 			}
 			p := provider(t, url+"/v1", func(cfg *openai.Config) { cfg.TLS = certificates })
-			const want = `provider "demo": the connection to the endpoint failed: ` +
-				"the server ended the HTTP/2 stream or connection after the whole request was sent"
-			if e := failure(t, p); e.Kind != model.Network || e.Message != want || received.Load() != 1 {
-				t.Errorf("%s %q, sent %d times; want %s %q, sent once", e.Kind, e.Message, received.Load(), model.Network, want)
+			want := `provider "demo": the connection to the endpoint failed: ` + tc.failure
+			if reply, err := generate(t.Context(), p, request("hello")); err != nil || reply.Text != "Hi" {
+				t.Fatalf("the first request: %q, %v; want its reply", reply.Text, err)
+			}
+			reply, err := generate(t.Context(), p, request("hello"))
+			switch {
+			case tc.failure == "" && (err != nil || reply.Text != "Hi"):
+				t.Errorf("Generate = %q, %v; want the reply", reply.Text, err)
+			case tc.failure != "" && (err == nil || model.AsError(err).Kind != model.Network || model.AsError(err).Message != want):
+				t.Errorf("Generate = %v, want %s %q", err, model.Network, want)
+			}
+			if received.Load() != tc.sent {
+				t.Errorf("the request was sent %d times, want %d", received.Load(), tc.sent)
 			}
 			if reply, err := generate(t.Context(), p, request("hello")); err != nil || reply.Text != "Hi" {
 				t.Errorf("the next request: %q, %v; want its reply", reply.Text, err)
