@@ -17,6 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/hack/e2e/node"
 	"github.com/capstan-dev/capstan/internal/approvals"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
@@ -56,28 +57,52 @@ func (t *test) upgradeToPrevious(ctx context.Context) error {
 	return t.upgradeTo(ctx, t.previous("chart"), "image.registry=e2e.local", "image.repository=previous", "image.tag=v1")
 }
 
-// whyNoDowngrade returns the reason why the release cannot go back to the previous version: the schema of the journal
-// has changed. It returns an empty string if the release can go back.
-func whyNoDowngrade(t *test) (string, error) {
-	previous, err := os.ReadFile(t.previous("migrations"))
-	if err != nil {
-		return "", err
-	}
-	current, err := os.ReadDir(filepath.Join(t.options.root, "internal/store/sqlite/migrations"))
-	if err != nil {
-		return "", err
-	}
-	if len(current) == len(strings.Fields(string(previous))) {
-		return "", nil
-	}
-	return "the journal's schema is newer than that of the previous version and cannot go back", nil
-}
-
+// installPrevious installs the previous version with an empty journal: it may not know the schema of the current one.
 func installPrevious(ctx context.Context, t *test) error {
-	if err := t.upgradeToPrevious(ctx); err != nil {
+	if err := t.helm(ctx, "uninstall", "capstan", "--namespace", system); err != nil {
+		return err
+	}
+	volume := filepath.Join(t.cluster.Volumes(), "journal")
+	files, err := os.ReadDir(volume)
+	for _, file := range files {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(volume, file.Name())))
+	}
+	if err = errors.Join(err, t.upgradeToPrevious(ctx)); err != nil {
 		return err
 	}
 	return t.ready(ctx)
+}
+
+// goBack upgrades the release to the previous version. If that version does not know the schema of the journal, its
+// manager must say so and leave the Turns alone, and the current version is installed again.
+func goBack(ctx context.Context, t *test, r *result) error {
+	if err := t.upgradeToPrevious(ctx); err != nil {
+		return err
+	}
+	newer, err := t.hasNewerSchema()
+	if err != nil || !newer {
+		return err
+	}
+	err = t.poll(ctx, patience, func(ctx context.Context) (bool, string, error) {
+		log, err := t.output(ctx, "", t.cluster.Kubectl, "-n", system, "logs", "-l", managerPods, "--tail=-1")
+		return strings.Contains(log, journal.ErrNewer.Error()), "no previous manager has refused the newer journal", err
+	})
+	if err == nil {
+		err = t.checkHandedBack(ctx, r)
+	}
+	r.Disturbed = time.Now() // so the durations begin when a manager that knows the journal may start
+	return errors.Join(err, t.upgrade(ctx))
+}
+
+// hasNewerSchema reports whether the schema of the journal has changed since the previous version, whose manager cannot
+// use a journal with the newer schema.
+func (t *test) hasNewerSchema() (bool, error) {
+	previous, err := os.ReadFile(t.previous("migrations"))
+	if err != nil {
+		return false, err
+	}
+	current, err := os.ReadDir(filepath.Join(t.options.root, "internal/store/sqlite/migrations"))
+	return len(current) != len(strings.Fields(string(previous))), err
 }
 
 // previous returns a path below the output of previous.sh.

@@ -14,6 +14,6 @@ mkdir -p "$directory"
 (cd "$sources" && CGO_ENABLED=0 GOOS=linux GOARCH=$2 GOAMD64=v1 GOARM64=v8.0 GOFIPS140=off GOEXPERIMENT='' \
   go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=previous' -o "$directory/manager" ./cmd/manager)
 mv "$sources/charts/capstan" "$directory/chart"
-# The test compares this list with the current migrations, because the journal's schema cannot go back.
+# The test compares this list with the current migrations: the previous manager refuses a newer schema.
 ls "$sources/internal/store/sqlite/migrations" >"$directory/migrations"
 echo "$commit-$2" >"$directory/commit"

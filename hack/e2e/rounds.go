@@ -41,9 +41,6 @@ type round struct {
 	prepare func(context.Context, *test) error
 	// disturb disturbs the manager. If no other manager starts by itself, disturb also installs the next one.
 	disturb func(context.Context, *test, *result) error
-	// impossible returns the reason why the round cannot run with this version, or an empty string if it can run. If it
-	// is nil, the round can always run.
-	impossible func(*test) (string, error)
 	// after runs when all Turns of the round have ended. It checks the state, changes the release, or does both. The
 	// next round may depend on that change. If it is nil, nothing follows the end of the Turns.
 	after func(context.Context, *test) error
@@ -66,13 +63,11 @@ var rounds = []round{
 		name: "forward", what: "helm upgrade from the previous chart and manager", seconds: upTo(longCall),
 		prepare: installPrevious, disturb: func(ctx context.Context, t *test, _ *result) error {
 			return t.upgrade(ctx)
-		}, impossible: whyNoDowngrade, // because the previous manager starts with the volume of the current one
+		},
 	},
 	{
 		name: "back", what: "helm upgrade to the previous chart and manager", seconds: upTo(longCall),
-		prepare: installDefaults, disturb: func(ctx context.Context, t *test, _ *result) error {
-			return t.upgradeToPrevious(ctx)
-		}, after: installDefaults, impossible: whyNoDowngrade,
+		prepare: installDefaults, disturb: goBack, after: installDefaults,
 	},
 	{
 		name: "uninstall", what: "helm uninstall, then install again", seconds: upTo(60), prepare: startWaiting,
@@ -192,16 +187,6 @@ func (r *result) fail(format string, args ...any) {
 
 // round runs one round and adds its result.
 func (t *test) round(ctx context.Context, r round) error {
-	if r.impossible != nil {
-		why, err := r.impossible(t)
-		if err != nil {
-			return fmt.Errorf("failed to find out whether the round can run: %w", err)
-		}
-		if why != "" {
-			t.say("Skipping round %s: %s", r.name, why)
-			return nil
-		}
-	}
 	t.say("Round %s: %s while %d Turns wipe a disk each", r.name, r.what, turnsPerRound)
 	if r.prepare != nil {
 		if err := r.prepare(ctx, t); err != nil {

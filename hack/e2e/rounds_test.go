@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -205,53 +204,27 @@ func TestCallsOfARoundTakeDifferentTimes(t *testing.T) {
 	}
 }
 
-// TestRoundsThatCannotRun checks that a round is left out with the reason, and that a failure to find the reason is
-// reported instead.
-func TestRoundsThatCannotRun(t *testing.T) {
-	for name, tc := range map[string]struct {
-		reason     string
-		failure    error
-		said, want string
-	}{
-		"a reason": {reason: "the schema is newer", said: "Skipping round back: the schema is newer"},
-		"a failure": {
-			failure: errors.New("the file does not exist"),
-			want:    "failed to find out whether the round can run: the file does not exist",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var out strings.Builder
-			e2e := &test{out: &out, begun: time.Now()}
-			err := e2e.round(t.Context(), round{name: "back", impossible: func(*test) (string, error) { return tc.reason, tc.failure }})
-			if (err != nil) != (tc.want != "") || err != nil && err.Error() != tc.want {
-				t.Errorf("error = %v, want %q", err, tc.want)
-			}
-			if got := out.String(); (got != "") != (tc.said != "") || !strings.Contains(got, tc.said) {
-				t.Errorf("the test says %q, want %q", got, tc.said)
-			}
-		})
-	}
-}
-
-// TestRoundsOfThePreviousVersionCheckTheSchema checks that each round that starts the previous manager with the journal
-// of the current one is left out if that manager cannot read the journal.
-func TestRoundsOfThePreviousVersionCheckTheSchema(t *testing.T) {
+// TestHasNewerSchema checks that the migrations of the previous version are compared with the current ones.
+func TestHasNewerSchema(t *testing.T) {
 	e2e := &test{options: options{root: "../..", programs: t.TempDir()}}
+	if _, err := e2e.hasNewerSchema(); err == nil {
+		t.Error("hasNewerSchema succeeds without the list of the previous migrations")
+	}
 	if err := os.Mkdir(e2e.previous(""), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// The previous version has one migration, and this one has more.
-	if err := os.WriteFile(e2e.previous("migrations"), []byte("00001_one.sql\n"), 0o600); err != nil {
+	current, err := os.ReadDir("../../internal/store/sqlite/migrations")
+	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range rounds {
-		if r.name != "forward" && r.name != "back" {
-			continue
+	list := ""
+	for i, file := range current {
+		list += file.Name() + "\n"
+		if err := os.WriteFile(e2e.previous("migrations"), []byte(list), 0o600); err != nil {
+			t.Fatal(err)
 		}
-		if r.impossible == nil {
-			t.Errorf("round %s always runs, want it left out if the schema of the journal has changed", r.name)
-		} else if why, err := r.impossible(e2e); err != nil || why == "" {
-			t.Errorf("round %s: the reason is %q (error %v), want one, because the schema of the journal has changed", r.name, why, err)
+		if newer, err := e2e.hasNewerSchema(); err != nil || newer != (i+1 < len(current)) {
+			t.Errorf("with %d of %d migrations, hasNewerSchema is %t, %v", i+1, len(current), newer, err)
 		}
 	}
 }
