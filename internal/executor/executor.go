@@ -234,6 +234,8 @@ func (e *Executor) Start(ctx context.Context) error {
 	}
 	lease := e.holdLease(work)
 	awaitTasks := e.Tasks.start(ctx, e)
+	var retries sync.WaitGroup
+	retries.Go(func() { e.retryStuck(ctx, work) })
 	metrics.Capacity.Set(float64(e.Capacity))
 	e.Log.Info("Executor is ready", "executor", e.Name, "capacity", e.Capacity)
 
@@ -242,6 +244,7 @@ func (e *Executor) Start(ctx context.Context) error {
 	e.drain(stop)
 	err = unwatch()
 	awaitTasks()
+	retries.Wait()
 	e.stopHandBacks(stop)
 	lease.release()
 	return err

@@ -2,9 +2,12 @@ package executor
 
 import (
 	"context"
+	"maps"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -17,8 +20,10 @@ import (
 //
 // A stuck Turn needs nothing of this process, so it must not take a slot that other Turns need: until it is changed or
 // deleted, the Lease of this executor offers one more slot. When it is changed, it is handed back, and the controller
-// binds it again when there is a slot.
+// binds it again when there is a slot. It is also tried again every stuckRetry, because the cause may not be in the Turn:
+// an admission policy for its status may be corrected, and an upgrade may bring the CRD up to date.
 type stuckTurn struct {
+	key   client.ObjectKey
 	epoch int64
 	// version is the resource version for which the API server rejected the status, or an older one.
 	version string
@@ -27,6 +32,9 @@ type stuckTurn struct {
 	// unclaimed is true if an earlier process ran the Turn, and this process could not claim it.
 	unclaimed bool
 }
+
+// stuckRetry is the time between two attempts to hand back a stuck Turn that has not changed.
+const stuckRetry = 5 * time.Minute
 
 // markStuck records that the run has stopped and that its Turn is stuck. cause is the last error of the API server. It
 // does nothing if the Turn is gone or bound elsewhere by now.
@@ -37,7 +45,7 @@ func (r *run) markStuck(cause error) {
 	running := e.runs[uid]
 	mine := running == r && !r.gone || running == nil && e.done[uid] == r.epoch
 	if mine {
-		e.stuck[uid] = stuckTurn{epoch: r.epoch, version: r.turn.ResourceVersion, known: known}
+		e.stuck[uid] = stuckTurn{key: client.ObjectKeyFromObject(r.turn), epoch: r.epoch, version: r.turn.ResourceVersion, known: known}
 	}
 	e.mu.Unlock()
 	if mine {
@@ -50,7 +58,7 @@ func (e *Executor) markUnclaimed(t *v1alpha1.Turn, cause error) {
 	e.mu.Lock()
 	mine := e.runs[t.UID] == nil && e.done[t.UID] == t.Epoch()
 	if mine {
-		e.stuck[t.UID] = stuckTurn{epoch: t.Epoch(), version: t.ResourceVersion, unclaimed: true}
+		e.stuck[t.UID] = stuckTurn{key: client.ObjectKeyFromObject(t), epoch: t.Epoch(), version: t.ResourceVersion, unclaimed: true}
 	}
 	e.mu.Unlock()
 	if mine {
@@ -60,7 +68,7 @@ func (e *Executor) markUnclaimed(t *v1alpha1.Turn, cause error) {
 
 // reportStuck tells users and administrators about a Turn that is stuck.
 func (e *Executor) reportStuck(t *v1alpha1.Turn, cause error) {
-	e.logOf(t).Error(cause, "The API server rejects every status of a turn that has stopped; trying again when the turn changes")
+	e.logOf(t).Error(cause, "The API server rejects every status of a turn that has stopped; trying again when the turn changes, and regularly", "every", stuckRetry)
 	e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventStatusRejected, "Run", "%s", translate.Note(
 		"the turn has stopped, but the API server rejects its status; its journal has what it did. Remove labels, annotations, "+
 			"ownerReferences, finalizers or managedFields, or delete the turn: "+cause.Error()))
@@ -77,7 +85,7 @@ func (e *Executor) hasChanged(t *v1alpha1.Turn) bool {
 	return err != nil || order > 0
 }
 
-// freeStuck hands back a stuck Turn that has changed, in the background. If the API server still rejects the status,
+// freeStuck tries to hand back a stuck Turn, in the background. If the API server still rejects the status,
 // the Turn stays stuck. The caller must hold the lock of the executor.
 func (e *Executor) freeStuck(work context.Context, t *v1alpha1.Turn) {
 	if e.stopped {
@@ -94,6 +102,33 @@ func (e *Executor) freeStuck(work context.Context, t *v1alpha1.Turn) {
 			turnstatus.Release(t, s.known, v1alpha1.TurnReasonPending, handedBackBy(e.Name), e.Now())
 		})
 	})
+}
+
+// retryStuck tries to hand back all stuck Turns every stuckRetry, until ctx ends.
+func (e *Executor) retryStuck(ctx, work context.Context) {
+	ticker := time.NewTicker(stuckRetry)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		e.mu.Lock()
+		stuck := maps.Clone(e.stuck)
+		e.mu.Unlock()
+		for uid, s := range stuck {
+			var t v1alpha1.Turn
+			if err := e.Client.Get(ctx, s.key, &t); err != nil || t.UID != uid || t.BoundTo() != e.Name {
+				continue // the watch shows what has become of it
+			}
+			e.mu.Lock()
+			if now, isStuck := e.stuck[uid]; isStuck && now.epoch == t.Epoch() && e.runs[uid] == nil {
+				e.freeStuck(work, &t)
+			}
+			e.mu.Unlock()
+		}
+	}
 }
 
 // stuckTurns returns the number of Turns that are stuck.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -207,4 +208,35 @@ func TestTotalsThatAreTooLarge(t *testing.T) {
 	if read().Status.Turns != 0 {
 		t.Error("the totals were written, so this test checks nothing")
 	}
+}
+
+// TestStuckTurnIsTriedAgain checks that a stuck Turn is handed back although it has not changed, when the API server no
+// longer rejects its status, for example because an administrator has corrected an admission policy.
+func TestStuckTurnIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, _ := newExecutor(t, failing(refusal, refusal), turnWith())
+		r := &run{executor: e, turn: stored(t, e), epoch: 1}
+		e.runs["uid-one"] = r
+		r.handBack(t.Context())
+		delete(e.runs, "uid-one")
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			e.retryStuck(ctx, t.Context())
+		}()
+		for _, want := range []string{me, ""} { // the second attempt is rejected, and the third one is not
+			time.Sleep(stuckRetry)
+			synctest.Wait()
+			if got := stored(t, e).BoundTo(); got != want {
+				t.Errorf("bound to %q, want %q", got, want)
+			}
+		}
+		e.observe(t.Context(), stored(t, e))
+		if e.stuckTurns() != 0 {
+			t.Errorf("%d Turns are stuck, want none", e.stuckTurns())
+		}
+		cancel()
+		<-done
+	})
 }
