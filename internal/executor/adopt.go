@@ -31,7 +31,7 @@ func (e *Executor) adopt(ctx context.Context, t *v1alpha1.Turn, adoptions *sync.
 		e.claims = make(chan struct{}, claimsAtOnce)
 	}
 	claims := e.claims
-	e.done[t.UID] = t.Epoch()
+	e.done[t.UID] = endedRun{t.Epoch(), t.ResourceVersion}
 	adoptions.Add(1)
 	e.all.Go(func() {
 		defer adoptions.Done()

@@ -190,6 +190,41 @@ func TestTurnEndsWithoutAnUsableAgent(t *testing.T) {
 	}
 }
 
+// TestRunKeepsItsDeletedAgent checks that a run continues with the Agent that it has read, and so with its limits, when
+// the Agent is deleted between two attempts. For a run that has not read the Agent, the default limits apply.
+func TestRunKeepsItsDeletedAgent(t *testing.T) {
+	for name, hasRead := range map[string]bool{"the second attempt": true, "the first attempt": false} {
+		t.Run(name, func(t *testing.T) {
+			agent := &v1alpha1.Agent{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "support"},
+				Spec:       v1alpha1.AgentSpec{Limits: &v1alpha1.Limits{TimeoutSeconds: new(int32(3600))}},
+			}
+			e, _ := newExecutor(t, interceptor.Funcs{}, agent, turnWith(func(t *v1alpha1.Turn) {
+				t.Status.StartTime = new(metav1.NewMicroTime(now.Add(-3 * time.Minute)))
+			}))
+			turn := stored(t, e)
+			r := &run{executor: e, turn: turn, namespace: turn.Namespace, epoch: turn.Epoch(), binding: *turn.Status.Executor}
+			if hasRead {
+				read, err := r.readAgent(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.agent = read
+			}
+			if err := e.Client.Delete(t.Context(), agent); err != nil {
+				t.Fatal(err)
+			}
+			got, err := r.readAgent(t.Context())
+			switch {
+			case hasRead && (err != nil || got.Spec.Limits == nil || *got.Spec.Limits.TimeoutSeconds != 3600):
+				t.Errorf("readAgent = %+v, %v; want the Agent that was read before", got, err)
+			case !hasRead && (err != nil || got.Spec.Limits != nil):
+				t.Errorf("readAgent = %+v, %v; want an empty Agent, with which the Turn ends", got, err)
+			}
+		})
+	}
+}
+
 // boundAgain returns the next binding to the executor.
 func boundAgain(b *v1alpha1.ExecutorBinding) *v1alpha1.ExecutorBinding {
 	next := b.DeepCopy()

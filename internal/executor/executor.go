@@ -18,6 +18,7 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/semaphore"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
@@ -180,9 +181,9 @@ type Executor struct {
 	runs map[types.UID]*run
 	// places limits how many runs may begin: see run.takePlace. It is nil before the first run.
 	places *semaphore.Weighted
-	// done maps the UID of a Turn to the epoch that needs no run any more. An entry stays until the watch has caught
-	// up, because an older event must not start a run.
-	done map[types.UID]int64
+	// done maps the UID of a Turn to the last run that is over. An entry stays until the watch has caught up, because
+	// an older event must not start a run.
+	done map[types.UID]endedRun
 	// stuck holds the Turns that are bound to this executor, but that it neither runs nor can hand back.
 	stuck map[types.UID]stuckTurn
 	// claims limits how many Turns of an earlier process are claimed at the same time. It is nil before the first
@@ -217,7 +218,7 @@ func (e *Executor) NeedLeaderElection() bool { return e.Elected }
 // executor until ctx ends. It returns when these Turns have ended or were handed back.
 func (e *Executor) Start(ctx context.Context) error {
 	e.mu.Lock()
-	e.runs, e.done, e.stuck = map[types.UID]*run{}, map[types.UID]int64{}, map[types.UID]stuckTurn{}
+	e.runs, e.done, e.stuck = map[types.UID]*run{}, map[types.UID]endedRun{}, map[types.UID]stuckTurn{}
 	e.mu.Unlock()
 	// Runs may continue for the grace period after ctx ends, so they have another context.
 	work, stop := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -338,7 +339,7 @@ func (e *Executor) observe(work context.Context, t *v1alpha1.Turn) {
 	switch {
 	case r != nil:
 		r.observe(t, mine)
-	case mine && t.Epoch() > e.done[t.UID]:
+	case mine && e.needsRun(t):
 		e.start(work, t)
 	case mine && e.hasChanged(t):
 		e.freeStuck(work, t)
@@ -346,6 +347,27 @@ func (e *Executor) observe(work context.Context, t *v1alpha1.Turn) {
 		delete(e.done, t.UID) // the watch has caught up
 		delete(e.stuck, t.UID)
 	}
+}
+
+// endedRun is a run that is over: its epoch, and the resource version of the Turn with which it began.
+type endedRun struct {
+	epoch   int64
+	version string
+}
+
+// needsRun reports whether a Turn that is bound to this executor was bound after its last run here began. Usually its
+// epoch is then higher. It is lower if a person has lowered or removed it in the status. The caller must hold the lock
+// of the executor.
+func (e *Executor) needsRun(t *v1alpha1.Turn) bool {
+	last, known := e.done[t.UID]
+	return t.Epoch() > last.epoch || known && t.Epoch() < last.epoch && isNewer(t, last.version)
+}
+
+// isNewer reports whether a state of an object is newer than that with a resource version. It returns false if the
+// versions cannot be compared.
+func isNewer(o client.Object, version string) bool {
+	order, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), version)
+	return err == nil && order > 0
 }
 
 // start begins a run. If the executor is stopping, start hands the Turn back instead. The caller must hold the
@@ -359,7 +381,7 @@ func (e *Executor) start(work context.Context, t *v1alpha1.Turn) {
 		cancellation: newCancellation(work), interrupt: make(chan struct{}),
 	}
 	if e.draining {
-		e.done[t.UID] = t.Epoch()
+		e.done[t.UID] = endedRun{t.Epoch(), t.ResourceVersion}
 		if !e.stopped { // otherwise releasing the Lease, which is next, frees the Turn
 			e.handBacks.Go(func() {
 				defer abandon(nil)
@@ -394,7 +416,7 @@ func (e *Executor) onEnd(work context.Context, r *run) {
 	case r.next != nil:
 		e.start(work, r.next)
 	case !r.gone:
-		e.done[r.turn.UID] = r.epoch
+		e.done[r.turn.UID] = endedRun{r.epoch, r.turn.ResourceVersion}
 		if latest := r.latest; latest != nil && latest.BoundTo() == e.Name && e.hasChanged(latest) {
 			e.freeStuck(work, latest) // it changed after the API server had rejected its status
 		}

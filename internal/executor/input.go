@@ -31,8 +31,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
-// input gathers everything that a run of the Turn needs. It fails if the Agent was deleted after the Turn was
-// bound, unless the Turn only has to end.
+// input gathers everything that a run of the Turn needs. It fails if the Agent was deleted between the binding and the
+// first attempt of the run, unless the Turn only has to end.
 func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	e, t := r.executor, r.turn
 	found, err := r.readAgent(ctx)

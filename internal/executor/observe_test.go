@@ -19,6 +19,8 @@ import (
 // TestObserveOfARun checks the effect of changes of a Turn on its run of epoch 2.
 func TestObserveOfARun(t *testing.T) {
 	deleted := func(t *v1alpha1.Turn) { t.DeletionTimestamp = &metav1.Time{Time: now} }
+	version := func(v string) func(*v1alpha1.Turn) { return func(t *v1alpha1.Turn) { t.ResourceVersion = v } }
+	newer := version("8")
 	for name, tc := range map[string]struct {
 		turn *v1alpha1.Turn
 		// wantCause is the cause that ends the run, and wantStop reports whether it stops at the next safe point.
@@ -32,6 +34,8 @@ func TestObserveOfARun(t *testing.T) {
 		"an old event":                     {turn: turnWith(boundTo(me, 1))},
 		"an old event of another executor": {turn: turnWith(boundTo("other", 1))},
 		"an old unbinding":                 {turn: turnWith(boundTo("", 1))},
+		"an edit that lowers the epoch":    {turn: turnWith(boundTo(me, 1), newer), wantCause: errSuperseded, wantNext: true},
+		"an edit that removes the binding": {turn: turnWith(boundTo("", 0), newer), wantCause: errSuperseded},
 		"a suspension":                     {turn: turnWith(boundTo(me, 2), desires(v1alpha1.DesiredStateSuspended)), wantStop: true},
 		"a cancellation":                   {turn: turnWith(boundTo(me, 2), desires(v1alpha1.DesiredStateCancelled)), wantCancel: true},
 		"a deletion with a finalizer":      {turn: turnWith(boundTo(me, 2), deleted), wantCancel: true},
@@ -46,7 +50,7 @@ func TestObserveOfARun(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
 			r := &run{
-				executor: e, turn: turnWith(boundTo(me, 2)), epoch: 2, abandon: cancel,
+				executor: e, turn: turnWith(boundTo(me, 2), version("7")), epoch: 2, abandon: cancel,
 				cancellation: newCancellation(t.Context()), interrupt: make(chan struct{}),
 			}
 			e.runs["uid-one"] = r
@@ -81,6 +85,7 @@ func TestObserveStartsRuns(t *testing.T) {
 		"a Turn that is bound here":               {turn: turnWith(), want: true},
 		"a Turn that is bound here again":         {turn: turnWith(boundTo(me, 2)), doneEpoch: 1, want: true},
 		"an event from before it was handed back": {turn: turnWith(boundTo(me, 1)), doneEpoch: 1},
+		"a Turn whose epoch a person has lowered": {turn: turnWith(boundTo(me, 1)), doneEpoch: 2, want: true},
 		"a Turn of another executor":              {turn: turnWith(boundTo("other", 1))},
 		"a Turn that is unbound":                  {turn: turnWith(boundTo("", 1))},
 		"a Turn that has ended":                   {turn: turnWith(finished)},
@@ -93,7 +98,7 @@ func TestObserveStartsRuns(t *testing.T) {
 			e, store := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith())...)
 			tc.turn.ResourceVersion = stored(t, e).ResourceVersion
 			if tc.doneEpoch > 0 {
-				e.done["uid-one"] = tc.doneEpoch
+				e.done["uid-one"] = endedRun{tc.doneEpoch, "1"}
 			}
 			e.observe(t.Context(), tc.turn)
 			e.all.Wait()

@@ -103,11 +103,13 @@ func newCancellation(ctx context.Context) cancellation {
 func (r *run) observe(t *v1alpha1.Turn, mine bool) {
 	r.gone, r.next, r.latest = false, nil, t
 	switch {
-	case t.Epoch() < r.epoch: // an event of an earlier epoch
+	case t.Epoch() < r.epoch && !isNewer(t, r.turn.ResourceVersion): // an event of an earlier epoch
 	case mine && t.Epoch() == r.epoch:
 		r.handleDesiredState(desiredStateOf(t))
 	default:
-		// The last write of this run may also cause this event. In this case the run has ended or is about to end.
+		// The last write of this run may also cause this event. In this case the run has ended or is about to end. A
+		// person who edits the status may lower or remove the epoch. Then the journal refuses runs until the epoch is
+		// higher than that of its newest entry.
 		r.abandon(errSuperseded)
 		if mine {
 			r.next = t

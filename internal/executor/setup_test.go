@@ -161,7 +161,7 @@ func newExecutor(t *testing.T, funcs interceptor.Funcs, objects ...client.Object
 		Engine: &turn.Engine{Journal: journals, Now: clock}, Store: store.NewTracker(journals, store.TrackerOptions{}),
 		Provider: providers.NewCache(nil, clock, nil, nil).Lazy, Now: clock, Log: logr.Discard(),
 		ConfigMaps: func(string) translate.ConfigMaps { return noConfigMaps }, Approvals: approvals.AcceptAll,
-		runs: map[types.UID]*run{}, done: map[types.UID]int64{}, stuck: map[types.UID]stuckTurn{},
+		runs: map[types.UID]*run{}, done: map[types.UID]endedRun{}, stuck: map[types.UID]stuckTurn{},
 	}, journals
 }
 

@@ -43,7 +43,7 @@ func (r *run) markStuck(cause error) {
 	known := r.facts()
 	e.mu.Lock()
 	running := e.runs[uid]
-	mine := running == r && !r.gone || running == nil && e.done[uid] == r.epoch
+	mine := running == r && !r.gone || running == nil && e.done[uid].epoch == r.epoch
 	if mine {
 		e.stuck[uid] = stuckTurn{key: client.ObjectKeyFromObject(r.turn), epoch: r.epoch, version: r.turn.ResourceVersion, known: known}
 	}
@@ -56,7 +56,7 @@ func (r *run) markStuck(cause error) {
 // markUnclaimed records that a Turn that an earlier process left is stuck, because it cannot be claimed.
 func (e *Executor) markUnclaimed(t *v1alpha1.Turn, cause error) {
 	e.mu.Lock()
-	mine := e.runs[t.UID] == nil && e.done[t.UID] == t.Epoch()
+	mine := e.runs[t.UID] == nil && e.done[t.UID].epoch == t.Epoch()
 	if mine {
 		e.stuck[t.UID] = stuckTurn{key: client.ObjectKeyFromObject(t), epoch: t.Epoch(), version: t.ResourceVersion, unclaimed: true}
 	}

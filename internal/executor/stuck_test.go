@@ -156,7 +156,7 @@ func TestTurnThatIsGoneIsNotStuck(t *testing.T) {
 		"it was deleted":     func(e *Executor, r *run) { e.onGone(r.turn) },
 		"it is bound again":  func(e *Executor, _ *run) { e.runs["uid-one"] = &run{executor: e} },
 		"it was handed back": func(e *Executor, _ *run) { delete(e.runs, "uid-one") },
-		"it has a later run": func(e *Executor, _ *run) { delete(e.runs, "uid-one"); e.done["uid-one"] = 2 },
+		"it has a later run": func(e *Executor, _ *run) { delete(e.runs, "uid-one"); e.done["uid-one"] = endedRun{epoch: 2} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
@@ -174,7 +174,7 @@ func TestTurnThatIsGoneIsNotStuck(t *testing.T) {
 // TestLeaseOffersSlotsOfStuckTurns checks that the Lease offers the slots of stuck Turns to other Turns.
 func TestLeaseOffersSlotsOfStuckTurns(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
-	e.done["uid-one"] = 1
+	e.done["uid-one"] = endedRun{epoch: 1}
 	e.markUnclaimed(stored(t, e), refusal)
 	h, l := &heldLease{executor: e}, &coordinationv1.Lease{}
 	h.acceptsTurns.Store(true)
