@@ -139,7 +139,9 @@ func TestDecide(t *testing.T) {
 		alive   bool
 		missing string
 		recheck time.Duration
-		want    decision
+		// withoutAgent is how long the Turn has waited without an Agent.
+		withoutAgent time.Duration
+		want         decision
 	}{
 		"a new Turn of a ready agent is scheduled": {
 			turn: turnWith(), agent: ready, want: decision{action: schedule, after: untilStart},
@@ -281,17 +283,47 @@ func TestDecide(t *testing.T) {
 			agent: ready, want: decision{action: schedule, after: 10 * time.Second},
 		},
 		"a Turn without its agent waits until its starting deadline": {
-			turn: turnWith(),
+			turn: turnWith(), withoutAgent: 59 * time.Second,
 			want: decision{
 				action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, after: untilStart,
 				message: `Agent "support" does not exist in namespace "helpdesk"`,
 			},
 		},
 		"a Turn that has run waits for its agent until its deadline": {
-			turn: turnWith(started(30 * time.Second)),
+			turn: turnWith(started(30 * time.Second)), withoutAgent: 30 * time.Second,
 			want: decision{
 				action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, after: 30 * time.Second,
 				message: `Agent "support" does not exist in namespace "helpdesk"`,
+			},
+		},
+		"a Turn that has waited longer than the default waits for its deleted agent": {
+			turn: turnWith(waitsAs(v1alpha1.TurnReasonQueued, 20*time.Minute)),
+			want: decision{
+				action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, after: 10 * time.Minute,
+				message: `Agent "support" does not exist in namespace "helpdesk"`,
+			},
+		},
+		"a Turn that has run longer than the default waits for its deleted agent": {
+			turn: turnWith(started(3 * time.Minute)), withoutAgent: 20 * time.Second,
+			want: decision{
+				action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, after: 40 * time.Second,
+				message: `Agent "support" does not exist in namespace "helpdesk"`,
+			},
+		},
+		"a Turn whose own limit is over does not wait for its deleted agent": {
+			turn: turnWith(started(3*time.Minute), limited(v1alpha1.Limits{TimeoutSeconds: new(int32(100))})),
+			want: decision{
+				action: end, reason: v1alpha1.TurnReasonDeadlineExceeded,
+				message: "the turn reached its time limit of 1m40s while no executor ran it: " +
+					`Agent "support" does not exist in namespace "helpdesk"`,
+			},
+		},
+		"a Turn whose deleted agent does not come back ends": {
+			turn: turnWith(waitsAs(v1alpha1.TurnReasonWaitingForAgent, 20*time.Minute)), withoutAgent: 10 * time.Minute,
+			want: decision{
+				action: end, reason: v1alpha1.TurnReasonDeadlineExceeded,
+				message: "the turn did not start within 10m0s (limits.startingDeadlineSeconds); it was WaitingForAgent: " +
+					`Agent "support" does not exist in namespace "helpdesk"`,
 			},
 		},
 		"an agent that is not ready says why": {
@@ -415,7 +447,7 @@ func TestDecide(t *testing.T) {
 			},
 		},
 		"an agent that is not ready goes before a missing ConfigMap": {
-			turn: turnWith(), missing: `ConfigMap "terms" does not exist`,
+			turn: turnWith(), withoutAgent: 59 * time.Second, missing: `ConfigMap "terms" does not exist`,
 			want: decision{
 				action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, after: untilStart,
 				message: `Agent "support" does not exist in namespace "helpdesk"`,
@@ -440,7 +472,7 @@ func TestDecide(t *testing.T) {
 			for _, turn := range wholeAndStripped(tc.turn) {
 				got := decide(snapshot{
 					turn: turn, agent: tc.agent, executorAlive: tc.alive, missing: tc.missing,
-					recheck: tc.recheck, now: now,
+					recheck: tc.recheck, withoutAgent: tc.withoutAgent, now: now,
 				})
 				if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(decision{})); diff != "" {
 					t.Errorf("decision (-want +got):\n%s", diff)

@@ -316,7 +316,7 @@ func TestOverdueAfterSuspension(t *testing.T) {
 	}
 	turn := turnWith(boundTo("lost"), handedBack(v1alpha1.TurnReasonQueued), waited)
 	if d := decide(snapshot{
-		turn: turn, now: now,
+		turn: turn, now: now, withoutAgent: 11 * time.Minute,
 		awaited: waitProgress{unfinished: []*v1alpha1.Turn{turnWith()}},
 	}); d.action != cancelSubAgents {
 		t.Errorf("with a running sub-agent: %+v, want the sub-agent to end first", d)

@@ -220,7 +220,7 @@ func TestPoliciesOfSessions(t *testing.T) {
 			"the session goes before the agent, because the Turn ahead may wait for the agent", turnWith(inSession), nil,
 			decision{
 				action: wait, reason: v1alpha1.TurnReasonWaitingForSession, message: `Turn "a" of Session "talk" goes first`,
-				after: 9*time.Minute + time.Second,
+				after: 10 * time.Minute,
 			},
 		},
 	} {

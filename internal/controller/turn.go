@@ -294,6 +294,9 @@ func (r *TurnReconciler) snapshot(ctx context.Context, t *v1alpha1.Turn) (snapsh
 	if v.agent, v.refusedAgent, err = r.agentOf(ctx, t); err != nil {
 		return v, err
 	}
+	if v.agent == nil {
+		v.withoutAgent = r.waiting.withoutAgent(t, v.now)
+	}
 	if t.BoundTo() == "" {
 		if v.awaited, err = r.waitProgress(ctx, t, v.agent); err != nil {
 			return v, err

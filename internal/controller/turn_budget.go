@@ -38,6 +38,15 @@ func whenBudgetExceeded(v snapshot) (decision, bool) {
 	return d, true
 }
 
+// whenParkedForBudget lets a Turn that a run has parked wait for the reset, although its Agent may not be ready: the Turn
+// needs its Agent only afterwards, and as a Turn that waits for its Agent it would lose the pause of its time limit.
+func whenParkedForBudget(v snapshot) (decision, bool) {
+	if v.turn.Status.AwaitedBudget == nil {
+		return decision{}, false
+	}
+	return whenBudgetExceeded(v)
+}
+
 // budgetChanged enqueues the Turns of a Budget's namespace that wait for a Budget, if the change of this Budget may let
 // them continue. The set of Budgets calls budgetChanged once the set contains the changed Budget.
 func (r *TurnReconciler) budgetChanged(before, after *v1alpha1.Budget) {

@@ -39,6 +39,15 @@ func TestWhenBudgetExceeded(t *testing.T) {
 		"refused, past its deadline":  {"it ends with its journal", turnWith(refused, started(24*time.Hour)), exceeded, endFromJournal},
 		"refused, its time is paused": {"the wait does not count", turnWith(stopped, started(24*time.Hour)), exceeded, park},
 	} {
+		for _, agent := range []*v1alpha1.Agent{ready, agentWith(metav1.ConditionFalse, "a Secret is missing"), agentWith("", "")} {
+			if agent != ready && tc.turn.Status.AwaitedBudget == nil || tc.verdict.Message == "" {
+				continue // it waits for its Agent
+			}
+			got := decide(snapshot{turn: tc.turn, agent: agent, executorAlive: true, budgets: tc.verdict, now: now})
+			if got.action != tc.want {
+				t.Errorf("%s, with the Agent %v: %s, want %s: %s", name, agent.Status.Conditions, got.action, tc.want, tc.reason)
+			}
+		}
 		got := decide(snapshot{turn: tc.turn, agent: ready, executorAlive: true, budgets: tc.verdict, now: now})
 		if got.action != tc.want {
 			t.Errorf("%s: %s, want %s: %s", name, got.action, tc.want, tc.reason)
@@ -46,6 +55,23 @@ func TestWhenBudgetExceeded(t *testing.T) {
 		if waiting := got.action == wait || got.action == park; waiting && (got.reason != v1alpha1.TurnReasonWaitingForBudget ||
 			got.message != "all is spent" || got.after <= 0 || got.after > time.Hour) {
 			t.Errorf("%s: %+v, want the reason, the message, and a requeue at the reset or before", name, got)
+		}
+	}
+}
+
+// TestBudgetWaitWithoutAgent checks that the time limit of a Turn that waits for the reset of a Budget stays paused while
+// its Agent does not exist.
+func TestBudgetWaitWithoutAgent(t *testing.T) {
+	waiting := func(until time.Duration) *v1alpha1.Turn {
+		return turnWith(boundTo("gone"), handedBack(v1alpha1.TurnReasonWaitingForBudget), started(24*time.Hour), func(t *v1alpha1.Turn) {
+			t.Status.AwaitedBudget = &v1alpha1.AwaitedBudget{Name: "day", RetryTime: metav1.NewMicroTime(now.Add(until))}
+			t.Status.ParkedTime = new(metav1.NewMicroTime(now.Add(-24 * time.Hour)))
+		})
+	}
+	for until, want := range map[time.Duration]action{time.Hour: park, -time.Second: wait} {
+		got := decide(snapshot{turn: waiting(until), now: now})
+		if got.action != want || got.reason != v1alpha1.TurnReasonWaitingForAgent || want == park && got.after != until {
+			t.Errorf("%s before the reset: %+v, want %s, and a requeue at the reset", until, got, want)
 		}
 	}
 }

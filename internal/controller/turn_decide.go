@@ -98,6 +98,8 @@ type snapshot struct {
 	ceiling *v1alpha1.Limits
 	// refusedAgent says why the Agent of another namespace may not be used. If refusedAgent is not empty, agent is nil.
 	refusedAgent string
+	// withoutAgent is how long the Turn has been seen to wait while agent was nil. It is 0 if agent is not nil.
+	withoutAgent time.Duration
 	// executorAlive reports whether the executor that the Turn is bound to may still be running.
 	executorAlive bool
 	// missing says which ConfigMap the Turn waits for; it is empty if none is missing. recheck is the time until the
@@ -141,6 +143,7 @@ var policies = []policy{
 	whenParked,
 	whenEpochsUsedUp,
 	whenSessionBusy,
+	whenParkedForBudget,
 	whenAgentNotReady,
 	whenAttachmentsRefused,
 	whenConfigMapMissing,
@@ -283,8 +286,7 @@ func waitDescription(v snapshot) string {
 	return message
 }
 
-// whenDeadlineExceeded ends a Turn whose time ran out while it was not bound. Without an Agent the default limits
-// apply.
+// whenDeadlineExceeded ends a Turn whose time ran out while it was not bound.
 func whenDeadlineExceeded(v snapshot) (decision, bool) {
 	if v.turn.Status.StartTime == nil || untilDeadline(v) > 0 {
 		return decision{}, false
@@ -302,17 +304,31 @@ func agentLimits(v snapshot) *v1alpha1.Limits {
 }
 
 // untilDeadline returns how long the Turn may still wait for an executor: to start, or to continue if it has started.
+//
+// Without an Agent the default limits apply, but they count from the time at which the Turn was first seen without it.
+// Otherwise an Agent that is deleted and created again would end all Turns that have waited longer than the defaults,
+// although its own limits allow it.
 func untilDeadline(v snapshot) time.Duration {
+	own := v.turn.Spec.Limits
 	if v.turn.Status.StartTime != nil {
-		return turnstatus.TimeLeft(v.turn, v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v)), v.now)
+		limit := v1alpha1.Timeout(own, agentLimits(v))
+		left := turnstatus.TimeLeft(v.turn, limit, v.now)
+		if v.agent == nil && (own == nil || own.TimeoutSeconds == nil) {
+			left = max(left, limit-v.withoutAgent)
+		}
+		return left
 	}
-	limit := v1alpha1.StartingDeadline(v.turn.Spec.Limits, agentLimits(v))
+	limit := v1alpha1.StartingDeadline(own, agentLimits(v))
 	// Object times are truncated to whole seconds; a Turn must not end earlier than its limit.
 	since := v.turn.WaitingSince().Add(time.Second)
 	if v.turn.StateReason() == v1alpha1.TurnReasonSuspended {
 		since = v.now // this reconciliation ends its suspension
 	}
-	return min(since.Add(limit).Sub(v.now), limit+time.Second)
+	left := min(since.Add(limit).Sub(v.now), limit+time.Second)
+	if v.agent == nil && (own == nil || own.StartingDeadlineSeconds == nil) {
+		left = max(left, limit-v.withoutAgent)
+	}
+	return left
 }
 
 // executorGrace returns how long a Turn whose time is over still waits for an executor, because its journal may hold an

@@ -31,6 +31,10 @@ func whenAgentNotReady(v snapshot) (decision, bool) {
 	if v.refusedAgent != "" {
 		d.wakeWithin(consentRecheck)
 	}
+	if v.agent == nil && waitsForReset(v.turn, v.now) { // without an Agent it is unknown which Budgets apply
+		d.action = park // which keeps the time limit paused
+		d.after = v.turn.Status.AwaitedBudget.RetryTime.Sub(v.now)
+	}
 	return d, true
 }
 

@@ -56,6 +56,8 @@ type waitingTurn struct {
 	since  time.Time
 	steps  int32
 	warned bool
+	// withoutAgent is when the Turn was first seen to wait without an Agent that it may use. It is zero while there is one.
+	withoutAgent time.Time
 }
 
 // longWait is the result of observe.
@@ -101,8 +103,9 @@ func stepsOf(t *v1alpha1.Turn) int32 {
 }
 
 // observe records the current state of a Turn. patience is how long the Turn may wait for one cause before an Event
-// reports the wait. A bound Turn that has made a step since begins its wait anew: it is slow, but not stuck.
-func (w *waitingTurns) observe(t *v1alpha1.Turn, patience time.Duration, now time.Time) longWait {
+// reports the wait. hasAgent reports whether there is an Agent that it may use. A bound Turn that has made a step since
+// begins its wait anew: it is slow, but not stuck.
+func (w *waitingTurns) observe(t *v1alpha1.Turn, hasAgent bool, patience time.Duration, now time.Time) longWait {
 	key := client.ObjectKeyFromObject(t)
 	cause, ok := causeOf(t)
 	w.mu.Lock()
@@ -114,12 +117,22 @@ func (w *waitingTurns) observe(t *v1alpha1.Turn, patience time.Duration, now tim
 	known, seen := w.turns[key]
 	if !seen || known.uid != t.UID || known.cause != cause {
 		w.end(key, now)
+		before := known
 		known = waitingTurn{uid: t.UID, cause: cause, since: now, steps: stepsOf(t)}
+		if before.uid == t.UID {
+			known.withoutAgent = before.withoutAgent
+		}
 		w.count(cause, 1)
 		metrics.Waits(key.Namespace)
 	}
 	if steps := stepsOf(t); cause.bound && !known.warned && steps != known.steps {
 		known.since, known.steps = now, steps
+	}
+	switch {
+	case hasAgent:
+		known.withoutAgent = time.Time{}
+	case known.withoutAgent.IsZero():
+		known.withoutAgent = now
 	}
 	defer func() { w.put(key, known) }()
 	if known.warned {
@@ -131,6 +144,17 @@ func (w *waitingTurns) observe(t *v1alpha1.Turn, patience time.Duration, now tim
 	known.warned = true
 	warn, last := w.takeWarning(cause, now)
 	return longWait{warn: warn, last: last, since: known.since}
+}
+
+// withoutAgent returns how long a Turn has been seen to wait without an Agent that it may use.
+func (w *waitingTurns) withoutAgent(t *v1alpha1.Turn, now time.Time) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	known := w.turns[client.ObjectKeyFromObject(t)]
+	if known.uid != t.UID || known.withoutAgent.IsZero() {
+		return 0
+	}
+	return now.Sub(known.withoutAgent)
 }
 
 // end drops a Turn whose wait has ended, and records the length of the wait in the metrics.
@@ -217,7 +241,7 @@ func (r *TurnReconciler) warnLongWait(t *v1alpha1.Turn, agent *v1alpha1.Agent, r
 	if t.BoundTo() != "" {
 		patience = min(waitWarning, v1alpha1.Timeout(t.Spec.Limits, limitsOf(agent))/2)
 	}
-	long := r.waiting.observe(t, patience, r.Now())
+	long := r.waiting.observe(t, agent != nil, patience, r.Now())
 	if long.left > 0 && (result.RequeueAfter == 0 || long.left < result.RequeueAfter) {
 		result.RequeueAfter = long.left
 	}

@@ -241,12 +241,44 @@ func TestWaitsCountByReason(t *testing.T) {
 		one.Status.Conditions = []metav1.Condition{{
 			Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionUnknown, Reason: step.reason,
 		}}
-		w.observe(one, time.Hour, at)
+		w.observe(one, true, time.Hour, at)
 		at = at.Add(step.after)
 	}
 	want := map[string]float64{v1alpha1.TurnReasonWaitingForAgent: 6, v1alpha1.TurnReasonQueued: 16}
 	if diff := cmp.Diff(want, waitsOf(t, one.Namespace)); diff != "" {
 		t.Errorf("seconds of waits (-want +got):\n%s", diff)
+	}
+}
+
+// TestWaitWithoutAgent checks since when a Turn counts as waiting without its Agent.
+func TestWaitWithoutAgent(t *testing.T) {
+	one := turnWith(func(t *v1alpha1.Turn) { t.UID = "u" })
+	var w waitingTurns
+	for i, step := range []struct {
+		reason   string
+		hasAgent bool
+		want     time.Duration // before the step
+	}{
+		{v1alpha1.TurnReasonQueued, true, 0},
+		{v1alpha1.TurnReasonWaitingForAgent, false, 0}, // it is deleted
+		{v1alpha1.TurnReasonWaitingForAgent, false, time.Minute},
+		{v1alpha1.TurnReasonWaitingForSession, false, 2 * time.Minute},
+		{v1alpha1.TurnReasonQueued, true, 3 * time.Minute}, // it is created again
+		{v1alpha1.TurnReasonWaitingForAgent, true, 0},      // it is not ready
+		{v1alpha1.TurnReasonWaitingForAgent, false, 0},
+		{v1alpha1.TurnReasonWaitingForAgent, false, time.Minute},
+	} {
+		at := now.Add(time.Duration(i) * time.Minute)
+		if got := w.withoutAgent(one, at); got != step.want {
+			t.Errorf("step %d: %s without an Agent, want %s", i, got, step.want)
+		}
+		one.Status.Conditions = []metav1.Condition{{
+			Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionUnknown, Reason: step.reason,
+		}}
+		w.observe(one, step.hasAgent, time.Hour, at)
+	}
+	if got := w.withoutAgent(turnWith(func(t *v1alpha1.Turn) { t.UID = "v" }), now.Add(time.Hour)); got != 0 {
+		t.Errorf("a new Turn of that name: %s, want 0", got)
 	}
 }
 
