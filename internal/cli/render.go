@@ -21,7 +21,8 @@ ToolServers and lists their tools, which may require Secrets. It calls no tools,
 
 The text output puts "| " before each line of a message, and marks the cache boundary: the end of the part
 of the system prompt that providers can cache. Use -o json for the exact messages. The messages of earlier
-Turns of a Session are not shown, because only the store has the history of the Session.
+Turns of a Session and the memories that were learned from earlier Turns are not shown, because only the
+store has them.
 
 --attach NAME=FILE attaches a file to the Turn, as run does. Attachments with an artifactRef are not shown,
 because only the journal of the other Turn has their content.
