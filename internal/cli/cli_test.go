@@ -67,6 +67,32 @@ func TestUsageErrors(t *testing.T) {
 			[]string{"approve", "first", "--call", "", "-y"},
 			[]string{"--call must not be empty: give it a value, or leave it out\n", "capstan approve --help"},
 		},
+		"empty token": {
+			"approve -y must not decide as the user of the kubeconfig",
+			[]string{"approve", "first", "-y", "--token", ""},
+			[]string{"--token must not be empty: give it a value, or leave it out\n", "capstan approve --help"},
+		},
+		"empty server": {
+			"logs must not forward a port", []string{"logs", "first", "--server="}, []string{"--server must not be empty"},
+		},
+		"empty file of authorities": {
+			"logs must not trust the authorities of the system",
+			[]string{"logs", "first", "--server", "https://capstan.example", "--server-ca-file", ""},
+			[]string{"--server-ca-file must not be empty"},
+		},
+		"empty namespace of the manager": {
+			"logs must not search all namespaces",
+			[]string{"logs", "first", "--manager-namespace", ""},
+			[]string{"--manager-namespace must not be empty"},
+		},
+		"empty time": {
+			"usage must not add up the usage of all times", []string{"usage", "--since", ""}, []string{"--since must not be empty"},
+		},
+		"empty file of skills": {
+			"run must not leave out the skills",
+			[]string{"run", "-f", dir, "--skills-file", ""},
+			[]string{"--skills-file must not be empty"},
+		},
 		"empty directory": {
 			"undo must not act in a cluster", []string{"undo", "first", "--data-dir", ""}, []string{"--data-dir must not be empty"},
 		},

@@ -28,9 +28,10 @@ If several calls are pending, %[1]s asks about them one by one, or with --all ab
 a terminal, -y replaces the confirmation, and --call or --all must select the calls if there are several.
 %[4]s
 
-%[1]s then waits until the Turn continues, for at most --wait-seconds. A Turn does not use a decision that
-the API server has not verified, such as one made in the first 5 seconds after Capstan was installed. %[1]s
-then prints the reason and fails. Remove the cause, and run the command again.
+%[1]s then waits until the Turn continues, for at most --wait-seconds. After this time it prints a note, and
+the exit code is 0, because the Turn may still use the decision. A Turn does not use a decision that the API
+server has not verified, such as one made in the first 5 seconds after Capstan was installed. %[1]s then
+prints the reason and fails. Remove the cause, and run the command again.
 
 Exit codes:
   0    the calls are %[2]s

@@ -14,7 +14,8 @@ payload.
 
 By default the content is redacted: messages, replies, arguments and results of tools, parameters,
 memories and reasons of failures. Only the values on a fixed list are kept: the steps of the Turn, with
-names of objects, tools and models, numbers and times. Each other value is replaced by
+names of objects, tools and models, the user names of the requester and of the people who decided about
+calls, numbers and times. Each other value is replaced by
 {"redacted": true, "bytes": N, "hmacSHA256": "..."}; in a cluster, the value never leaves the manager. The
 hash uses a random key that is discarded: equal values of this export have equal hashes, and a hash reveals
 nothing else. --with-content redacts nothing.
@@ -28,6 +29,9 @@ export finds the journal like capstan logs, and requires the same permissions.
 
 const exportExamples = `  # keep or share the steps of a Turn
   capstan export turn open-loops -n helpdesk >open-loops.jsonl
+
+  # remove the user names, too
+  capstan export turn open-loops | jq -c 'del(.payload | .requester?, .by?, .calls[]?.decidedBy?)'
 
   # print the duration of each step
   capstan export turn open-loops | jq 'select(.kind == "model.replied").payload | {step, durationMilliseconds}'

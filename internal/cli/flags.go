@@ -14,9 +14,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/output"
 )
 
-// selectors are the flags that say what a command acts on. If one of them is not set, the command acts on more, or on
-// something else.
-var selectors = []string{"agent", "artifact", "call", "data-dir", "model", "profile", "requester", "scope", "session", "turn", "uid"}
+// selectors are the flags that say what a command acts on, where and as whom. If one of them is not set, the command
+// acts on more, on something else, or as another user.
+var selectors = []string{
+	"agent", "artifact", "call", "data-dir", "manager-namespace", "model", "profile", "requester", "scope", "server", "server-ca-file",
+	"session", "since", "skills-file", "token", "turn", "uid",
+}
 
 // checkSelection returns an error if an argument or a flag that selects something is empty. In a script, a variable
 // that is not set makes it so, and capstan approve --call "$ID" -y must then not approve another call.

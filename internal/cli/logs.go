@@ -15,7 +15,8 @@ end. It does not print the system prompt: see capstan render.
 In a cluster, logs reads the journal from the manager, through a port that is forwarded to the Pod of
 the Turn's executor, or at the address in --server. The bearer token of your kubeconfig or --token
 authenticates you. If your kubeconfig has a client certificate instead of a token, logs creates a token
-for --service-account, which is valid for ten minutes.
+for --service-account, which is valid for ten minutes. If a plug-in of the kubeconfig returns the
+certificate, pass --token.
 
 logs requires get on turns/log, which the ClusterRole with the label capstan.dev/role=turn-reader grants.
 The forwarded port also requires get on turns, which this ClusterRole grants too, and in the manager's

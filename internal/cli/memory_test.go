@@ -77,6 +77,32 @@ func TestRunLearnsAndMemoryShowsIt(t *testing.T) {
 	capstan(t, "memory", "show", id, "--data-dir", data).mustEnd(t, exit.Failed)
 }
 
+// TestRenderOfAnAgentThatLearns checks that render says that a prompt may get learned memories.
+func TestRenderOfAnAgentThatLearns(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		reason, memory, turn string
+		noted                bool
+	}{
+		"user":             {"each Turn has a user", "{learning: {scopes: [User]}}", "alone", true},
+		"Session":          {"the Turn has a Session", "{learning: {scopes: [Session]}}", "first", true},
+		"without Session":  {"the Turn has no Session", "{learning: {scopes: [Session]}}", "alone", false},
+		"without memories": {"the prompt has no memories", "{maxItems: 0, learning: {scopes: [User]}}", "first", false},
+		"no learning":      {"nothing is learned", "{maxItems: 3}", "first", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := conversing(t).with(t, "agent.yaml", "spec:\n", "spec:\n  memory: "+tc.memory+"\n")
+			f["alone.yaml"] = strings.Replace(complete()["turn.yaml"], "name: first", "name: alone", 1)
+			got := capstan(t, "render", "-f", f.written(t, nowhere), "--turn", tc.turn).mustEnd(t, exit.OK)
+			note := "note: the memories that were learned from earlier Turns are not shown; a run adds those that fit the message\n"
+			if strings.Contains(got.err, note) != tc.noted {
+				t.Errorf("%s: standard error is %q, want the note: %t", tc.reason, got.err, tc.noted)
+			}
+		})
+	}
+}
+
 func TestLearningWithAnUnsupportedParameter(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, learningModel)

@@ -14,14 +14,16 @@ const diffFlag = "diff"
 
 const renderHelp = `render prepares a Turn and prints the messages that the first model of its Agent would receive, or the
 model that the Turn names, and a report on how the messages were made. It sends no request to a model and
-needs no Secret. With --now, the same manifests always give the same bytes.
+needs no Secret. With --now, the same manifests always give the same bytes, except with --discover, and for
+attachments with a url: render fetches these, and fails if it cannot.
 
 Of the Agent's tools, render shows only the sub-agents. With --discover it also connects to the
 ToolServers and lists their tools, which may require Secrets. It calls no tools, not even context packs.
 
 The text output puts "| " before each line of a message, and marks the cache boundary: the end of the part
 of the system prompt that providers can cache. Use -o json for the exact messages. The messages of earlier
-Turns of a Session are not shown, because only the store has the history of the Session.
+Turns of a Session and the memories that were learned from earlier Turns are not shown, because only the
+store has them.
 
 --attach NAME=FILE attaches a file to the Turn, as run does. Attachments with an artifactRef are not shown,
 because only the journal of the other Turn has their content.

@@ -22,10 +22,13 @@ answer. spec.ttlSecondsAfterFinished has no effect here.
 Keys come from Secrets in the manifests, or with --env-secret from the environment. They are never
 printed or stored.
 
-With --data-dir, run keeps the journal. If you run the same Turn again with the same Agent, PromptProfile,
-ModelProviders, ConfigMaps, skills and --now, it continues where it stopped, or shows its result again,
-without paying twice for the same replies. Any change makes it a new Turn. Only one run at a time may use a
-directory. capstan logs shows what a Turn did, even while it runs.
+With --data-dir, run keeps the journal. If you run the same Turn again with the same manifests, skills and
+--now, it continues where it stopped, or shows its result again, without paying twice for the same replies.
+It becomes a new Turn if there is a change in its spec, in the spec of its Agent, a sub-agent, or one of
+their PromptProfiles, ToolServers and ModelProviders (those in spec.models), in a value from a ConfigMap, in
+an attached file, in --skills-file or in the subject of the Session. Secrets, desiredState and
+ttlSecondsAfterFinished do not count. Only one run at a time may use a directory. capstan logs shows what a
+Turn did, even while it runs.
 
 The Turns of a Session run one after another, and each sees the earlier messages. If the manifests do not
 contain the Session, run creates it. A Session with the same name keeps its history, even if it changes.
@@ -34,9 +37,9 @@ contain the Session, run creates it. A Session with the same name keeps its hist
 the content. An attachment with an artifactRef is read from the journals of --data-dir.
 
 Tools come from the ToolServers in the manifests, which may be on this machine. Sub-agents run here, too.
-If a tool call requires approval, run shows the call and asks at a terminal. Without a terminal, the Turn
-waits (exit code 3), and continues when the same command with the same --data-dir runs at a terminal.
---approve=all approves all such calls, --approve=none denies them.
+If a tool call requires approval, run shows the call and asks, if standard input and standard error are
+terminals. Otherwise, the Turn waits (exit code 3), and continues when the same command with the same
+--data-dir runs at a terminal. --approve=all approves all such calls, --approve=none denies them.
 
 Standard error shows each request, reply and call on its own line as it happens, and on a terminal also
 the current activity. --quiet hides only these lines.

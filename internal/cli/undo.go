@@ -16,22 +16,23 @@ for the called tools. It shows the plan, asks for confirmation, and creates a Tu
 compensating calls, in the reverse order of the calls to undo. No model is asked. A call is undone at most
 once.
 
-Each compensation requires approval, even for tools that the Agent does not list in requireApproval. The
-Agent's approval settings (such as forbidRequester) apply. The first compensation that does not succeed
-ends the Turn. The calls that were made earlier are then not undone. Run undo again to continue, or select
-calls with --call. Calls that --call does not select count as not undone.
+Each compensation requires approval, even for tools that the Agent does not list in requireApproval. In a
+cluster, the Agent's approval settings (such as forbidRequester) apply. The first compensation that does not
+succeed ends the Turn. The calls that were made earlier are then not undone. Run undo again to continue, or
+select calls with --call. Calls that --call does not select count as not undone.
 
-In a cluster, undo requires create and get on turns, and the permissions of capstan logs. It waits for the
-end of the new Turn, for at most --wait-seconds. With --data-dir, it undoes a Turn of capstan run on this
-machine, with the manifests of -f, and asks about each call, unless --approve is all or none. Objects that do not
-name a namespace are in the namespace of the Turn, or with TURN as NAMESPACE/NAME in that of -n if it is set.
+In a cluster, undo requires create and get on turns, and the permissions of capstan logs. If the policy for
+the use of Agents is installed, it also requires use on the Agent. It waits for the end of the new Turn, for
+at most --wait-seconds. With --data-dir, it undoes a Turn of capstan run on this machine, with the manifests of
+-f, and asks about each call, unless --approve is all or none. Objects that do not name a namespace are in the
+namespace of the Turn, or with TURN as NAMESPACE/NAME in that of -n if it is set.
 
 -o json and -o yaml print the new Turn. If no call can be undone, they print the calls with the reasons, as with
 --dry-run.
 
 Exit codes:
   0    all calls that may have changed something are undone, or no call has changed anything;
-       with --wait-seconds 0: the Turn that undoes them was created
+       with --wait-seconds 0: the Turn that undoes them was created; with --dry-run: the plan was printed
   1    at least one call is not undone, selected or not; the output shows the reason for each
   2    the flags are invalid, or manifests or the kubeconfig cannot be read
   3    a compensation requires approval

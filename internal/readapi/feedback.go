@@ -86,7 +86,8 @@ func (s *Server) redactComment(ctx context.Context, t *v1alpha1.Turn, comment *s
 func (s *Server) serveFeedback(w http.ResponseWriter, r *http.Request) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("name")
 	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
-		answer(w, refuse(http.StatusBadRequest, "the namespace and the name of the Turn must be valid names of Kubernetes objects"))
+		s.answer(w, r, refuse(http.StatusBadRequest,
+			"the namespace and the name of the Turn must be valid names of Kubernetes objects"))
 		return
 	}
 	user, refusal := s.o.Access.Check(r.Context(), r, access.Right{
@@ -95,20 +96,20 @@ func (s *Server) serveFeedback(w http.ResponseWriter, r *http.Request) {
 	})
 	switch {
 	case refusal != nil && refusal.Status == http.StatusForbidden:
-		answer(w, refuse(refusal.Status, "user %q may not give feedback to Turn %q in namespace %q: this requires a rule with "+
+		s.answer(w, r, refuse(refusal.Status, "user %q may not give feedback to Turn %q in namespace %q: this requires a rule with "+
 			"apiGroups [%s], resources [turns/feedback] and verbs [create] there%s",
 			refusal.User, name, namespace, v1alpha1.GroupVersion.Group, s.roleHint("turn-author")))
 		return
 	case refusal != nil:
-		answer(w, &Error{Status: refusal.Status, Message: refusal.Message})
+		s.answer(w, r, &Error{Status: refusal.Status, Message: refusal.Message})
 		return
 	case s.o.Records == nil:
-		answer(w, refuse(http.StatusNotFound, "this server has no records of Turns"))
+		s.answer(w, r, refuse(http.StatusNotFound, "this server has no records of Turns"))
 		return
 	}
 	leave, refused := s.enter(r, namespace, user)
 	if refused != nil {
-		answer(w, refused)
+		s.answer(w, r, refused)
 		return
 	}
 	defer leave()
@@ -118,12 +119,12 @@ func (s *Server) serveFeedback(w http.ResponseWriter, r *http.Request) {
 		err = json.Unmarshal(data, &body)
 	}
 	if err != nil {
-		answer(w, refuse(http.StatusBadRequest,
+		s.answer(w, r, refuse(http.StatusBadRequest,
 			`the body must be JSON such as {"score": "0.8", "comment": "..."}, with at most %d bytes`, maxFeedback))
 		return
 	}
 	if err := CheckFeedback(body.Score, body.Comment); err != nil {
-		answer(w, refuse(http.StatusBadRequest, "%s", err))
+		s.answer(w, r, refuse(http.StatusBadRequest, "%s", err))
 		return
 	}
 	t, refused := s.scored(r.Context(), namespace, name)
@@ -131,7 +132,7 @@ func (s *Server) serveFeedback(w http.ResponseWriter, r *http.Request) {
 		refused = s.redactComment(r.Context(), t, &body.Comment)
 	}
 	if refused != nil {
-		answer(w, refused)
+		s.answer(w, r, refused)
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), recordsTimeout)
@@ -145,14 +146,14 @@ func (s *Server) serveFeedback(w http.ResponseWriter, r *http.Request) {
 	})
 	switch {
 	case errors.Is(err, store.ErrNoRecord) && !deleted && !t.IsFinished():
-		answer(w, refuse(http.StatusConflict, "the Turn %q in namespace %q has not ended", name, namespace))
+		s.answer(w, r, refuse(http.StatusConflict, "the Turn %q in namespace %q has not ended", name, namespace))
 	case errors.Is(err, store.ErrNoRecord):
-		answer(w, refuse(http.StatusNotFound, "there is no record of Turn %q in namespace %q: it has not ended, or its record was deleted",
-			name, namespace))
+		s.answer(w, r, refuse(http.StatusNotFound,
+			"there is no record of Turn %q in namespace %q: it has not ended, or its record was deleted", name, namespace))
 	case errors.Is(err, turnrecord.ErrFull), errors.Is(err, store.ErrTurnDeleted):
-		answer(w, refuse(http.StatusConflict, "%s", err))
+		s.answer(w, r, refuse(http.StatusConflict, "%s", err))
 	case err != nil:
-		answer(w, failureOf(err))
+		s.answer(w, r, failureOf(err))
 	default:
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(Scored{TurnDeleted: deleted}) // the client may be gone

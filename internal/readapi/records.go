@@ -194,7 +194,7 @@ func (s *Server) authorized(k kept, verb string, serve func(context.Context, *ht
 	return func(w http.ResponseWriter, r *http.Request) {
 		namespace := r.PathValue("namespace")
 		if namespace != "" && len(validation.IsDNS1123Label(namespace)) > 0 {
-			answer(w, refuse(http.StatusBadRequest, "the namespace must be a valid name of a Kubernetes object"))
+			s.answer(w, r, refuse(http.StatusBadRequest, "the namespace must be a valid name of a Kubernetes object"))
 			return
 		}
 		user, refusal := s.o.Access.Check(r.Context(), r, access.Right{
@@ -202,24 +202,24 @@ func (s *Server) authorized(k kept, verb string, serve func(context.Context, *ht
 			Subresource: k.subresource, Namespace: namespace,
 		})
 		if refusal != nil {
-			answer(w, s.keptRefusal(k, refusal, verb, namespace))
+			s.answer(w, r, s.keptRefusal(k, refusal, verb, namespace))
 			return
 		}
 		leave, refused := s.enter(r, namespace, user)
 		if refused != nil {
-			answer(w, refused)
+			s.answer(w, r, refused)
 			return
 		}
 		defer leave()
 		if !k.isServed {
-			answer(w, refuse(http.StatusNotFound, "this server has no %s", k.name))
+			s.answer(w, r, refuse(http.StatusNotFound, "this server has no %s", k.name))
 			return
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), recordsTimeout)
 		defer cancel()
 		value, refused := serve(ctx, r)
 		if refused != nil {
-			answer(w, refused)
+			s.answer(w, r, refused)
 			return
 		}
 		if err := http.NewResponseController(w).SetWriteDeadline(deadlineIn(s.o.WriteTimeout)); err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +27,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/access"
 	"github.com/capstan-dev/capstan/internal/readapi"
 	"github.com/capstan-dev/capstan/internal/redact"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
@@ -33,8 +35,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/usage"
 )
 
-// permissions returns an API server that grants permissions: "USER VERB NAMESPACE" is a permission on turns/records or
-// turns/feedback, and "USER VERB memories/NAMESPACE" a permission on turns/memories.
+// permissions returns an API server that grants permissions: "USER VERB NAMESPACE" is a permission on turns/records,
+// turns/feedback or turns/log, and "USER VERB memories/NAMESPACE" a permission on turns/memories.
 func permissions(granted ...string) *fake.Clientset {
 	c := fake.NewClientset()
 	c.PrependReactor("create", "tokenreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -52,7 +54,7 @@ func permissions(granted ...string) *fake.Clientset {
 		for _, g := range granted {
 			r.Status.Allowed = r.Status.Allowed || g == fmt.Sprintf("%s %s %s", r.Spec.User, attributes.Verb, where) &&
 				attributes.Resource == "turns" && attributes.Group == "capstan.dev" &&
-				(attributes.Subresource == "feedback") == (attributes.Name != "")
+				slices.Contains([]string{"feedback", "log"}, attributes.Subresource) == (attributes.Name != "")
 		}
 		return true, r, nil
 	})
@@ -104,11 +106,18 @@ func serverTime() time.Time { return time.Now().Add(-time.Hour) }
 // start starts a server with these records, and returns its URL.
 func start(t *testing.T, s store.Records, granted ...string) string {
 	t.Helper()
+	return startLogged(t, logr.Discard(), s, granted...)
+}
+
+// startLogged starts a server with these records and this log, and returns its URL.
+func startLogged(t *testing.T, log logr.Logger, s store.Records, granted ...string) string {
+	t.Helper()
 	learned, _ := s.(store.Memories)
+	entries, _ := s.(journal.Journal)
 	server, err := readapi.Listen(t.Context(), readapi.Options{
-		Address: "127.0.0.1:0", Records: s, Memories: learned, Turns: clusterObjects(t),
+		Address: "127.0.0.1:0", Journal: entries, Records: s, Memories: learned, Turns: clusterObjects(t),
 		Access: access.New(permissions(granted...), nil, time.Now), RolePrefix: "capstan", Now: serverTime,
-		Credentials: credentials(), Log: logr.Discard(),
+		Credentials: credentials(), Log: log,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -232,8 +232,8 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("DELETE /v1/namespaces/{namespace}/memories", s.authorized(s.keptMemories(), "delete", s.deleteMemories))
 	mux.HandleFunc("POST /v1/namespaces/{namespace}/turns/{name}/feedback", s.serveFeedback)
 	mux.HandleFunc("DELETE /v1/namespaces/{namespace}/records", s.authorized(s.keptRecords(), "delete", s.deleteRecords))
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, refuse(http.StatusNotFound,
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		s.answer(w, r, refuse(http.StatusNotFound,
 			"this API has no such path: it serves /v1/namespaces/NAMESPACE/turns/NAME/journal, .../artifacts/SHA256 and "+
 				".../feedback, and /v1/namespaces/NAMESPACE/records, .../usage and .../memories"))
 	})
@@ -263,7 +263,7 @@ func (s *Server) refuseBodies(next http.Handler) http.Handler {
 		if err := control.SetReadDeadline(deadlineIn(bodyTimeout)); err != nil {
 			panic(http.ErrAbortHandler)
 		}
-		answer(w, refuse(http.StatusBadRequest, "this request must not have a body"))
+		s.answer(w, r, refuse(http.StatusBadRequest, "this request must not have a body"))
 	})
 }
 
@@ -279,17 +279,18 @@ func (s *Server) granted(serve func(http.ResponseWriter, *http.Request, visit) *
 	return func(w http.ResponseWriter, r *http.Request) {
 		key := types.NamespacedName{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")}
 		if len(validation.IsDNS1123Label(key.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(key.Name)) > 0 {
-			answer(w, refuse(http.StatusBadRequest, "the namespace and the name of the Turn must be valid names of Kubernetes objects"))
+			s.answer(w, r, refuse(http.StatusBadRequest,
+				"the namespace and the name of the Turn must be valid names of Kubernetes objects"))
 			return
 		}
 		user, refused := s.check(r.Context(), r, key)
 		if refused != nil {
-			answer(w, refused)
+			s.answer(w, r, refused)
 			return
 		}
 		leave, refused := s.enter(r, key.Namespace, user)
 		if refused != nil {
-			answer(w, refused)
+			s.answer(w, r, refused)
 			return
 		}
 		defer leave()
@@ -298,7 +299,7 @@ func (s *Server) granted(serve func(http.ResponseWriter, *http.Request, visit) *
 			refused = serve(w, r, visit{user, turn})
 		}
 		if refused != nil {
-			answer(w, refused)
+			s.answer(w, r, refused)
 		}
 	}
 }
@@ -350,7 +351,8 @@ func (s *Server) turn(ctx context.Context, key types.NamespacedName) (*v1alpha1.
 }
 
 // answer sends an error.
-func answer(w http.ResponseWriter, e *Error) {
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, e *Error) {
+	s.logInternal(r, e)
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -365,9 +367,22 @@ func answer(w http.ResponseWriter, e *Error) {
 	_ = json.NewEncoder(w).Encode(e) // the client may be gone
 }
 
-// failureOf returns the error that a client receives if the store fails.
+// logInternal logs an internal error, because only the operator of the manager can remove its cause.
+func (s *Server) logInternal(r *http.Request, e *Error) {
+	if e.Status != http.StatusInternalServerError {
+		return
+	}
+	values := []any{"path", r.URL.Path}
+	if name := r.PathValue("name"); name != "" {
+		values = append(values, "turn", types.NamespacedName{Namespace: r.PathValue("namespace"), Name: name})
+	}
+	s.o.Log.Error(e, "Failed to serve stored data", values...)
+}
+
+// failureOf returns the error that a client receives if the store fails. Clients try again after the status 503, so a
+// failure that another read does not remove has another status.
 func failureOf(err error) *Error {
-	if errors.Is(err, journal.ErrNewer) {
+	if errors.Is(err, journal.ErrNewer) || errors.Is(err, journal.ErrDamaged) {
 		return refuse(http.StatusInternalServerError, "%s", err)
 	}
 	return refuse(http.StatusServiceUnavailable, "the store of the journal failed: %s", err)

@@ -123,6 +123,7 @@ func (st *stream) run(ctx context.Context) *Error {
 // fail sends the reason why the stream ends early, and interrupts the connection.
 func (st *stream) fail(ctx context.Context, failure *Error) {
 	if ctx.Err() == nil {
+		st.server.logInternal(st.request, failure)
 		st.server.o.Log.V(1).Info("Interrupting a stream", "turn", st.key, "cause", failure.Message)
 		if data, err := json.Marshal(failure); err == nil {
 			_, _ = st.out.Write(append(data, '\n')) // the connection is interrupted in any case

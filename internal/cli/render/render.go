@@ -53,6 +53,7 @@ func (r *Options) Render(ctx context.Context, args []string) error {
 	}
 	r.noteTools(p)
 	r.noteHistory(p)
+	r.noteMemories(p)
 	r.noteArtifacts(p)
 	if r.Output == output.Text {
 		return r.Env.Print(termsafe.Safe(describe(p, prepared)))
@@ -72,6 +73,19 @@ func (r *Options) noteHistory(p *bundle.Bundle) {
 	if p.Session != nil {
 		r.Env.Logf("note: the earlier messages of Session %s/%s are not shown; a run puts them before the message",
 			p.Session.Namespace, p.Session.Name)
+	}
+}
+
+// noteMemories prints a note if a run may use learned memories, because only a store has them.
+func (r *Options) noteMemories(p *bundle.Bundle) {
+	sessionUID := ""
+	if p.Session != nil {
+		sessionUID = string(p.Session.UID)
+	}
+	// Whoever requests the Turn has memories as a user, so any name will do.
+	owners := translate.MemoryOwners(p.Turn, p.Agent, sessionUID, "requester")
+	if len(owners) > 0 && translate.MaxMemories(p.Agent) > 0 {
+		r.Env.Logf("note: the memories that were learned from earlier Turns are not shown; a run adds those that fit the message")
 	}
 }
 
