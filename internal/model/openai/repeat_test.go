@@ -62,8 +62,9 @@ func TestRequestIsSentOnce(t *testing.T) {
 	}
 }
 
-// TestRepetitionsOverHTTP2 checks that a request is sent once more if the endpoint has refused it without processing it,
-// and not at all if the endpoint may have processed it. net/http would repeat it without limit after PROTOCOL_ERROR.
+// TestRepetitionsOverHTTP2 checks that a request is sent once more if the endpoint has refused it without processing
+// it, and not at all if the endpoint may have processed it. net/http would repeat it without limit after
+// PROTOCOL_ERROR.
 func TestRepetitionsOverHTTP2(t *testing.T) {
 	const unprocessed = "the server refused the HTTP/2 stream, or is closing the connection, without processing the request"
 	for name, tc := range map[string]struct {
