@@ -38,8 +38,9 @@ func whenBudgetExceeded(v snapshot) (decision, bool) {
 	return d, true
 }
 
-// whenParkedForBudget lets a Turn that a run has parked wait for the reset, although its Agent may not be ready: the Turn
-// needs its Agent only afterwards, and as a Turn that waits for its Agent it would lose the pause of its time limit.
+// whenParkedForBudget lets a Turn that a run has parked wait for the reset, although its Agent may not be ready: the
+// Turn needs its Agent only afterwards, and as a Turn that waits for its Agent it would lose the pause of its time
+// limit.
 func whenParkedForBudget(v snapshot) (decision, bool) {
 	if v.turn.Status.AwaitedBudget == nil {
 		return decision{}, false

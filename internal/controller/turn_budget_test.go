@@ -59,8 +59,8 @@ func TestWhenBudgetExceeded(t *testing.T) {
 	}
 }
 
-// TestBudgetWaitWithoutAgent checks that the time limit of a Turn that waits for the reset of a Budget stays paused while
-// its Agent does not exist.
+// TestBudgetWaitWithoutAgent checks that the time limit of a Turn that waits for the reset of a Budget stays paused
+// while its Agent does not exist.
 func TestBudgetWaitWithoutAgent(t *testing.T) {
 	waiting := func(until time.Duration) *v1alpha1.Turn {
 		return turnWith(boundTo("gone"), handedBack(v1alpha1.TurnReasonWaitingForBudget), started(24*time.Hour), func(t *v1alpha1.Turn) {

@@ -56,7 +56,8 @@ type waitingTurn struct {
 	since  time.Time
 	steps  int32
 	warned bool
-	// withoutAgent is when the Turn was first seen to wait without an Agent that it may use. It is zero while there is one.
+	// withoutAgent is when the Turn was first seen to wait without an Agent that it may use. It is zero while there is
+	// one.
 	withoutAgent time.Time
 }
 

@@ -67,9 +67,9 @@ func (e *Executor) livePage(
 }
 
 // readAgent reads the Agent of the Turn. If the Agent was deleted after an earlier attempt of this run had read it,
-// readAgent returns it as it was then; an Agent of another namespace may not be used any more in this case. If the Agent
-// is gone, may not be used or cannot be used from another namespace, and the Turn only has to end, readAgent returns an
-// empty Agent.
+// readAgent returns it as it was then; an Agent of another namespace may not be used any more in this case. If the
+// Agent is gone, may not be used or cannot be used from another namespace, and the Turn only has to end, readAgent
+// returns an empty Agent.
 func (r *run) readAgent(ctx context.Context) (*v1alpha1.Agent, error) {
 	e, t := r.executor, r.turn
 	found, err := e.Sharing.Agent(ctx, e.objects(t.Namespace), t.Spec.AgentRef, t.Namespace)

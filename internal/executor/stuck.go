@@ -20,8 +20,8 @@ import (
 //
 // A stuck Turn needs nothing of this process, so it must not take a slot that other Turns need: until it is changed or
 // deleted, the Lease of this executor offers one more slot. When it is changed, it is handed back, and the controller
-// binds it again when there is a slot. It is also tried again every stuckRetry, because the cause may not be in the Turn:
-// an admission policy for its status may be corrected, and an upgrade may bring the CRD up to date.
+// binds it again when there is a slot. It is also tried again every stuckRetry, because the cause may not be in the
+// Turn: an admission policy for its status may be corrected, and an upgrade may bring the CRD up to date.
 type stuckTurn struct {
 	key   client.ObjectKey
 	epoch int64
@@ -68,7 +68,8 @@ func (e *Executor) markUnclaimed(t *v1alpha1.Turn, cause error) {
 
 // reportStuck tells users and administrators about a Turn that is stuck.
 func (e *Executor) reportStuck(t *v1alpha1.Turn, cause error) {
-	e.logOf(t).Error(cause, "The API server rejects every status of a turn that has stopped; trying again when the turn changes, and regularly", "every", stuckRetry)
+	e.logOf(t).Error(cause, "The API server rejects every status of a turn that has stopped; "+
+		"trying again when the turn changes, and regularly", "every", stuckRetry)
 	e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventStatusRejected, "Run", "%s", translate.Note(
 		"the turn has stopped, but the API server rejects its status; its journal has what it did. Remove labels, annotations, "+
 			"ownerReferences, finalizers or managedFields, or delete the turn: "+cause.Error()))

@@ -66,13 +66,14 @@ func TestRequestIsSentOnce(t *testing.T) {
 // it, and not at all if the endpoint may have processed it. net/http would repeat it without limit after
 // PROTOCOL_ERROR.
 func TestRepetitionsOverHTTP2(t *testing.T) {
+	const unclear = "the server ended the HTTP/2 stream or connection after the whole request was sent"
 	const unprocessed = "the server refused the HTTP/2 stream, or is closing the connection, without processing the request"
 	for name, tc := range map[string]struct {
 		refusal       http2test.Response
 		refused, sent int32
 		failure       string
 	}{
-		"PROTOCOL_ERROR":       {http2test.Response{Reset: http2.ErrCodeProtocol}, 1, 1, "the server ended the HTTP/2 stream or connection after the whole request was sent"},
+		"PROTOCOL_ERROR":       {http2test.Response{Reset: http2.ErrCodeProtocol}, 1, 1, unclear},
 		"REFUSED_STREAM":       {http2test.Response{Reset: http2.ErrCodeRefusedStream}, 1, 2, ""},
 		"GOAWAY":               {http2test.Response{GoAway: true}, 1, 2, ""},
 		"REFUSED_STREAM twice": {http2test.Response{Reset: http2.ErrCodeRefusedStream}, 2, 2, unprocessed},
