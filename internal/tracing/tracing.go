@@ -215,7 +215,7 @@ func FromEnvironment(
 	// The exporter logs errors about its variables, such as a certificate that cannot be read, with their values. So
 	// both must be set before the exporter is created.
 	otel.SetLogger(funcr.New(func(_, line string) { errorHandler.Handle(errors.New(line)) }, funcr.Options{}))
-	exporter, err := newExporter(ctx, s.protocol)
+	exporter, err := newExporter(ctx, s.protocol, lookup)
 	if err != nil {
 		return nil, fmt.Errorf("failed to create the exporter of traces: %w", err)
 	}
@@ -235,11 +235,11 @@ func FromEnvironment(
 }
 
 // newExporter returns the exporter for a protocol. It does not connect.
-func newExporter(ctx context.Context, protocol string) (*otlptrace.Exporter, error) {
+func newExporter(ctx context.Context, protocol string, lookup func(string) (string, bool)) (*otlptrace.Exporter, error) {
 	if protocol == protocolGRPC {
 		return otlptracegrpc.New(ctx)
 	}
-	return otlptracehttp.New(ctx)
+	return otlptrace.New(ctx, repeating{otlptracehttp.NewClient(), timeoutOf(lookup)})
 }
 
 // On reports whether spans are exported.

@@ -18,8 +18,9 @@ import (
 var ErrClosed = store.ErrClosed
 
 const (
-	// connectTimeout limits one attempt to connect, unless the URL has a connect_timeout. If the URL neither requires
-	// nor forbids TLS, there are two attempts: with and without TLS.
+	// connectTimeout limits an attempt to connect to one address, unless the URL has a connect_timeout. If the URL
+	// neither requires nor forbids TLS, there are two attempts, with and without TLS. If the host has one address, they
+	// share this time.
 	connectTimeout = 4 * time.Second
 	// appendTimeout limits an append, including the wait for a connection.
 	appendTimeout = 10 * time.Second

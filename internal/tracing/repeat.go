@@ -1,0 +1,79 @@
+package tracing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
+	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
+)
+
+// The variables that limit the time for the export of a batch, in milliseconds.
+const (
+	timeoutVariable       = "OTEL_EXPORTER_OTLP_TIMEOUT"
+	tracesTimeoutVariable = "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT"
+)
+
+// defaultTimeout is the limit of OpenTelemetry's specification if no variable sets one.
+const defaultTimeout = 10 * time.Second
+
+// timeoutOf returns the maximum time for the export of a batch. It ignores an invalid value, as the exporter does.
+func timeoutOf(lookup func(string) (string, bool)) time.Duration {
+	for _, name := range []string{tracesTimeoutVariable, timeoutVariable} {
+		v, _ := lookup(name)
+		if milliseconds, err := strconv.Atoi(strings.TrimSpace(v)); err == nil {
+			return time.Duration(milliseconds) * time.Millisecond
+		}
+	}
+	return defaultTimeout
+}
+
+// The first and the longest wait before spans are sent again after a connection broke.
+const (
+	firstRepeat   = 100 * time.Millisecond
+	longestRepeat = 5 * time.Second
+)
+
+// repeating sends spans again if the connection to the collector breaks before the collector has answered. The client
+// for OTLP over HTTP repeats only requests that the collector has refused because it is busy.
+type repeating struct {
+	otlptrace.Client
+	// timeout limits the time for all attempts. 0 or less means no limit.
+	timeout time.Duration
+}
+
+// UploadTraces sends spans to the collector.
+func (r repeating) UploadTraces(ctx context.Context, spans []*tracev1.ResourceSpans) error {
+	if r.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, r.timeout)
+		defer cancel()
+	}
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = firstRepeat, longestRepeat
+	var last error
+	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+		if last = r.Client.UploadTraces(ctx, spans); last != nil && !isBroken(last) {
+			return struct{}{}, backoff.Permanent(last)
+		}
+		return struct{}{}, last
+	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(0))
+	if err != nil && !errors.Is(last, err) {
+		err = fmt.Errorf("%w: %w", err, last) // report the cause besides the end of ctx
+	}
+	return err
+}
+
+// isBroken reports whether an error means that a connection broke after it was made. Other failures of a connection,
+// such as a wrong address or a certificate that is not trusted, are reported immediately.
+func isBroken(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || ok && (op.Op == "read" || op.Op == "write")
+}
