@@ -149,7 +149,8 @@ type followUp struct {
 }
 
 // recordEnd records the result of a call, or the intent to repeat it. If the call started a Turn whose result is not
-// ready yet, recordEnd records nothing and returns this Turn.
+// ready yet, recordEnd records nothing and returns this Turn. If the Turn of the run has ended, but the call may have
+// started a Turn, recordEnd records nothing and returns the cause of the end.
 func (run *runner) recordEnd(ctx context.Context, d finishedCall) (followUp, error) {
 	// Check the context first. If it ended because the run was given up, Abandoned already reports that. If the
 	// context had not ended yet, it may end at any moment after this check.
@@ -162,6 +163,9 @@ func (run *runner) recordEnd(ctx context.Context, d finishedCall) (followUp, err
 	again := d.intent.Attempt > 1 && d.intent.Effect != tool.ReadOnly // an earlier attempt has given no result
 	pending, waits := errors.AsType[*tool.Pending](d.err)
 	switch {
+	case errors.Is(d.err, errNotCalled) && again && isSubAgent(d.tool):
+		// An earlier attempt may have created a Turn. The call stays open, so that its usage is collected.
+		return followUp{}, context.Cause(ctx)
 	case errors.Is(d.err, errNotCalled):
 		b.MayHaveActed = again
 		return followUp{}, run.Record(b.failed(Refused, tool.Denied, d.err.Error()))
