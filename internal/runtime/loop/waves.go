@@ -25,9 +25,9 @@ type finishedCall struct {
 var errNotCalled = errors.New("the tool was not called, because the turn had ended")
 
 // runWave makes the calls of a wave, whose intents are in the journal, and records each result when it arrives. It
-// returns when no call is running. If Hold returns an error, because there is no memory for a result, runWave makes no
-// further calls and returns that error. If a call has started a Turn whose result is not ready yet, it returns a
-// *Parked instead.
+// returns when no call is running. If the run is interrupted, runWave makes no further calls, and repeats none. If Hold
+// returns an error, because there is no memory for a result, runWave does the same and returns that error. If a call has
+// started a Turn whose result is not ready yet, it returns a *Parked instead.
 func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 	reserved := callMemory{reserve: run.ReserveCall}
 	defer reserved.keep(0)
@@ -67,7 +67,9 @@ func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 		case err != nil:
 			return err
 		case next.retry:
-			begin(d.planned)
+			if outOfMemory == nil && !run.interrupted() { // otherwise, the next run repeats the call
+				begin(d.planned)
+			}
 		case next.turn != "":
 			parked.Turns = append(parked.Turns, next.turn)
 			made := SubAgentCall{Step: d.intent.Step, CallID: d.intent.CallID, TurnUID: next.uid}
