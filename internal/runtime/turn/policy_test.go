@@ -2,15 +2,18 @@ package turn_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
@@ -108,6 +111,62 @@ func TestOutputPolicy(t *testing.T) {
 				t.Errorf("a run that continues after the check ends with %s and %q after %d more requests, want the same", again.Stop,
 					again.Text,
 					s.asked()-asked)
+			}
+		})
+	}
+}
+
+// TestCheckOfAToolResultIsNotThatOfTheText cancels a Turn after the result of a tool that ends the Turn was checked. The
+// text of the result is then that of the model, which no policy has checked yet.
+func TestCheckOfAToolResultIsNotThatOfTheText(t *testing.T) {
+	const canary = "canary-4711"
+	for name, tc := range map[string]struct {
+		policy   outputpolicy.Policy
+		text     string
+		result   string
+		withheld bool
+	}{
+		"the text violates the policy": {
+			outputpolicy.Policy{Expression: `!output.text.contains("canary")`, OnViolation: outputpolicy.Fail},
+			"The code is " + canary, "It is closed.", true,
+		},
+		"the text complies with the policy": {
+			outputpolicy.Policy{Expression: `!output.text.contains("canary")`, OnViolation: outputpolicy.Fail},
+			"I close it.", "It is closed.", false,
+		},
+		"only a model can check the text": {
+			outputpolicy.Policy{Prompt: "Give no codes.", OnViolation: outputpolicy.Fail}, "The code is " + canary, "It is closed.", true,
+		},
+		"the result violates the policy": {
+			outputpolicy.Policy{Expression: `!output.text.contains("canary")`, OnViolation: outputpolicy.Fail},
+			"I close it.", "The code is " + canary, true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, _ := candidate("p0", 1, answer{reply: calls(tc.text, call("c1", "close"))},
+				says(`{"verdicts":[{"rule":"no-codes","violated":false,"reason":""}]}`))
+			in := inTalk("uid", "Close it.", c)
+			tc.policy.Name = "no-codes"
+			in.Preparation = preparationOf(func(m *prepare.Input) { m.Profile.OutputPolicies = []outputpolicy.Policy{tc.policy} })
+			last := named("close", tool.Destructive, saying(tc.result))
+			last.EndsTurn = true
+			in.Tools = []tool.Tool{last}
+			j := &journaltest.Store{}
+			mustRun(t, j, in)
+			at := slices.Index(kinds(t, j), journal.OutputChecked) + 1
+			if at == 0 {
+				t.Fatal("the result of the tool was not checked")
+			}
+			in.Epoch, in.Cancel = 2, cancelled()
+			result := mustRun(t, copyOf(t, j, &journaltest.Store{}, at), in)
+			want := tc.text
+			if tc.withheld {
+				want = ""
+			}
+			if result.Stop != turn.StopCancelled || result.Text != want || result.Withheld != tc.withheld ||
+				(len(result.Violations) > 0) != tc.withheld {
+				t.Errorf("result %s with %q, withheld %t because of %+v; want %q", result.Stop, result.Text, result.Withheld,
+					result.Violations, want)
 			}
 		})
 	}
