@@ -10,6 +10,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/judge"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
@@ -169,6 +170,56 @@ func TestCheckOfAToolResultIsNotThatOfTheText(t *testing.T) {
 					result.Violations, want)
 			}
 		})
+	}
+}
+
+// TestRefusedResultOfATool checks that the result of a tool that a policy has refused as the answer reaches neither later
+// Turns of the Session, nor judges and memories. The same applies to the reason of the model that has checked it.
+func TestRefusedResultOfATool(t *testing.T) {
+	const canary = "canary-4711"
+	c, _ := candidate("p0", 1, answer{reply: calls("I close it.", call("c1", "find"), call("c2", "close"))},
+		says(`{"verdicts":[{"rule":"no-codes","violated":true,"reason":"It contains `+canary+`."}]}`),
+		says("It is closed."), says(`{"verdicts":[{"rule":"no-codes","violated":false,"reason":""}]}`))
+	in := inTalk("uid", "Close it.", c)
+	in.Preparation = preparationOf(func(m *prepare.Input) {
+		m.Turn.Message = "Close it."
+		m.Profile.OutputPolicies = []outputpolicy.Policy{
+			{Name: "no-codes", Prompt: "Give no codes.", OnViolation: outputpolicy.Retry, MaxRetries: 1},
+		}
+	})
+	last := named("close", tool.Destructive, saying("The code is "+canary))
+	last.EndsTurn = true
+	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found")), last}
+	j := &journaltest.Store{}
+	if result := mustRun(t, j, in); result.Stop != turn.StopCompleted || result.Text != "It is closed." {
+		t.Fatalf("result %s with %q, want the second answer", result.Stop, result.Text)
+	}
+	const refused = "The result was not accepted as the answer."
+	found := toolOutput(payloads[tool.Exposure](t, j, journal.ToolsExposed)[0].Nonce, "found")
+	want := []model.Message{
+		{Role: model.RoleUser, Content: "Close it."},
+		{Role: model.RoleAssistant, Content: "I close it.", ToolCalls: []model.ToolCall{call("c1", "find"), call("c2", "close")}},
+		{Role: model.RoleTool, Content: found, ToolCallID: "c1"},
+		{Role: model.RoleTool, Content: refused, ToolCallID: "c2"},
+		{Role: model.RoleAssistant, Content: "It is closed."},
+	}
+	if diff := cmp.Diff(want, history(t, j).Turns[0].Messages); diff != "" {
+		t.Errorf("the messages for later Turns: -want +got:\n%s", diff)
+	}
+	subject, err := turn.Subject(t.Context(), j, "uid", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	results := []judge.ToolResult{{Name: "find", Text: found}, {Name: "close", Text: refused}}
+	if diff := cmp.Diff(results, subject.Tools); diff != "" {
+		t.Errorf("the results for judges: -want +got:\n%s", diff)
+	}
+	recording, err := turn.ReadRecording(t.Context(), j.Read(t.Context(), "uid", 0), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(results, recording.Subject.Tools); diff != "" {
+		t.Errorf("the results for the judges of a replay: -want +got:\n%s", diff)
 	}
 }
 
