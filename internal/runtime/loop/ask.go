@@ -46,14 +46,17 @@ func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End
 			return nil, err
 		}
 		ticket = entered
-		begun, end, err := run.begin(ctx, c, r, &waited)
+		forOthers, end, err := run.begin(ctx, c, r, &waited)
 		if end != nil || err != nil {
 			return end, err
 		}
-		if !begun { // the next attempt waits at the gate again
+		if forOthers > 0 { // the next attempt waits at the gate again
 			ticket.Leave()
 			ticket = ungatedTicket{}
 			r.Attempt--
+			if err := run.pause(ctx, forOthers); err != nil {
+				return nil, err
+			}
 			continue
 		}
 		limit := run.firstEventTimeout(ctx, c, q.purpose)

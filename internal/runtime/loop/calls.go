@@ -215,7 +215,9 @@ func (run *runner) plan(ctx context.Context, step int, open []openCall) plan {
 }
 
 // maxCutOffCalls is the number of attempts of a call after which it is not repeated, if the run was cut off during each
-// of them. The call itself may be the reason why each run ends.
+// of them. The call itself may be the reason why each run ends. The number does not apply to sub-agents: a result
+// without the usage of the sub-agent's Turn would hide that usage, and a repeated call only looks for that Turn. The
+// time limit of the Turn bounds these attempts.
 const maxCutOffCalls = 8
 
 // cutOffResults returns the results of the open calls that an earlier run began and that must not be repeated.
@@ -228,7 +230,7 @@ func (run *runner) cutOffResults(step int, open []openCall) []journal.Record {
 		case !run.repeatable(before) || run.own != nil && before.Effect != tool.ReadOnly:
 			results = append(results, b.failed(Unknown, tool.OutcomeUnknown,
 				unknownPrefix+"the run was interrupted during the call"+unknownSuffix))
-		case run.State.cutOffAttempts(step, c.call.ID) >= maxCutOffCalls:
+		case run.State.cutOffAttempts(step, c.call.ID) >= maxCutOffCalls && !run.callsSubAgent(before):
 			b.MayHaveActed = run.State.mayHaveActed(step, c.call.ID)
 			results = append(results, b.failed(Failed, tool.OutcomeUnknown, fmt.Sprintf(
 				"the call was given up after %d attempts, because the run was interrupted again and again", maxCutOffCalls)))
@@ -362,6 +364,12 @@ func (run *runner) reused(b resultBuilder, got verdict) journal.Record {
 func (run *runner) repeatable(before *Intent) bool {
 	i := run.toolNamed(before.Name)
 	return before.Effect.Repeatable() && (i < 0 || effectOf(&run.callable()[i]).Repeatable())
+}
+
+// callsSubAgent reports whether an interrupted call is the call of a sub-agent.
+func (run *runner) callsSubAgent(before *Intent) bool {
+	i := run.toolNamed(before.Name)
+	return i >= 0 && isSubAgent(&run.callable()[i])
 }
 
 // callable returns the tools that may be called.

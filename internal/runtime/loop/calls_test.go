@@ -3,6 +3,7 @@ package loop_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
@@ -340,6 +342,42 @@ func TestNoCallAfterTheEnd(t *testing.T) {
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" || in.State.UnknownOutcomes() != tc.unknown {
 				t.Errorf("%s (%d unknown outcomes): -want +got:\n%s", tc.reason, in.State.UnknownOutcomes(), diff)
+			}
+		})
+	}
+}
+
+// TestRepeatedCallOfASubAgentStaysOpen ends the Turn before the call of a sub-agent is repeated. An earlier attempt may
+// have created a Turn, whose usage a recorded result would hide.
+func TestRepeatedCallOfASubAgentStaysOpen(t *testing.T) {
+	cause := errors.New("so it ended")
+	for last, open := range map[int64]bool{1: false, 2: true} {
+		t.Run(fmt.Sprintf("attempt %d", last), func(t *testing.T) {
+			j := &journaltest.Store{}
+			agent, called := toolOf("agent", tool.Idempotent, result{err: &tool.Pending{Turn: "child"}})
+			agent.Source = tool.Source{Agent: "helper"}
+			var state *loop.State
+			for epoch := range last {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				c, _ := candidate("one", 1, asksFor("", call("c1", "agent", `{}`)), says("never asked"))
+				in := withTools(inputOf(t, j, epoch+1, c), agent)
+				in.Limits.MaxDescendants = 5
+				record := in.Record
+				in.Record = func(records ...journal.Record) error {
+					if i, ok := records[0].Payload.(loop.Intent); ok && int64(i.Attempt) == last {
+						cancel(cause)
+					}
+					return record(records...)
+				}
+				end, err := loop.Run(ctx, &in)
+				if _, parked := errors.AsType[*loop.Parked](err); !errors.Is(err, cause) && (!parked || epoch+1 == last) {
+					t.Errorf("run %d = %+v, %v; want %v in the last run", epoch+1, end, err, cause)
+				}
+				state = in.State
+			}
+			if len(called.calls) != int(last)-1 || (len(state.CallResults) == 0) != open {
+				t.Errorf("%d calls with the results %+v, want that the call is open: %t", len(called.calls), state.CallResults, open)
 			}
 		})
 	}

@@ -65,7 +65,7 @@ func (run *runner) compact(ctx context.Context, c *Candidate, p *prepare.Prompt,
 		if !run.wantsSummary(c, q, older, forced) {
 			return false, nil
 		}
-		request := run.summaryRequest(c, q, s.earlierSummary(p), older, forced)
+		request := run.summaryRequest(c, q, s.earlierSummary(p), s.toSummarize(ctx, p.Messages, from, kept), forced)
 		replied, err := run.askOptional(ctx, c, request)
 		if waitsForBudget(err) && !forced {
 			return false, nil // the long prompt may do; a prompt that was refused needs the summary
@@ -125,19 +125,32 @@ func waitsForBudget(err error) bool {
 // exchanges stay whole, both of earlier Turns and of this Turn. If the endpoint refused the prompt as too long (forced)
 // and these exchanges are its larger part, fewer of them stay whole.
 func (s *State) replaceable(ctx context.Context, prepared []model.Message, forced bool) (older []model.Message, from, keptHistory int) {
-	first, earlier := 1, history(prepared)
-	if c := s.compaction(); c != nil {
-		first, earlier = c.From, earlier[max(0, len(earlier)-c.KeptHistory):]
-	}
+	first, earlier := s.uncompacted(prepared)
 	next := len(s.Steps) + 1
 	for keep := 2 * keptExchanges; ; keep-- {
 		from = max(first, next-min(keep, keptExchanges))
 		cut := lastExchanges(earlier, max(0, keep-keptExchanges)) // exchanges of this Turn are given up last
-		older = slices.Concat(earlier[:cut], s.between(ctx, first, from))
-		if !forced || keep == 0 || size(older) > size(earlier[cut:])+size(s.between(ctx, from, next)) {
+		older = slices.Concat(earlier[:cut], s.between(ctx, first, from, s.exchange))
+		if !forced || keep == 0 || size(older) > size(earlier[cut:])+size(s.between(ctx, from, next, s.exchange)) {
 			return older, from, len(earlier) - cut
 		}
 	}
+}
+
+// toSummarize returns the messages that replaceable returns, as the model receives them for the summary. The Session
+// keeps the summary, so they do not contain the texts that output policies have refused.
+func (s *State) toSummarize(ctx context.Context, prepared []model.Message, from, keptHistory int) []model.Message {
+	first, earlier := s.uncompacted(prepared)
+	return slices.Concat(earlier[:len(earlier)-keptHistory], s.between(ctx, first, from, s.keptExchange))
+}
+
+// uncompacted returns the first step and the messages of the history that no summary of this Turn has replaced.
+func (s *State) uncompacted(prepared []model.Message) (first int, earlier []model.Message) {
+	earlier = history(prepared)
+	if c := s.compaction(); c != nil {
+		return c.From, earlier[max(0, len(earlier)-c.KeptHistory):]
+	}
+	return 1, earlier
 }
 
 // lastExchanges returns the index at which the last n exchanges of a history begin. Each exchange begins with a
@@ -151,12 +164,15 @@ func lastExchanges(messages []model.Message, n int) int {
 	return at
 }
 
-// between returns the exchanges from one step up to, but not including, another step.
-func (s *State) between(ctx context.Context, from, to int) []model.Message {
+// between returns the exchanges from one step up to, but not including, another step. exchange returns the messages of
+// one step: as the model receives them, or as they are kept.
+func (s *State) between(
+	ctx context.Context, from, to int, exchange func(context.Context, Step) []model.Message,
+) []model.Message {
 	var all []model.Message
 	for _, step := range s.Steps {
 		if from <= step.Step && step.Step < to {
-			all = append(all, s.exchange(ctx, step)...)
+			all = append(all, exchange(ctx, step)...)
 		}
 	}
 	return all

@@ -205,9 +205,9 @@ func withinBudget(v view) verdict {
 }
 
 // notRepeated is gate 6: no identical call in this Turn has an unknown outcome, and the newest identical call has not
-// failed. If that call is read-only and succeeded, its result answers this call. The result of a read-only call no
-// longer counts once a later call may have changed something. The class of a refusal is not Denied, because a model
-// would read Denied as a ban on the tool.
+// failed. If that call is read-only and succeeded, its result answers this call, unless output policies have refused the
+// result as the answer. The result of a read-only call no longer counts once a later call may have changed something.
+// The class of a refusal is not Denied, because a model would read Denied as a ban on the tool.
 func notRepeated(v view) verdict {
 	if v.alreadyBegun {
 		return verdict{}
@@ -224,6 +224,8 @@ func notRepeated(v view) verdict {
 	case before.Outcome == Failed:
 		return refuse(tool.Failed, "an identical call has failed before in this turn: change the arguments, use another tool, "+
 			"or answer without it")
+	case before.Outcome == Succeeded && reads && v.state.isRefusedResult(before):
+		return refuse(tool.Failed, "the result of an identical call in this turn was not accepted as the answer: answer without it")
 	case before.Outcome == Succeeded && reads:
 		return verdict{ruling: answered, known: before}
 	}

@@ -42,52 +42,55 @@ type BudgetWait struct {
 	Message string
 }
 
-// begin records that a request is about to be sent, and reserves it in the budgets of the Turn. If begun is false and
-// there is neither an error nor an End, begin has waited for requests of other Turns, and the caller must call it
-// again.
-func (run *runner) begin(ctx context.Context, c *Candidate, r *Request, waited *contention) (begun bool, end *End, err error) {
+// begin records that a request is about to be sent, and reserves it in the budgets of the Turn. If wait is above 0,
+// requests of other Turns have reserved the rest of a budget. The caller must then call begin again after this time. It
+// must not wait with a ticket, because the request would occupy the gate of its provider meanwhile.
+func (run *runner) begin(ctx context.Context, c *Candidate, r *Request, waited *contention) (wait time.Duration, end *End, err error) {
 	for range lowerings {
 		if err := run.safePoint(ctx); err != nil {
-			return false, nil, err
+			return 0, nil, err
 		}
 		rules, change, err := run.reservations(c, r)
 		if err != nil {
-			return false, nil, err
+			return 0, nil, err
 		}
 		r.ID = fmt.Sprintf("%s/%d", run.TurnUID, run.NextSeq())
 		err = run.Record(journal.Record{Kind: journal.ModelRequested, Payload: *r, Ledger: change})
 		refusal, refused := errors.AsType[*budget.Refusal](err)
 		if !refused {
 			run.tools = nil // frees the tools until the model has answered
-			return err == nil, nil, err
+			return 0, nil, err
 		}
 		v := run.evaluate(c, r, rules, refusal)
 		switch {
 		case v.exceeded != "":
 			end, err := run.overBudget(ctx, c, r, v.exceeded)
-			return false, end, err
+			return 0, end, err
 		case v.wait != nil:
-			return false, nil, &Parked{Budget: v.wait}
+			return 0, nil, &Parked{Budget: v.wait}
 		case v.contended != nil:
-			return false, nil, run.awaitOthers(ctx, waited, v.contended)
+			wait, err := waited.next(v.contended)
+			return wait, nil, err
 		}
 		r.OutputLimit, r.Budget = v.lower, v.lowerFor
 	}
-	return false, nil, run.awaitOthers(ctx, waited, nil)
+	wait, err = waited.next(nil)
+	return wait, nil, err
 }
 
 // contention describes the waits of one request for requests of other Turns: the last wait, and all waits together.
 type contention struct{ last, total time.Duration }
 
-// awaitOthers waits before the next attempt to reserve. After contentionPatience it parks the Turn, so that the Turn
-// holds no slot. wait is nil if the reservation failed only because other Turns spent at the same time.
-func (run *runner) awaitOthers(ctx context.Context, waited *contention, wait *BudgetWait) error {
-	if wait != nil && waited.total >= contentionPatience {
-		return &Parked{Budget: wait}
+// next returns and counts the wait before the next attempt to reserve. After contentionPatience it returns a *Parked
+// instead, so that the Turn holds no slot. refusal is nil if the reservation failed only because other Turns spent at
+// the same time.
+func (w *contention) next(refusal *BudgetWait) (time.Duration, error) {
+	if refusal != nil && w.total >= contentionPatience {
+		return 0, &Parked{Budget: refusal}
 	}
-	waited.last = min(max(2*waited.last, contentionFirst), contentionMost)
-	waited.total += waited.last
-	return run.pause(ctx, waited.last)
+	w.last = min(max(2*w.last, contentionFirst), contentionMost)
+	w.total += w.last
+	return w.last, nil
 }
 
 // reservations returns the budgets of the Turn, and the change of the ledger for a request. The change is nil if there

@@ -1,6 +1,7 @@
 package loop_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/shopspring/decimal"
 
+	"github.com/capstan-dev/capstan/internal/pace"
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
@@ -268,6 +270,53 @@ func TestContendedBudget(t *testing.T) {
 				}
 				if tc.reason == loop.Answered && (len(s.asked) != 1 || in.State.Requests[0].Attempt != 1) {
 					t.Errorf("requests: %+v, want one request with attempt 1", in.State.Requests)
+				}
+			})
+		})
+	}
+}
+
+// TestContendedBudgetLeavesTheGate checks that a request that waits for the requests of other Turns does not occupy the
+// gate of its provider. A Turn with another budget could otherwise not send its request.
+func TestContendedBudgetLeavesTheGate(t *testing.T) {
+	for name, limits := range map[string]pace.Limits{
+		"requests at the same time": {MaxConcurrent: 1},
+		"requests per minute":       {RequestsPerMinute: 2},
+		"tokens per minute":         {TokensPerMinute: 100},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j := &journaltest.Store{}
+				rule := daily("day", budget.Limits{Tokens: new(int64(5000))}, false)
+				p, err := budget.PeriodAt(rule.Unit, rule.Zone, time.Now())
+				if err != nil {
+					t.Fatal(err)
+				}
+				others := budget.Change{Reserve: []budget.Reservation{{Hold: budget.Hold{Key: budget.KeyOf("day", p), Tokens: 4500}}}}
+				if err := j.Append(t.Context(), "other", journal.Entry{Seq: 1, Epoch: 1, Version: 1, Ledger: &others}); err != nil {
+					t.Fatal(err)
+				}
+				c, s, gate := gatedCandidate("one", limits, says("never asked"))
+				in := withBudgets(inputOf(t, j, 1, withOutputLimit(c, 2000)), rule)
+				ended := make(chan error)
+				go func() {
+					_, err := loop.Run(t.Context(), &in)
+					ended <- err
+				}()
+				for number := range 5 {
+					synctest.Wait() // the run waits for the other request
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					permit, err := gate.Enter(ctx, &pace.Request{Wait: model.Wait{Model: "m", Tokens: 60}})
+					cancel()
+					if err != nil {
+						t.Errorf("request %d of another Turn cannot enter the gate: %v", number+1, err)
+						break
+					}
+					permit.Done(pace.Outcome{Unsent: true})
+					time.Sleep(time.Second)
+				}
+				if _, parked := errors.AsType[*loop.Parked](<-ended); !parked || len(s.asked) != 0 {
+					t.Errorf("the run sent %d requests, want it parked without one", len(s.asked))
 				}
 			})
 		})

@@ -293,7 +293,7 @@ func Run(ctx context.Context, in *Input) (*End, error) {
 // against the schema and lets the model reflect on it. Then it checks the answer against the output policies. It
 // returns a nil End if the model must be asked again.
 func (run *runner) handleReply(ctx context.Context, c *Candidate, last *Step) (*End, error) {
-	if r := run.State.rejections[last.Step]; r != nil && len(r.Policies) > 0 {
+	if r := run.State.rejections[last.Step]; r != nil && r.IsByPolicies() {
 		return nil, nil //nolint:nilnil // because the model is asked again
 	}
 	end := run.endAfter(last)

@@ -348,6 +348,42 @@ func TestCallThatKillsEachRun(t *testing.T) {
 	}
 }
 
+// TestCallOfASubAgentIsNotGivenUp checks that the call of a sub-agent is repeated, although each run was cut off during
+// the call. A result without the usage of the sub-agent's Turn would hide that usage.
+func TestCallOfASubAgentIsNotGivenUp(t *testing.T) {
+	const cutOffs = 12
+	j := &journaltest.Store{}
+	spent := &tool.Spent{Turn: "child", Usage: model.Usage{InputTokens: 500}}
+	agent, _ := toolOf("agent", tool.Idempotent)
+	agent.Source = tool.Source{Agent: "helper"}
+	agent.Caller = tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) {
+		return tool.Result{Content: "done", Spent: spent}, nil
+	})
+	for epoch := int64(1); ; epoch++ {
+		c, s := candidate("one", 1, asksFor("", call("a", "agent", `{}`)), says("Done."))
+		in := withTools(inputOf(t, j, epoch, c), agent)
+		in.Limits.MaxDescendants = 5
+		if epoch > 1 {
+			s.answers = s.answers[1:]
+		}
+		record := in.Record
+		in.Record = func(records ...journal.Record) error {
+			if records[0].Kind == journal.ToolFinished && epoch <= cutOffs {
+				return errCutOff
+			}
+			return record(records...)
+		}
+		_, err := loop.Run(t.Context(), &in)
+		if errors.Is(err, errCutOff) && epoch <= cutOffs {
+			continue
+		}
+		if got := in.State.CallResults; err != nil || len(got) != 1 || got[0].Outcome != loop.Succeeded || got[0].Spent == nil {
+			t.Errorf("run %d: %v with the results %+v, want one with the usage of the sub-agent", epoch, err, got)
+		}
+		return
+	}
+}
+
 // TestCallIsRepeatedAfterEachWait checks that waits for the Turn of a sub-agent do not count as calls that were cut
 // off.
 func TestCallIsRepeatedAfterEachWait(t *testing.T) {

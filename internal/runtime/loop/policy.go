@@ -83,7 +83,7 @@ func (s *State) Check(step int) *AnswerCheck {
 func (s *State) policyRejections() int {
 	n := 0
 	for i := range s.Rejections {
-		if len(s.Rejections[i].Policies) > 0 {
+		if s.Rejections[i].IsByPolicies() {
 			n++
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -307,6 +308,71 @@ func TestPolicyForTheResultOfATool(t *testing.T) {
 			}
 			if got := transcript(s.requests[1]); !strings.Contains(got[1], "The call was made, but its result was not accepted") {
 				t.Errorf("the model receives %q, want the violation after the result", got)
+			}
+		})
+	}
+}
+
+// TestRefusedResultIsNotReused checks that a call does not receive the result of an identical call that a policy has
+// refused as the answer.
+func TestRefusedResultIsNotReused(t *testing.T) {
+	c, s := candidate("one", 1, asksFor("", call("c1", "close", `{}`)), asksFor("", call("c2", "close", `{}`)), says("It is closed."))
+	last, made := toolOf("close", tool.ReadOnly, result{content: "Closed for a price of 3."})
+	last.EndsTurn = true
+	in := withTools(input(t, c), last)
+	withPolicies(&in, noPrices(outputpolicy.Retry))
+	if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered || len(made.calls) != 1 {
+		t.Fatalf("Run = %+v, %v after %d calls; want the answer of the model after one", end, err, len(made.calls))
+	}
+	got := transcript(s.requests[2])
+	if want := "tool c2: error (failed): the result of an identical call in this turn was not accepted as the answer: " +
+		"answer without it"; got[len(got)-1] != want {
+		t.Errorf("the model receives %q, want %q", got[len(got)-1], want)
+	}
+}
+
+// TestSummaryWithoutRefusedAnswers checks that a summary, which the Session keeps, is made without the answers that a
+// policy has refused, and without the reasons of the model that has checked them.
+func TestSummaryWithoutRefusedAnswers(t *testing.T) {
+	finds := func(id string, n int) answer { return asksFor("I look.", call(id, "find", fmt.Sprintf(`{"n":%d}`, n))) }
+	for name, tc := range map[string]struct {
+		first  []answer
+		policy outputpolicy.Policy
+		want   []string
+	}{
+		"of the model": {
+			[]answer{says("Hey, the secret is out." + words(100)), verdict(true)}, polite(outputpolicy.Retry),
+			[]string{"assistant: [an answer that was not accepted]\n\nuser: The answer was not accepted. Answer again."},
+		},
+		"of a tool": {
+			[]answer{asksFor("I close it.", call("c0", "close", `{}`)), verdict(true)}, polite(outputpolicy.Retry),
+			[]string{"assistant: I close it.\n[calls close with {}]\n\nresult of close: The result was not accepted as the answer."},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, s := candidate("one", 1, withoutUsage(append(tc.first, finds("c1", 1), finds("c2", 2), finds("c3", 3), finds("c4", 4),
+				says("A summary."), says("Done."), verdict(false))...)...)
+			c.ContextWindow = 1400
+			find, _ := toolOf("find", tool.ReadOnly, result{content: words(280)})
+			closing, _ := toolOf("close", tool.Destructive, result{content: "Hey, the secret is out." + words(100)})
+			closing.EndsTurn = true
+			in := withTools(input(t, c), find, closing)
+			in.Context = loop.ContextPolicy{Compact: true, CompactPercent: 90}
+			in.Limits.MaxSteps = 10
+			withPolicies(&in, tc.policy)
+			if _, err := loop.Run(t.Context(), &in); err != nil || len(in.State.Compactions) != 1 || len(in.State.Rejections) != 1 {
+				t.Fatalf("Run: %v with %d summaries and %d rejections, want one of each", err, len(in.State.Compactions),
+					len(in.State.Rejections))
+			}
+			i := slices.IndexFunc(s.requests, func(r model.Request) bool { return r.Messages[0].Name == "compaction" })
+			text := s.requests[i].Messages[1].Content
+			for _, want := range tc.want {
+				if !strings.Contains(text, want) {
+					t.Errorf("the text to summarize is %q, want %q in it", text, want)
+				}
+			}
+			if strings.Contains(text, "secret") || strings.Contains(text, "hey") || strings.Contains(text, "polite") {
+				t.Errorf("the text to summarize is %q, want neither the refused answer nor the reason", text)
 			}
 		})
 	}

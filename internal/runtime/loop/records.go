@@ -196,3 +196,43 @@ func (s *State) exchange(ctx context.Context, step Step) []model.Message {
 	}
 	return all
 }
+
+const (
+	// RefusedResult replaces the result of a tool that output policies have refused as the answer, wherever results are
+	// kept after the end of the Turn.
+	RefusedResult = "The result was not accepted as the answer."
+	// refusedAnswer replaces a refused answer of the model, and repeatAnswer the message about its violations.
+	refusedAnswer = "[an answer that was not accepted]"
+	repeatAnswer  = "The answer was not accepted. Answer again."
+)
+
+// IsByPolicies reports whether output policies have refused the answer. Such an answer, and the reasons, which may quote
+// it, must not be kept after the end of the Turn, except in its journal.
+func (r *Rejection) IsByPolicies() bool { return len(r.Policies) > 0 }
+
+// isRefusedResult reports whether output policies have refused the result of a call as the answer.
+func (s *State) isRefusedResult(f *CallResult) bool {
+	r := s.rejections[f.Step]
+	return r != nil && r.CallID == f.CallID && r.IsByPolicies()
+}
+
+// keptExchange returns the messages of a step as they are kept after the end of the Turn: without the texts that output
+// policies have refused.
+func (s *State) keptExchange(ctx context.Context, step Step) []model.Message {
+	all, r := s.exchange(ctx, step), s.rejections[step.Step]
+	if r == nil || !r.IsByPolicies() {
+		return all
+	}
+	for i := range all {
+		switch m := &all[i]; {
+		case r.CallID != "" && m.ToolCallID == r.CallID:
+			m.Content = RefusedResult
+		case r.CallID != "":
+		case m.Name == MessageViolations:
+			m.Content = repeatAnswer
+		case m.Role == model.RoleAssistant:
+			m.Content, m.ProviderData = refusedAnswer, nil
+		}
+	}
+	return all
+}

@@ -471,11 +471,14 @@ func appendEntry[T any](all *[]T, e journal.Entry) error {
 // Messages returns the conversation since the prompt: each reply, its calls and their results. Every endpoint refuses a
 // call without a result, so calls that have not finished are left out. A reply without text whose calls are all left
 // out is left out too. The calls of a last reply are also left out, unless the model was asked again.
-func (s *State) Messages(ctx context.Context) []model.Message { return s.MessagesFrom(ctx, 1) }
+func (s *State) Messages(ctx context.Context) []model.Message {
+	return s.between(ctx, 1, len(s.Steps)+1, s.exchange)
+}
 
-// MessagesFrom returns the messages of a step and of all later steps.
-func (s *State) MessagesFrom(ctx context.Context, first int) []model.Message {
-	return s.between(ctx, first, len(s.Steps)+1)
+// KeptMessagesFrom returns the messages of a step and of all later steps, like Messages, but as they are kept after the
+// end of the Turn: without the texts that output policies have refused.
+func (s *State) KeptMessagesFrom(ctx context.Context, first int) []model.Message {
+	return s.between(ctx, first, len(s.Steps)+1, s.keptExchange)
 }
 
 // LastStep returns the newest reply, or nil if there is none.

@@ -25,9 +25,9 @@ type finishedCall struct {
 var errNotCalled = errors.New("the tool was not called, because the turn had ended")
 
 // runWave makes the calls of a wave, whose intents are in the journal, and records each result when it arrives. It
-// returns when no call is running. If Hold returns an error, because there is no memory for a result, runWave makes no
-// further calls and returns that error. If a call has started a Turn whose result is not ready yet, it returns a
-// *Parked instead.
+// returns when no call is running. If the run is interrupted, runWave makes no further calls, and repeats none. If Hold
+// returns an error, because there is no memory for a result, runWave does the same and returns that error. If a call has
+// started a Turn whose result is not ready yet, it returns a *Parked instead.
 func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 	reserved := callMemory{reserve: run.ReserveCall}
 	defer reserved.keep(0)
@@ -67,7 +67,9 @@ func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 		case err != nil:
 			return err
 		case next.retry:
-			begin(d.planned)
+			if outOfMemory == nil && !run.interrupted() { // otherwise, the next run repeats the call
+				begin(d.planned)
+			}
 		case next.turn != "":
 			parked.Turns = append(parked.Turns, next.turn)
 			made := SubAgentCall{Step: d.intent.Step, CallID: d.intent.CallID, TurnUID: next.uid}
@@ -149,7 +151,8 @@ type followUp struct {
 }
 
 // recordEnd records the result of a call, or the intent to repeat it. If the call started a Turn whose result is not
-// ready yet, recordEnd records nothing and returns this Turn.
+// ready yet, recordEnd records nothing and returns this Turn. If the Turn of the run has ended, but the call may have
+// started a Turn, recordEnd records nothing and returns the cause of the end.
 func (run *runner) recordEnd(ctx context.Context, d finishedCall) (followUp, error) {
 	// Check the context first. If it ended because the run was given up, Abandoned already reports that. If the
 	// context had not ended yet, it may end at any moment after this check.
@@ -162,6 +165,9 @@ func (run *runner) recordEnd(ctx context.Context, d finishedCall) (followUp, err
 	again := d.intent.Attempt > 1 && d.intent.Effect != tool.ReadOnly // an earlier attempt has given no result
 	pending, waits := errors.AsType[*tool.Pending](d.err)
 	switch {
+	case errors.Is(d.err, errNotCalled) && again && isSubAgent(d.tool):
+		// An earlier attempt may have created a Turn. The call stays open, so that its usage is collected.
+		return followUp{}, context.Cause(ctx)
 	case errors.Is(d.err, errNotCalled):
 		b.MayHaveActed = again
 		return followUp{}, run.Record(b.failed(Refused, tool.Denied, d.err.Error()))

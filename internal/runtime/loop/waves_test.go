@@ -393,6 +393,43 @@ func TestInterruptedRetry(t *testing.T) {
 	})
 }
 
+// TestNoRetryByARunThatStops checks that a run that must stop does not repeat a call that gave no result in time. The
+// next run repeats the call, once.
+func TestNoRetryByARunThatStops(t *testing.T) {
+	noMemory := errors.New("the memory is used up")
+	for name, want := range map[string]error{"interrupted": loop.ErrInterrupted, "no memory for a result": noMemory} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j, interrupt := &journaltest.Store{}, make(chan struct{})
+				c, _ := candidate("one", 1, asksFor("", call("a", "quick", `{}`), call("b", "slow", `{}`)), says("Done."))
+				quick, _ := toolOf("quick", tool.ReadOnly, result{after: time.Second, content: "found"})
+				slow, made := toolOf("slow", tool.ReadOnly, result{after: time.Hour})
+				slow.Timeout, slow.RetryOnTimeout = 10*time.Second, true
+				in := withTools(inputOf(t, j, 1, c), quick, slow)
+				in.Interrupt = interrupt
+				if want == noMemory {
+					in.Hold = func(int64) error {
+						if len(in.State.CallResults) == 1 {
+							return noMemory
+						}
+						return nil
+					}
+				} else {
+					time.AfterFunc(5*time.Second, func() { close(interrupt) })
+				}
+				if end, err := loop.Run(t.Context(), &in); !errors.Is(err, want) || len(made.calls) != 1 {
+					t.Errorf("Run = %+v, %v after %d calls; want %v after one", end, err, len(made.calls), want)
+				}
+				in = withTools(inputOf(t, j, 2, c), quick, slow)
+				if _, err := loop.Run(t.Context(), &in); err != nil || len(made.calls) != 2 || in.State.ToolRetries() != 1 {
+					t.Errorf("the next run: %v after %d calls with %d retries, want one more call", err, len(made.calls),
+						in.State.ToolRetries())
+				}
+			})
+		})
+	}
+}
+
 // TestCallInput checks the values that a tool receives besides the arguments.
 func TestCallInput(t *testing.T) {
 	for effect, repeatable := range map[tool.Effect]bool{tool.ReadOnly: true, tool.Idempotent: true, tool.Destructive: false, "": false} {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/shopspring/decimal"
@@ -88,4 +89,59 @@ func TestTurnEndsAfterItsSubAgent(t *testing.T) {
 			}
 		})
 	}
+}
+
+// beforeAppend is a journal that calls a function before each append.
+type beforeAppend struct {
+	journal.Journal
+	do func(entries []journal.Entry)
+}
+
+func (b *beforeAppend) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
+	b.do(entries)
+	return b.Journal.Append(ctx, uid, entries...)
+}
+
+// TestUsageOfASubAgentIfItsCallIsNotRepeated checks that the usage of a sub-agent counts if the Turn is cancelled while
+// the intent to repeat its call is written.
+func TestUsageOfASubAgentIfItsCallIsNotRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := &journaltest.Store{}
+		spent := &tool.Spent{Turn: "child", Usage: model.Usage{InputTokens: 500, OutputTokens: 20}}
+		c, _ := candidate("p0", 1, answer{reply: calls("", call("h1", "helper"))})
+		in := inTalk("uid", "Hand it on.", c)
+		made := 0
+		in.Toolbox = &box{
+			offers: []tool.Offer{{Tools: []tool.Tool{
+				{Tool: prompt.SubAgent("helper", "Helps."), Effect: tool.Idempotent, Source: tool.Source{Agent: "helper"}},
+			}}},
+			do: map[string]tool.CallerFunc{"": func(context.Context, tool.Call) (tool.Result, error) {
+				made++
+				return tool.Result{}, &tool.Pending{Turn: "child"}
+			}},
+		}
+		in.Child = func(context.Context, loop.Intent, string) (tool.Result, error) {
+			return tool.Result{Spent: spent, Descendants: new(3)}, nil
+		}
+		in.Policy.Unvalidated = true
+		if _, err := engine(j).Run(t.Context(), new(in)); err == nil {
+			t.Fatal("the Turn has ended, want it parked for the child")
+		}
+		in.Epoch++
+		ctx, controls := control(t, &in)
+		result, err := engine(&beforeAppend{j, func(entries []journal.Entry) {
+			if slices.ContainsFunc(entries, func(e journal.Entry) bool { return e.Kind == journal.ToolIntended }) {
+				controls.cancel()
+				synctest.Wait()
+			}
+		}}).Run(ctx, new(in))
+		if err != nil || result.Stop != turn.StopCancelled || made != 1 {
+			t.Fatalf("Run = %+v, %v after %d calls; want a cancelled Turn after one", result, err, made)
+		}
+		if result.SubAgents == nil || result.SubAgents.Usage != spent.Usage || result.Descendants != 3 ||
+			result.Session.Totals.Usage.InputTokens != 1500 {
+			t.Errorf("sub-agents %+v with %d descendants in a Session with %+v, want the usage of the child", result.SubAgents,
+				result.Descendants, result.Session.Totals.Usage)
+		}
+	})
 }

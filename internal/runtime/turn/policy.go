@@ -37,7 +37,7 @@ func (r *run) withhold(result *Result, sources outputpolicy.Citations) {
 	if len(policies) == 0 || last == nil {
 		return
 	}
-	check := r.replayed.loop.Check(last.Step)
+	check := r.recordedCheck(result, last)
 	if check == nil {
 		if result.Text == "" {
 			return
@@ -58,4 +58,18 @@ func (r *run) withhold(result *Result, sources outputpolicy.Citations) {
 	if result.Text != "" && check.Refused() {
 		result.Text, result.Withheld = "", true
 	}
+}
+
+// recordedCheck returns the recorded check of the newest answer, or nil if the text of a result was not checked. If a
+// Turn ends early, for example because it is cancelled, its text may be the text of the model although the check was
+// about the result of a tool. A check that refuses the answer always counts.
+func (r *run) recordedCheck(result *Result, last *loop.Step) *loop.AnswerCheck {
+	check := r.replayed.loop.Check(last.Step)
+	if check == nil || result.Text == "" || check.Refused() {
+		return check
+	}
+	if isAboutTool := check.CallID != ""; isAboutTool != (r.toolAnswer(result.Stop) != nil) {
+		return nil
+	}
+	return check
 }

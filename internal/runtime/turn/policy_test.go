@@ -2,15 +2,19 @@ package turn_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/judge"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
@@ -110,6 +114,112 @@ func TestOutputPolicy(t *testing.T) {
 					s.asked()-asked)
 			}
 		})
+	}
+}
+
+// TestCheckOfAToolResultIsNotThatOfTheText cancels a Turn after the result of a tool that ends the Turn was checked. The
+// text of the result is then that of the model, which no policy has checked yet.
+func TestCheckOfAToolResultIsNotThatOfTheText(t *testing.T) {
+	const canary = "canary-4711"
+	for name, tc := range map[string]struct {
+		policy   outputpolicy.Policy
+		text     string
+		result   string
+		withheld bool
+	}{
+		"the text violates the policy": {
+			outputpolicy.Policy{Expression: `!output.text.contains("canary")`, OnViolation: outputpolicy.Fail},
+			"The code is " + canary, "It is closed.", true,
+		},
+		"the text complies with the policy": {
+			outputpolicy.Policy{Expression: `!output.text.contains("canary")`, OnViolation: outputpolicy.Fail},
+			"I close it.", "It is closed.", false,
+		},
+		"only a model can check the text": {
+			outputpolicy.Policy{Prompt: "Give no codes.", OnViolation: outputpolicy.Fail}, "The code is " + canary, "It is closed.", true,
+		},
+		"the result violates the policy": {
+			outputpolicy.Policy{Expression: `!output.text.contains("canary")`, OnViolation: outputpolicy.Fail},
+			"I close it.", "The code is " + canary, true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, _ := candidate("p0", 1, answer{reply: calls(tc.text, call("c1", "close"))},
+				says(`{"verdicts":[{"rule":"no-codes","violated":false,"reason":""}]}`))
+			in := inTalk("uid", "Close it.", c)
+			tc.policy.Name = "no-codes"
+			in.Preparation = preparationOf(func(m *prepare.Input) { m.Profile.OutputPolicies = []outputpolicy.Policy{tc.policy} })
+			last := named("close", tool.Destructive, saying(tc.result))
+			last.EndsTurn = true
+			in.Tools = []tool.Tool{last}
+			j := &journaltest.Store{}
+			mustRun(t, j, in)
+			at := slices.Index(kinds(t, j), journal.OutputChecked) + 1
+			if at == 0 {
+				t.Fatal("the result of the tool was not checked")
+			}
+			in.Epoch, in.Cancel = 2, cancelled()
+			result := mustRun(t, copyOf(t, j, &journaltest.Store{}, at), in)
+			want := tc.text
+			if tc.withheld {
+				want = ""
+			}
+			if result.Stop != turn.StopCancelled || result.Text != want || result.Withheld != tc.withheld ||
+				(len(result.Violations) > 0) != tc.withheld {
+				t.Errorf("result %s with %q, withheld %t because of %+v; want %q", result.Stop, result.Text, result.Withheld,
+					result.Violations, want)
+			}
+		})
+	}
+}
+
+// TestRefusedResultOfATool checks that the result of a tool that a policy has refused as the answer reaches neither later
+// Turns of the Session, nor judges and memories. The same applies to the reason of the model that has checked it.
+func TestRefusedResultOfATool(t *testing.T) {
+	const canary = "canary-4711"
+	c, _ := candidate("p0", 1, answer{reply: calls("I close it.", call("c1", "find"), call("c2", "close"))},
+		says(`{"verdicts":[{"rule":"no-codes","violated":true,"reason":"It contains `+canary+`."}]}`),
+		says("It is closed."), says(`{"verdicts":[{"rule":"no-codes","violated":false,"reason":""}]}`))
+	in := inTalk("uid", "Close it.", c)
+	in.Preparation = preparationOf(func(m *prepare.Input) {
+		m.Turn.Message = "Close it."
+		m.Profile.OutputPolicies = []outputpolicy.Policy{
+			{Name: "no-codes", Prompt: "Give no codes.", OnViolation: outputpolicy.Retry, MaxRetries: 1},
+		}
+	})
+	last := named("close", tool.Destructive, saying("The code is "+canary))
+	last.EndsTurn = true
+	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found")), last}
+	j := &journaltest.Store{}
+	if result := mustRun(t, j, in); result.Stop != turn.StopCompleted || result.Text != "It is closed." {
+		t.Fatalf("result %s with %q, want the second answer", result.Stop, result.Text)
+	}
+	const refused = "The result was not accepted as the answer."
+	found := toolOutput(payloads[tool.Exposure](t, j, journal.ToolsExposed)[0].Nonce, "found")
+	want := []model.Message{
+		{Role: model.RoleUser, Content: "Close it."},
+		{Role: model.RoleAssistant, Content: "I close it.", ToolCalls: []model.ToolCall{call("c1", "find"), call("c2", "close")}},
+		{Role: model.RoleTool, Content: found, ToolCallID: "c1"},
+		{Role: model.RoleTool, Content: refused, ToolCallID: "c2"},
+		{Role: model.RoleAssistant, Content: "It is closed."},
+	}
+	if diff := cmp.Diff(want, history(t, j).Turns[0].Messages); diff != "" {
+		t.Errorf("the messages for later Turns: -want +got:\n%s", diff)
+	}
+	subject, err := turn.Subject(t.Context(), j, "uid", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	results := []judge.ToolResult{{Name: "find", Text: found}, {Name: "close", Text: refused}}
+	if diff := cmp.Diff(results, subject.Tools); diff != "" {
+		t.Errorf("the results for judges: -want +got:\n%s", diff)
+	}
+	recording, err := turn.ReadRecording(t.Context(), j.Read(t.Context(), "uid", 0), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(results, recording.Subject.Tools); diff != "" {
+		t.Errorf("the results for the judges of a replay: -want +got:\n%s", diff)
 	}
 }
 

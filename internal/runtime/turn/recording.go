@@ -101,7 +101,8 @@ func notReplayable(format string, args ...any) error {
 // *NotReplayableError if the journal lacks data that a replay needs, or if a newer version has written it, and any
 // other error if the journal cannot be read.
 func ReadRecording(ctx context.Context, entries iter.Seq2[journal.Entry, error], artifact ReadArtifactFunc) (*Recording, error) {
-	b := &recordingBuilder{Recording: &Recording{Subject: &judge.Subject{}, artifact: artifact}}
+	subject := &judge.Subject{}
+	b := &recordingBuilder{Recording: &Recording{Subject: subject, artifact: artifact}, results: resultReader{subject: subject}}
 	for e, err := range entries {
 		if err == nil {
 			err = b.add(ctx, e)
@@ -119,6 +120,7 @@ func ReadRecording(ctx context.Context, entries iter.Seq2[journal.Entry, error],
 // recordingBuilder builds a Recording from the entries of a journal.
 type recordingBuilder struct {
 	*Recording
+	results       resultReader
 	bytes         int64
 	loop          loop.State
 	frozen        *frozen
@@ -172,7 +174,12 @@ func (b *recordingBuilder) apply(ctx context.Context, e journal.Entry) error {
 			return err
 		}
 		b.addCall()
-		return readResult(b.Subject, e.Payload)
+		return b.results.add(e.Payload)
+	case journal.OutputRejected:
+		if err := b.loop.Apply(e); err != nil {
+			return err
+		}
+		return b.results.reject(e.Payload)
 	case journal.Finalized:
 		return b.end(ctx, e)
 	default:

@@ -205,16 +205,16 @@ func withoutDraft(all []model.Message) []model.Message {
 	return all[:max(0, n-1)]
 }
 
-// messagesAfterUser returns the messages after the user's message, as later Turns receive them. Rejected drafts are
-// left out. The last message is the answer, even if a tool wrote it. hasHistory is true if the Turn refers to the
-// history of its Session.
+// messagesAfterUser returns the messages after the user's message, as later Turns receive them. Rejected drafts, and the
+// results of tools that output policies have refused, are left out. The last message is the answer, even if a tool wrote
+// it. hasHistory is true if the Turn refers to the history of its Session.
 func messagesAfterUser(ctx context.Context, s *loop.State, result *Result, hasHistory bool) []model.Message {
 	var all []model.Message
 	first := 1
 	if c := s.LastCompaction(); c != nil && hasHistory {
 		first = c.From // the Session keeps the summary, which replaces the steps before it
 	}
-	for _, m := range s.MessagesFrom(ctx, first) {
+	for _, m := range s.KeptMessagesFrom(ctx, first) {
 		if m.Name == loop.MessageViolations {
 			all = withoutDraft(all)
 			continue

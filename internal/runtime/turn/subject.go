@@ -25,13 +25,14 @@ var ErrNoAnswer = errors.New("the turn has no answer")
 // returns ErrNoAnswer.
 func Subject(ctx context.Context, j journal.Journal, uid string, admit func(bytes int64) (bool, error)) (*judge.Subject, error) {
 	s, answered := &judge.Subject{}, false
+	results := resultReader{subject: s}
 	var prompt *preparedRecord
 	for e, err := range j.Read(ctx, uid, 0) {
 		if err != nil {
 			return nil, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
 		}
-		switch e.Kind { // a judge sees only the prompt, the results of tools and the answer
-		case journal.Prepared, journal.ToolFinished, journal.Finalized:
+		switch e.Kind { // a judge sees only the prompt, the accepted results of tools and the answer
+		case journal.Prepared, journal.ToolFinished, journal.OutputRejected, journal.Finalized:
 		default:
 			continue
 		}
@@ -42,7 +43,9 @@ func Subject(ctx context.Context, j journal.Journal, uid string, admit func(byte
 		case journal.Prepared:
 			prompt, err = readPrepared(e) // the newest prompt counts
 		case journal.ToolFinished:
-			err = readResult(s, e.Payload)
+			err = results.add(e.Payload)
+		case journal.OutputRejected:
+			err = results.reject(e.Payload)
 		default:
 			answered, err = readAnswer(ctx, j, uid, s, &e)
 		}
@@ -115,14 +118,38 @@ func addPrompt(p *prepare.Prompt, s *judge.Subject) {
 	s.Tools = append(earlier, s.Tools...)
 }
 
-// readResult adds the result of a call of the model. The results of context packs are in the prompt.
-func readResult(s *judge.Subject, payload []byte) error {
+// resultReader adds the results of the calls of the model to a Subject. The results of context packs are in the prompt.
+type resultReader struct {
+	subject *judge.Subject
+	// index has the positions of the results in the Subject.
+	index map[callKey]int
+}
+
+// add adds the result of a call.
+func (r *resultReader) add(payload []byte) error {
 	var f loop.CallResult
 	if err := json.Unmarshal(payload, &f); err != nil {
 		return err
 	}
 	if f.Step > 0 && (f.Outcome == loop.Succeeded || f.Outcome == loop.Reused) {
-		s.Tools = append(s.Tools, judge.ToolResult{Name: f.Name, Text: f.Content})
+		if r.index == nil {
+			r.index = map[callKey]int{}
+		}
+		r.index[callKey{f.Step, f.CallID}] = len(r.subject.Tools)
+		r.subject.Tools = append(r.subject.Tools, judge.ToolResult{Name: f.Name, Text: f.Content})
+	}
+	return nil
+}
+
+// reject removes the text of a result that output policies have refused as the answer: it must not reach other models,
+// nor the memories of the Agent.
+func (r *resultReader) reject(payload []byte) error {
+	var rejection loop.Rejection
+	if err := json.Unmarshal(payload, &rejection); err != nil {
+		return err
+	}
+	if at, ok := r.index[callKey{rejection.Step, rejection.CallID}]; ok && rejection.IsByPolicies() {
+		r.subject.Tools[at].Text = loop.RefusedResult
 	}
 	return nil
 }
