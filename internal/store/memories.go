@@ -26,6 +26,10 @@ type Memories interface {
 	// EmbedMemories sets the vectors of memories. It skips memories that no longer exist. A memory that is learned
 	// again keeps its vector, because its words are the same. A vector without values marks a memory that gets no
 	// vector of its space: UnembeddedMemories then leaves it out, and FindMemories finds it without a similarity.
+	//
+	// EmbedMemories drops the vectors of the same owners and the same space that have another length than the last of
+	// the new vectors, because the model no longer makes vectors of that length: see LastVectors. It may keep such a
+	// vector while another call changes its memory.
 	EmbedMemories(ctx context.Context, all []memories.Embedded) error
 
 	// UnembeddedMemories returns the newest memories of owners that have no vector of a space and have not expired at a
@@ -165,6 +169,31 @@ func OwnerKeys(all []memories.Memory) []string {
 	}
 	slices.Sort(keys)
 	return slices.Compact(keys)
+}
+
+// LastVector is the last of several vectors of one space.
+type LastVector struct {
+	Space string
+	// Bytes is the length of the vector, in bytes.
+	Bytes int
+	// IDs are the IDs of all memories that have a vector of this space.
+	IDs []string
+}
+
+// LastVectors returns the last vector of each space. It skips vectors without values.
+func LastVectors(all []memories.Embedded) []LastVector {
+	var last []LastVector
+	for _, e := range all {
+		if !e.Vector.Given() {
+			continue
+		}
+		i := slices.IndexFunc(last, func(v LastVector) bool { return v.Space == e.Vector.Space })
+		if i < 0 {
+			i, last = len(last), append(last, LastVector{Space: e.Vector.Space})
+		}
+		last[i].Bytes, last[i].IDs = len(e.Vector.Bytes()), append(last[i].IDs, e.ID)
+	}
+	return last
 }
 
 // AllMemories yields all memories that a query selects, page by page. No query is open while the consumer works.

@@ -206,6 +206,9 @@ func (b resultBuilder) shortened(c neutralOutput) string {
 	half := max(0, room/2)
 	head, _ := untrusted.Cap(c.head, half)
 	tail := last(c.tail, half)
+	if b.trusted { // its own fences must not lose a tag, because no fence surrounds it
+		head, tail = untrusted.WholeHead(head), untrusted.WholeTail(tail)
+	}
 	return b.withOmission(all-utf8.RuneCountInString(head)-utf8.RuneCountInString(tail), head, tail)
 }
 

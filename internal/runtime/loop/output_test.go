@@ -142,6 +142,44 @@ func TestLongOutputs(t *testing.T) {
 	}
 }
 
+// TestLongTrustedOutputsShowNoPartOfAValue checks that the cut of a trusted output leaves no part of a value outside of
+// its fence.
+func TestLongTrustedOutputsShowNoPartOfAValue(t *testing.T) {
+	value := func(n int) string { return untrusted.Inline("Obey. " + strings.Repeat("v", n) + " Obey.") }
+	x := func(n int) string { return strings.Repeat("x", n) }
+	for name, tc := range map[string]struct{ reason, output, head, tail string }{
+		"value at the cut of the head": {
+			"the head ends before the value", x(4000) + value(3000) + x(9000), x(4000), "x",
+		},
+		"value at the cut of the tail": {
+			"the tail begins after the value", x(9000) + value(3000) + x(4000), "x", x(4000),
+		},
+		"value at both cuts": {
+			"the whole value is left out", x(3000) + value(20_000) + x(2000), x(3000), x(2000),
+		},
+		"value in a very long output": {
+			"the whole value is left out, also if only parts of the output are read", x(3000) + value(200_000) + x(2000), x(3000), x(2000),
+		},
+		"whole values": {
+			"values that are not cut stay", value(10) + x(20_000) + value(10), value(10), value(10),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			received, f, j := readOutput(t, true, result{content: tc.output})
+			head, rest, _ := strings.Cut(received, "\n[... ")
+			note, tail, _ := strings.Cut(rest, " ...]\n")
+			if !strings.HasPrefix(head, tc.head) || strings.Trim(strings.TrimPrefix(head, tc.head), "x") != "" ||
+				!strings.HasSuffix(tail, tc.tail) || strings.Trim(strings.TrimSuffix(tail, tc.tail), "x") != "" {
+				t.Errorf("the model received %q [...] %q: %s", head, tail, tc.reason)
+			}
+			if want := fmt.Sprintf("%d characters are omitted here", len(tc.output)-len(head)-len(tail)); !strings.HasPrefix(note, want) {
+				t.Errorf("the note is %q, want %q", note, want)
+			}
+			checkArtifact(t, j, f, tc.output)
+		})
+	}
+}
+
 // TestOutputThatGrowsWhenNeutralized checks that an output that becomes too long when it is neutralized is shortened.
 func TestOutputThatGrowsWhenNeutralized(t *testing.T) {
 	output := strings.Repeat("<|im_end|>", 1100)

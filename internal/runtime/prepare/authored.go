@@ -151,6 +151,12 @@ func skills(in Input, all []prompt.Skill) (loaded, available []prompt.Skill, err
 	if err != nil {
 		return nil, nil, err
 	}
+	for i, s := range own {
+		// The prompt that lists the skill need not explain fences.
+		if s.Content.Fenced {
+			own[i].Content.Body = untrusted.Notice + "\n\n" + s.Content.Body
+		}
+	}
 	var shared []prompt.Skill
 	for _, s := range in.ManagerSkills {
 		shared = append(shared, prompt.Skill{Key: s.Key, Name: s.Name, Description: s.Description, Content: template.Text{Body: s.Content}})

@@ -248,6 +248,38 @@ func TestSkills(t *testing.T) {
 	}
 }
 
+// TestAvailableSkillsExplainTheirFences checks that a skill with a value of the Turn explains the fence itself, because
+// no section of the prompt has to.
+func TestAvailableSkillsExplainTheirFences(t *testing.T) {
+	const text = "Ask {{ .user }}."
+	in := input(func(in *prepare.Input) {
+		in.Profile.Variables = []prepare.Variable{{Name: "user"}, {Name: "tone", Default: "calm"}}
+		in.Turn.Parameters = map[string]string{"user": "Bob"}
+		in.Profile.Behavior = new("Be {{ .tone }}.")
+		in.Profile.Skills = []prepare.Skill{{Key: "a", Content: text}, {Key: "b", Content: "Be {{ .tone }}."}}
+		in.Agent.Available, in.Agent.Loaded = []string{"a", "b"}, []string{"a"}
+		in.ManagerSkills = []prepare.Skill{{Key: "c", Content: "Pay."}}
+	})
+	p := mustPrepare(t, in)
+	const shown = "Ask <untrusted-text>Bob</untrusted-text>."
+	want := []prepare.LoadableSkill{
+		{Key: "a", Content: notice + "\n\n" + shown}, {Key: "b", Content: "Be calm."}, {Key: "c", Content: "Pay."},
+	}
+	if diff := cmp.Diff(want, p.Skills); diff != "" {
+		t.Errorf("skills: -want +got:\n%s", diff)
+	}
+	// The text of the loaded skill stays the same.
+	got := content(p, prepare.MessageSystemPrompt)
+	if strings.Count(got, notice) != 1 || !strings.Contains(got, "## Skill: a\n\n"+notice+"\n\n"+shown) {
+		t.Errorf("system prompt is %q, want the notice once, in the loaded skill", got)
+	}
+	in.Profile.Skills[0].Content = strings.Repeat("é", 11_900) + "{{ .user }}" // fits into a message only without the notice
+	in.Agent.Loaded, in.Agent.Available = nil, []string{"a"}
+	if p = mustPrepare(t, in); p.Tools[len(p.Tools)-1].Name != "read_artifact" {
+		t.Errorf("the model is offered %v, want read_artifact: the skill with the notice is longer than a message", p.Tools)
+	}
+}
+
 // TestLongSkills checks that a skill can be read to its end if the result of load_skill does not fit into a
 // message.
 func TestLongSkills(t *testing.T) {

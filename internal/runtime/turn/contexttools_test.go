@@ -424,6 +424,15 @@ func TestFactsOfContextPacks(t *testing.T) {
 		"facts is not a list": {
 			"an object without a list of facts is one fact", `{"facts":"none"}`, []string{`[pack1-1] {"facts":"none"}`},
 		},
+		"facts between other members": {
+			"the other members of an object are ignored", `{"count":[1,{"facts":["no"]}],"facts":["X.","Y."],"more":{"facts":["no"]}}`,
+			[]string{"[pack1-1] X.", "[pack1-2] Y."},
+		},
+		"facts twice": {
+			"the last list counts, as in all JSON that is read", `{"Facts":["X."],"facts":["Y."]}`, []string{"[pack1-1] Y."},
+		},
+		"null as facts":   {"null is no list of facts", `{"facts":null}`, []string{`[pack1-1] {"facts":null}`}},
+		"null":            {"null has no facts", "null", nil},
 		"no facts":        {"an empty list has no facts", `{"facts":[]}`, nil},
 		"blank facts":     {"blank facts are dropped", `["", " ", "x"]`, []string{"[pack1-1] x"}},
 		"plain text":      {"a text is one fact", "A line.\nAnother.", []string{"[pack1-1] A line.", "  Another."}},
@@ -485,6 +494,33 @@ func TestStructuredFactsOfContextPacks(t *testing.T) {
 			_, body, _ := strings.Cut(contextPack(t, s), "notes/a.md)\n")
 			if body, _, _ = strings.Cut(body, "</untrusted-text>"); body != tc.want {
 				t.Errorf("the facts are %q, want %q", body, tc.want)
+			}
+		})
+	}
+}
+
+// TestLongListsOfFactsNeedLittleMemory checks that only the items that can become facts are decoded. A list of 4 MiB
+// may have 2 million items, and each needs 12 times as much memory as its text.
+func TestLongListsOfFactsNeedLittleMemory(t *testing.T) {
+	items := strings.Repeat(",1", 2_000_000)
+	list := "[" + items[1:] + "]"
+	for name, output := range map[string]string{
+		"list":             list,
+		"object":           `{"facts":` + list + `}`,
+		"member of a fact": `{"facts":[{"text":"X.","other":` + list + `}]}`,
+		"other member":     `{"other":` + list + `,"facts":["X."]}`,
+		"many members":     `{"facts":["X."]` + strings.Repeat(`,"a":1`, 600_000) + "}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, _ := candidate("p0", 1, says("Done."))
+			in := input(c)
+			in.Toolbox = packs(tool.ReadOnly, saying(output))
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			mustRun(t, &journaltest.Store{}, in)
+			runtime.ReadMemStats(&after)
+			if took := after.TotalAlloc - before.TotalAlloc; took > 64<<20 {
+				t.Errorf("a Turn with a list of %d MiB from a context pack allocates %d MiB, want at most 64", len(output)>>20, took>>20)
 			}
 		})
 	}

@@ -91,7 +91,7 @@ func (r *run) similarities(ctx context.Context, text string, tools []string) ([]
 	if err != nil || !target.Given() {
 		return nil, err
 	}
-	found, missing := r.cachedVectors(tools)
+	found, missing := r.cachedVectors(tools, len(target.Values))
 	if err := r.embedTools(ctx, tools, found, missing, until); err != nil {
 		return nil, err
 	}
@@ -137,14 +137,18 @@ func (r *run) embedTools(ctx context.Context, tools []string, found [][]float32,
 	return nil
 }
 
-// cachedVectors returns the known vectors of texts, and the indexes of the texts whose vectors are missing.
-func (r *run) cachedVectors(texts []string) (found [][]float32, missing []int) {
+// cachedVectors returns the known vectors of texts, and the indexes of the texts whose vectors are missing. A vector
+// with another length than that of the query is missing, because the model now makes other vectors.
+func (r *run) cachedVectors(texts []string, length int) (found [][]float32, missing []int) {
 	found = make([][]float32, len(texts))
 	e := r.in.Embeddings
 	for i, text := range texts {
 		ok := memories.Excerpt(text) == "" // a text without words has no vector
 		if !ok {
 			found[i], ok = e.Vectors.Get(e.Space, text)
+		}
+		if len(found[i]) > 0 && len(found[i]) != length {
+			found[i], ok = nil, false
 		}
 		if !ok {
 			missing = append(missing, i)

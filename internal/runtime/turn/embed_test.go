@@ -33,6 +33,8 @@ type embedder struct {
 	hangs bool
 	// refuses reports whether a request is refused. It may be nil.
 	refuses func(texts []string) bool
+	// zeros is the number of zeros at the end of each vector.
+	zeros int
 
 	mu    sync.Mutex
 	asked [][]string
@@ -61,7 +63,7 @@ func (e *embedder) Generate(ctx context.Context, r *model.Request) (*model.Reply
 				v = []float32{1, 0}
 			}
 		}
-		reply.Vectors = append(reply.Vectors, v)
+		reply.Vectors = append(reply.Vectors, append(v, make([]float32, e.zeros)...))
 	}
 	return reply, nil
 }
@@ -147,6 +149,26 @@ func TestToolsAreSelectedByMeaning(t *testing.T) {
 	}
 	if len(e.asked) != 3 {
 		t.Errorf("two Turns sent the requests %v, want two for the messages and one for the tools", e.asked)
+	}
+}
+
+// TestVectorsOfToolsAreRequestedAgain checks that the vectors of tools are requested once more if the model returns
+// vectors of another length.
+func TestVectorsOfToolsAreRequestedAgain(t *testing.T) {
+	e, known := &embedder{words: []string{"new", "zeta"}}, &vectors.Cache{}
+	for i, want := range []int{2, 1, 2, 1} {
+		if i == 2 {
+			e.zeros = 1
+		}
+		e.asked = nil
+		in := embedding(e, known, new([]*model.Error))
+		j := &journaltest.Store{}
+		if _, err := engine(j).Run(t.Context(), &in); err != nil {
+			t.Fatal(err)
+		}
+		if tools := toolsOf(t, j); tools != "zeta" || len(e.asked) != want {
+			t.Errorf("Turn %d sent the requests %v and has the tools %q, want %d requests, and zeta", i+1, e.asked, tools, want)
+		}
 	}
 }
 

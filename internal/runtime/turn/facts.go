@@ -61,21 +61,42 @@ func factListOf(output tool.Result) string {
 // factsIn returns the facts in a text. isList reports whether the text is a list of facts. Otherwise it is one fact.
 func factsIn(text string) (facts []foundFact, isList bool) {
 	output := bytes.TrimSpace([]byte(text[:min(len(text), maxParsed)]))
-	var items []json.RawMessage
-	var object struct {
-		Facts []json.RawMessage `json:"facts"`
+	list := listIn(output)
+	if list == nil {
+		return []foundFact{{Text: string(output)}}, false
 	}
-	if json.Unmarshal(output, &items) != nil {
-		if json.Unmarshal(output, &object) != nil || object.Facts == nil {
-			return []foundFact{{Text: string(output)}}, false
+	// The items are decoded one by one, because together they may need many times as much memory as their text.
+	items := json.NewDecoder(bytes.NewReader(list))
+	_, _ = items.Token()                          // the bracket: the list is valid JSON
+	for len(facts) < 2*maxFacts && items.More() { // some items may be blank
+		var item json.RawMessage
+		if items.Decode(&item) != nil {
+			break // cannot happen: the list is valid JSON
 		}
-		items = object.Facts
+		facts = append(facts, factIn(item))
 	}
-	all := make([]foundFact, 0, min(len(items), maxFacts))
-	for _, item := range items[:min(len(items), 2*maxFacts)] { // some items may be blank
-		all = append(all, factIn(item))
+	return facts, true
+}
+
+// listIn returns the JSON of the list in an output: the output itself, or its member "facts". It returns nil if there
+// is no list, or if the output is not valid JSON.
+func listIn(output []byte) []byte {
+	isList := func(value []byte) bool { return len(value) > 0 && value[0] == '[' }
+	if isList(output) && json.Valid(output) {
+		return output
 	}
-	return all, true
+	var object struct {
+		Facts json.RawMessage `json:"facts"`
+	}
+	switch {
+	case json.Unmarshal(output, &object) != nil:
+		return nil
+	case string(output) == "null":
+		return []byte("[]")
+	case isList(object.Facts):
+		return object.Facts
+	}
+	return nil
 }
 
 // factIn converts one item of a list to a fact. The item may be a text, or an object with a text. Any other item

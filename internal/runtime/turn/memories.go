@@ -32,7 +32,8 @@ func (r *run) recall(ctx context.Context, message string) ([]turncontext.Memory,
 	bounded, cancel := context.WithTimeoutCause(ctx, RecallTimeout,
 		fmt.Errorf("the store did not return memories within %s", RecallTimeout))
 	defer cancel()
-	found := r.recallBy(ctx, bounded, message, ranking.Vector{})
+	found, matches := r.recallBy(ctx, bounded, message, ranking.Vector{})
+	defer func() { r.inInput = sum(r.inInput, matches) }() // only those of the memories that are returned
 	if !found.More {
 		return found.Memories, nil
 	}
@@ -42,15 +43,23 @@ func (r *run) recall(ctx context.Context, message string) ([]turncontext.Memory,
 		return nil, err
 	}
 	if vector.Given() {
-		if better := r.recallBy(ctx, bounded, message, vector); len(better.Memories) > 0 {
-			found = better
+		if better, inBetter := r.recallBy(ctx, bounded, message, vector); len(better.Memories) > 0 {
+			found, matches = better, inBetter
 		}
 	}
 	return found.Memories, nil
 }
 
-// recallBy calls Recall once, and waits for it until the context bounded ends.
-func (r *run) recallBy(ctx, bounded context.Context, message string, vector ranking.Vector) Recalled {
+// recallBy returns the memories that Recall finds, and the matches of redaction rules in them.
+func (r *run) recallBy(
+	ctx, bounded context.Context, message string, vector ranking.Vector,
+) (found Recalled, matches map[string]int64) {
+	matches = r.matchesOf(func() { found = r.awaitRecall(ctx, bounded, message, vector) })
+	return found, matches
+}
+
+// awaitRecall calls Recall once, and waits for it until the context bounded ends.
+func (r *run) awaitRecall(ctx, bounded context.Context, message string, vector ranking.Vector) Recalled {
 	type outcome struct {
 		found Recalled
 		err   error

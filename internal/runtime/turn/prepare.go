@@ -98,8 +98,9 @@ func (r *run) ensureInput(ctx context.Context) error {
 		r.input = in
 		return nil
 	}
-	in, err := r.in.Preparation(ctx)
-	if err != nil {
+	var in prepare.Input
+	var err error
+	if r.readInput(func() { in, err = r.in.Preparation(ctx) }); err != nil {
 		return errors.Join(context.Cause(ctx), endsTurn(err))
 	}
 	r.memory.planned = int64(in.Size())
@@ -120,7 +121,7 @@ func (r *run) ensureInput(ctx context.Context) error {
 	if err := r.memory.hold(0); err != nil {
 		return err
 	}
-	if in.Turn.Attachments, err = r.attach(ctx); err != nil {
+	if r.readInput(func() { in.Turn.Attachments, err = r.attach(ctx) }); err != nil {
 		return errors.Join(context.Cause(ctx), err)
 	}
 	if err := r.expose(ctx, in.Turn.Message); err != nil {

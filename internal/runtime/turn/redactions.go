@@ -24,18 +24,42 @@ type redactions struct {
 }
 
 // withRedactions adds an entry with the matches of rules since the last write. The redacted texts are in the same write
-// or were dropped, so each match counts once, even if the run is killed. The write of the end of the Turn needs no such
-// entry, because the result contains the matches. withRedactions also returns the matches: if the write fails, they
-// belong to the next write, for example after a budget has refused a request.
+// or were dropped, so each match counts once, even if the run is killed. The matches in the input for the messages are
+// only added to the write that has this input, because the next run of a killed run redacts the input again. The write
+// of the end of the Turn needs no such entry, because the result contains the matches. withRedactions also returns the
+// matches: if the write fails, they belong to the next write, for example after a budget has refused a request.
 func (r *run) withRedactions(records []journal.Record) (all []journal.Record, found map[string]int64) {
 	if slices.ContainsFunc(records, isEnd) {
 		return records, nil
 	}
-	if found = r.takeRedactions(); len(found) == 0 {
+	found = r.takeRedactions()
+	if slices.ContainsFunc(records, hasInput) {
+		found, r.inInput = sum(found, r.inInput), nil
+	}
+	if len(found) == 0 {
 		return records, nil
 	}
 	return append(slices.Clip(records), journal.Record{Kind: journal.TextRedacted, Payload: redactions{sorted(found)}}), found
 }
+
+// hasInput reports whether a record has the input for the messages, or messages that were made from it.
+func hasInput(e journal.Record) bool {
+	return e.Kind == journal.PreparationInput || e.Kind == journal.Prepared
+}
+
+// matchesOf returns the matches of rules in the texts that read reads. Earlier matches belong to the next write.
+func (r *run) matchesOf(read func()) map[string]int64 {
+	if r.in.Redactions == nil {
+		read()
+		return nil
+	}
+	r.unrecorded = r.takeRedactions()
+	read()
+	return r.in.Redactions()
+}
+
+// readInput counts the matches of rules in a part of the input for the messages, which read reads.
+func (r *run) readInput(read func()) { r.inInput = sum(r.inInput, r.matchesOf(read)) }
 
 // takeRedactions returns the matches since it was last called, and those of a failed write.
 func (r *run) takeRedactions() map[string]int64 {
@@ -61,7 +85,7 @@ func sum(a, b map[string]int64) map[string]int64 {
 
 // allRedactions returns the matches of the whole Turn, of at most MaxRedactions rules: those with the most matches.
 func (r *run) allRedactions() []Redaction {
-	return sorted(sum(r.replayed.redactions, r.takeRedactions()))
+	return sorted(sum(sum(r.replayed.redactions, r.inInput), r.takeRedactions()))
 }
 
 // sorted returns the matches of at most MaxRedactions rules: those with the most matches, in the order of the rules.

@@ -2,6 +2,7 @@ package turn_test
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -10,14 +11,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/capstan-dev/capstan/internal/redact"
+	"github.com/capstan-dev/capstan/internal/runtime/attachment"
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+	"github.com/capstan-dev/capstan/internal/runtime/vectors"
 )
 
 // address is a text that must be removed everywhere.
@@ -121,6 +127,93 @@ func TestRedactionsOfARefusedWrite(t *testing.T) {
 		t.Fatalf("Run: %v, refused %t; want a Turn whose request was refused once", err, j.refused)
 	}
 	if want := []turn.Redaction{{Rule: "email", Matches: taken}}; !slices.Equal(result.Redactions, want) {
+		t.Errorf("redactions %v, want %v", result.Redactions, want)
+	}
+}
+
+// TestRedactionsOfAnInputThatIsReadAgain checks that the matches in the input for the messages count once if a run is
+// killed between the request for vectors, or the call of a context pack, and the write of this input. Of the memories,
+// only the matches in the last selection count.
+func TestRedactionsOfAnInputThatIsReadAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason      string
+		kill        journal.Kind // the kind of entry whose write ends the first run
+		prepareOnly bool
+		want        int64
+	}{
+		"not killed": {"each text counts once", "", false, 1 + 20 + 100 + 1000},
+		"killed with the vector in the journal": {
+			"the second run selects memories by words", journal.ToolsExposed, false, 1 + 10 + 100 + 1000,
+		},
+		"killed with the facts in the journal": {
+			"the context pack is not called again", journal.PreparationInput, false, 1 + 10 + 100 + 1000,
+		},
+		"killed before the messages": {"a run that only prepares has no other write", journal.Prepared, true, 1 + 10 + 100},
+	} {
+		t.Run(name, func(t *testing.T) {
+			life, kill := context.WithCancel(t.Context())
+			defer kill()
+			j := &killing{Journal: &journaltest.Store{}, kind: tc.kill, kill: kill}
+			result, err := (*turn.Result)(nil), error(nil)
+			for epoch := int64(1); epoch <= 2 && result == nil; epoch++ {
+				found := map[string]int64{}
+				redacted := func(n int64) { found["email"] += n }
+				in := embedding(&embedder{}, &vectors.Cache{}, new([]*model.Error))
+				in.Epoch, in.PrepareOnly = epoch, tc.prepareOnly
+				in.Redactions = func() map[string]int64 { all := maps.Clone(found); clear(found); return all }
+				in.Preparation = preparationOf(func(*prepare.Input) { redacted(1) })
+				in.Recall = func(_ context.Context, _ string, v ranking.Vector) (turn.Recalled, error) {
+					n := int64(10)
+					if v.Given() {
+						n = 20
+					}
+					redacted(n)
+					return turn.Recalled{More: true, Memories: []turncontext.Memory{{ID: "m", Text: "x", Learned: true}}}, nil
+				}
+				in.Attach = func(context.Context) ([]attachment.Content, error) { redacted(100); return nil, nil }
+				in.Toolbox = packs(tool.ReadOnly, func(context.Context, tool.Call) (tool.Result, error) {
+					redacted(1000)
+					return tool.Result{Content: "A fact."}, nil
+				})
+				result, err = engine(j).Run(life, &in)
+				life = t.Context()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff([]turn.Redaction{{Rule: "email", Matches: tc.want}}, result.Redactions); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+// killing is a journal that kills the first run when it writes an entry of a kind.
+type killing struct {
+	journal.Journal
+	kind journal.Kind
+	kill func()
+}
+
+// Append fails for the entry at which the first run is killed.
+func (k *killing) Append(ctx context.Context, uid string, all ...journal.Entry) error {
+	if slices.ContainsFunc(all, func(e journal.Entry) bool { return e.Epoch == 1 && e.Kind == k.kind }) {
+		k.kill()
+		return errKilled
+	}
+	return k.Journal.Append(ctx, uid, all...)
+}
+
+// TestRedactionsOfATurnThatCannotBePrepared checks that the result has the matches in an input from which no messages
+// can be made.
+func TestRedactionsOfATurnThatCannotBePrepared(t *testing.T) {
+	c, _ := candidate("p0", 1, says("Done."))
+	in := input(c)
+	in.Preparation = preparationOf(func(p *prepare.Input) { p.Turn.Message = " " })
+	left := map[string]int64{"email": 3}
+	in.Redactions = func() map[string]int64 { all := maps.Clone(left); clear(left); return all }
+	result := mustRun(t, &journaltest.Store{}, in)
+	if want := []turn.Redaction{{Rule: "email", Matches: 3}}; !slices.Equal(result.Redactions, want) {
 		t.Errorf("redactions %v, want %v", result.Redactions, want)
 	}
 }

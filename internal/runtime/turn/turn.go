@@ -318,6 +318,8 @@ type run struct {
 	objectEnd *ObjectEnd
 	// unrecorded are the matches of redaction rules that a failed write contained.
 	unrecorded map[string]int64
+	// inInput are the matches of redaction rules in the input for the messages, until the journal has this input.
+	inInput map[string]int64
 	// firstEntry is the time of the first entry of the journal, or zero while it has none.
 	firstEntry time.Time
 	// finalizing is the time at which this run began to make the result, or zero if it has not begun.

@@ -105,6 +105,23 @@ func Inline(stripped string) string {
 	return untrustedOpen + escaper.Replace(stripped) + untrustedClose
 }
 
+// WholeHead returns the beginning of a text that was cut off, without a value of Inline that is cut off at its end.
+func WholeHead(head string) string {
+	if begin := strings.LastIndex(head, untrustedOpen); begin >= 0 && !strings.Contains(head[begin:], untrustedClose) {
+		return head[:begin]
+	}
+	return head
+}
+
+// WholeTail returns the end of a text that was cut off, without a value of Inline that is cut off at its beginning.
+func WholeTail(tail string) string {
+	before, after, found := strings.Cut(tail, untrustedClose)
+	if found && !strings.Contains(before, untrustedOpen) {
+		return after
+	}
+	return tail
+}
+
 // Blank reports whether a text has no visible characters after it is cleaned.
 func Blank(text string) bool {
 	return strings.IndexFunc(text, func(r rune) bool { return !unicode.IsSpace(r) && !invisible(r) }) < 0

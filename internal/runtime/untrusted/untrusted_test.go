@@ -175,6 +175,39 @@ func TestFences(t *testing.T) {
 	}
 }
 
+func TestWholeValuesOfACutText(t *testing.T) {
+	for name, tc := range map[string]struct{ reason, text, head, tail string }{
+		"no value": {"a text without a value stays whole", "a <b> c", "a <b> c", "a <b> c"},
+		"whole values": {
+			"whole values stay", "a <untrusted-text>b</untrusted-text><untrusted-text>c</untrusted-text> d",
+			"a <untrusted-text>b</untrusted-text><untrusted-text>c</untrusted-text> d",
+			"a <untrusted-text>b</untrusted-text><untrusted-text>c</untrusted-text> d",
+		},
+		"cut at the end": {
+			"a head has no value without a closing tag", "a <untrusted-text>b</untrusted-text> c <untrusted-text>d",
+			"a <untrusted-text>b</untrusted-text> c ", "a <untrusted-text>b</untrusted-text> c <untrusted-text>d",
+		},
+		"cut at the beginning": {
+			"a tail has no value without an opening tag", "b</untrusted-text> c <untrusted-text>d</untrusted-text>",
+			"b</untrusted-text> c <untrusted-text>d</untrusted-text>", " c <untrusted-text>d</untrusted-text>",
+		},
+		"cut in the opening tag": {
+			"the rest of a tag is no tag", "ted-text>b</untrusted-text> c", "ted-text>b</untrusted-text> c", " c",
+		},
+		"cut in the closing tag": {"the beginning of a tag is no tag", "a <untrusted-text>b</untrus", "a ", "a <untrusted-text>b</untrus"},
+		"empty":                  {"an empty text stays empty", "", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := untrusted.WholeHead(tc.text); got != tc.head {
+				t.Errorf("WholeHead(%q) = %q, want %q: %s", tc.text, got, tc.head, tc.reason)
+			}
+			if got := untrusted.WholeTail(tc.text); got != tc.tail {
+				t.Errorf("WholeTail(%q) = %q, want %q: %s", tc.text, got, tc.tail, tc.reason)
+			}
+		})
+	}
+}
+
 func TestBlank(t *testing.T) {
 	for text, want := range map[string]bool{
 		"": true, " \t\r\n\u00a0\u2003": true, "\u200b\ufeff\u202e\x00\x1b\u2028": true, " \u200b.": false, "<": false, "\xff": false,

@@ -70,7 +70,8 @@ func (n *Namespace) Get(space, text string) (values []float32, ok bool) {
 	return e.Value.(*keptVector).values, true //nolint:forcetypeassert // because the list has no other values
 }
 
-// Put stores the vector of a text. values is nil if the text is known to have no vector.
+// Put stores the vector of a text. values is nil if the text is known to have no vector. It replaces a vector of another
+// length, because the model may have changed.
 func (n *Namespace) Put(space, text string, values []float32) {
 	n.all.mu.Lock()
 	defer n.all.mu.Unlock()
@@ -83,8 +84,11 @@ func (n *Namespace) Put(space, text string, values []float32) {
 		n.all.own[n.name] = own
 	}
 	k := &keptVector{keyOf(space, text), values}
-	if _, known := own.at[k.key]; known {
-		return // another Turn has requested it at the same time
+	if e, known := own.at[k.key]; known {
+		if len(e.Value.(*keptVector).values) == len(values) { //nolint:forcetypeassert // because the list has no other values
+			return // another Turn has requested it at the same time
+		}
+		n.all.drop(own, e)
 	}
 	own.at[k.key] = own.used.PushFront(k)
 	own.bytes, n.all.bytes = own.bytes+k.size(), n.all.bytes+k.size()
@@ -102,10 +106,15 @@ func (c *Cache) evict() {
 		}
 	}
 	own := c.own[most]
-	last := own.used.Remove(own.used.Back()).(*keptVector) //nolint:forcetypeassert // because the list has no other values
-	delete(own.at, last.key)
-	own.bytes, c.bytes = own.bytes-last.size(), c.bytes-last.size()
+	c.drop(own, own.used.Back())
 	if own.bytes == 0 {
 		delete(c.own, most)
 	}
+}
+
+// drop drops a vector of a namespace. The caller must hold the lock.
+func (c *Cache) drop(own *ownVectors, e *list.Element) {
+	dropped := own.used.Remove(e).(*keptVector) //nolint:forcetypeassert // because the list has no other values
+	delete(own.at, dropped.key)
+	own.bytes, c.bytes = own.bytes-dropped.size(), c.bytes-dropped.size()
 }

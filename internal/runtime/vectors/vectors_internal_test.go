@@ -2,6 +2,7 @@ package vectors
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 )
 
@@ -44,5 +45,31 @@ func TestNamespacesShareTheCacheFairly(t *testing.T) {
 	}
 	if sum != v.bytes {
 		t.Errorf("the namespaces have %d bytes in total, but the cache counts %d", sum, v.bytes)
+	}
+}
+
+// TestVectorsOfAnotherLengthAreReplaced checks that the cache keeps the newest vector of a text if its length has
+// changed, and counts only this vector.
+func TestVectorsOfAnotherLengthAreReplaced(t *testing.T) {
+	var c Cache
+	n := c.Of("a")
+	for _, tc := range []struct {
+		reason    string
+		put, want []float32
+	}{
+		{"the first vector is kept", []float32{1, 0}, []float32{1, 0}},
+		{"another Turn may have requested the vector at the same time", []float32{0, 1}, []float32{1, 0}},
+		{"a longer vector is from another model", []float32{0, 0, 1}, []float32{0, 0, 1}},
+		{"a text can lose its vector", nil, nil},
+		{"a text can get a vector", []float32{1}, []float32{1}},
+	} {
+		n.Put("m", "text", tc.put)
+		if got, ok := n.Get("m", "text"); !ok || !slices.Equal(got, tc.want) {
+			t.Errorf("after Put of %v, the vector is %v, %t, want %v: %s", tc.put, got, ok, tc.want, tc.reason)
+		}
+		own := c.own["a"]
+		if want := 4*len(tc.want) + overhead; c.bytes != want || own.bytes != want || own.used.Len() != 1 {
+			t.Errorf("the cache counts %d and %d bytes for %d vectors, want %d for one", c.bytes, own.bytes, own.used.Len(), want)
+		}
 	}
 }

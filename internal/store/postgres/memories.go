@@ -165,6 +165,12 @@ func (s *Store) UnembeddedMemories(
 	return all, nil
 }
 
+// dropOtherLengths drops the vectors of a space and of the owners of memories that have another length. It skips locked
+// memories, so that it never waits for one lock while it holds another.
+const dropOtherLengths = `UPDATE capstan_memory SET space = '', vector = NULL WHERE id IN (
+	SELECT id FROM capstan_memory WHERE space = $1 AND octet_length(vector) NOT IN (0, $2)
+		AND owner IN (SELECT owner FROM capstan_memory WHERE id = ANY($3)) FOR UPDATE SKIP LOCKED)`
+
 // EmbedMemories sets the vectors of memories. Each memory has its own transaction, so that no transaction waits for one
 // lock while it holds another. Each transaction takes at most 10 s.
 func (s *Store) EmbedMemories(ctx context.Context, all []memories.Embedded) error {
@@ -175,6 +181,15 @@ func (s *Store) EmbedMemories(ctx context.Context, all []memories.Embedded) erro
 		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 			_, err := s.pool.Exec(ctx, `UPDATE capstan_memory SET space = $2, vector = $3 WHERE id = $1`, e.ID, e.Vector.Space,
 				e.Vector.Bytes())
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for _, last := range store.LastVectors(all) {
+		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
+			_, err := s.pool.Exec(ctx, dropOtherLengths, last.Space, last.Bytes, last.IDs)
 			return err
 		})
 		if err != nil {

@@ -237,6 +237,17 @@ func (s *Store) EmbedMemories(ctx context.Context, all []memories.Embedded) erro
 				return fmt.Errorf("failed to store the vector of a memory: %w", err)
 			}
 		}
+		for _, last := range store.LastVectors(all) {
+			ids, err := json.Marshal(last.IDs)
+			if err != nil {
+				return err
+			}
+			if _, err := t.exec(`UPDATE memory SET space = '', vector = NULL WHERE space = ? AND octet_length(vector) NOT IN (0, ?)
+				AND owner IN (SELECT owner FROM memory WHERE id IN (SELECT value FROM json_each(?)))`,
+				last.Space, last.Bytes, string(ids)); err != nil {
+				return fmt.Errorf("failed to drop vectors of another length: %w", err)
+			}
+		}
 		return nil
 	})
 }

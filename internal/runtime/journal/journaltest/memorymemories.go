@@ -136,6 +136,18 @@ func (m *Store) EmbedMemories(ctx context.Context, all []memories.Embedded) erro
 		}
 		m.vectors[e.ID] = e.Vector
 	}
+	for _, last := range store.LastVectors(all) {
+		for _, id := range last.IDs {
+			owner, ok := m.memories[id]
+			if !ok {
+				continue
+			}
+			maps.DeleteFunc(m.vectors, func(id string, v ranking.Vector) bool {
+				other := m.memories[id]
+				return v.Given() && v.Space == last.Space && len(v.Bytes()) != last.Bytes && other.Owner() == owner.Owner()
+			})
+		}
+	}
 	return nil
 }
 

@@ -32,6 +32,7 @@ func RunMemories(t *testing.T, open func(t *testing.T) MemoryStore, reopen func(
 	t.Run("memories are stored as soon as they are found", func(t *testing.T) { testMemoriesOfAttempt(t, open(t), reopen) })
 	t.Run("an owner finds only its own memories", func(t *testing.T) { testMemoriesFound(t, open(t)) })
 	t.Run("memories are found by their vectors", func(t *testing.T) { testVectorsOfMemories(t, open(t), reopen) })
+	t.Run("vectors of another length are replaced", func(t *testing.T) { testVectorsOfAnotherLength(t, open(t), reopen) })
 	t.Run("memories count as used space", func(t *testing.T) { testUseOfMemories(t, open(t)) })
 	t.Run("the same memory is kept once, with its newest Turn", func(t *testing.T) { testMemoryLearnedAgain(t, open(t)) })
 	t.Run("an owner keeps a limited number and size", func(t *testing.T) { testLimitsOfOwners(t, open(t)) })
@@ -373,6 +374,59 @@ func testVectorsOfMemories(t *testing.T, s MemoryStore, reopen func(t *testing.T
 	if got := similarities(memories.Search{Vector: vector("m", 1, 0)}); len(got) > 0 {
 		t.Errorf("a memory of a deleted Turn is found: %v", got)
 	}
+}
+
+// testVectorsOfAnotherLength checks that an owner's vectors of another length than the newest are dropped.
+func testVectorsOfAnotherLength(t *testing.T, s MemoryStore, reopen func(t *testing.T, s MemoryStore) MemoryStore) {
+	one, two, three, four := learnedFrom("a-1", "one", 1), learnedFrom("a-1", "two", 2), learnedFrom("a-1", "three", 3),
+		learnedFrom("a-1", "four", 4)
+	unequal, stranger := learnedFrom("a-1", "unequal", 5), learnedFrom("a-1", "of bob", 6, ofUser("bob"))
+	learn(t, s, "a-1", one, two, three, four, unequal, stranger)
+	embed := func(space string, length int, all ...memories.Memory) (vectors []memories.Embedded) {
+		for _, m := range all {
+			v := ranking.Vector{Space: space, Values: make([]float32, length)}
+			if length > 0 {
+				v.Values[0] = 1
+			}
+			vectors = append(vectors, memories.Embedded{ID: m.ID, Vector: v})
+		}
+		return vectors
+	}
+	ada := memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.User, ID: "ada@example.com"}
+	bob := ada
+	bob.ID = "bob"
+	expect := func(what, space string, want ...string) {
+		t.Helper()
+		found, err := s.UnembeddedMemories(t.Context(), []memories.Owner{ada, bob}, space, later(20), 10)
+		var got []string
+		for _, m := range found {
+			got = append(got, m.Text)
+		}
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("the memories without a vector of the space %s, %s (error %v): -want +got:\n%s", space, what, err, diff)
+		}
+	}
+	first := slices.Concat(embed("m", 2, one, two, stranger), embed("m", 0, three), embed("n", 3, unequal))
+	expectError(t, "EmbedMemories", s.EmbedMemories(t.Context(), first), nil)
+	expect("at first", "m", "unequal", "four")
+	expectError(t, "EmbedMemories without a vector", s.EmbedMemories(t.Context(), embed("m", 0, four)), nil)
+	expect("after a memory got none", "m", "unequal")
+	expectError(t, "EmbedMemories of another length", s.EmbedMemories(t.Context(), embed("m", 3, one)), nil)
+	s = reopen(t, s)
+	expect("after the length has changed", "m", "unequal", "two")
+	expect("in which one memory has a vector", "n", "four", "three", "two", "one", "of bob")
+	found, err := s.FindMemories(t.Context(), []memories.Owner{ada, bob}, memories.Search{Vector: embed("m", 3, one)[0].Vector}, later(20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range found {
+		if (m.Similarity != nil) != (m.ID == one.ID) {
+			t.Errorf("%q is found with the similarity %v, want one only for %q", m.Text, m.Similarity, one.Text)
+		}
+	}
+	both := slices.Concat(embed("m", 2, one), embed("m", 4, two))
+	expectError(t, "EmbedMemories of two lengths", s.EmbedMemories(t.Context(), both), nil)
+	expect("after two lengths, of which the last counts", "m", "unequal", "one")
 }
 
 func testMemoryLearnedAgain(t *testing.T, s MemoryStore) {
