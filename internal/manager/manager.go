@@ -188,6 +188,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	p.sharing = sharing.New(p.manager.GetAPIReader(), time.Now, o.WatchNamespaces)
 	p.providers = providers.NewCache(read, time.Now, p.policy, p.memory)
 	p.providers.SetCredentialSet(p.credentials)
+	p.providers.OnRefused(metrics.ModelRequestRefused)
 	tokens, err := secrets.ParseWorkloadTokens(o.WorkloadTokenDir, o.WorkloadTokens)
 	if err != nil {
 		return err
