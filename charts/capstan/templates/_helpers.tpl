@@ -132,12 +132,16 @@ capstan-requesters
 
 {{/* Rules of a NetworkPolicy for what the Pods may reach: DNS, the API server, and the values in networkPolicy.egress. */}}
 {{- define "capstan.egress" -}}
-# DNS, which may use an address of the node.
+# DNS, which may use an address of the node. A policy applies to the port of the Pod, which is 5353 on OpenShift.
 - ports:
   - protocol: UDP
     port: 53
   - protocol: TCP
     port: 53
+  - protocol: UDP
+    port: 5353
+  - protocol: TCP
+    port: 5353
 # The API server.
 - ports:
   {{- range .Values.networkPolicy.apiServer.ports }}
