@@ -199,17 +199,21 @@ func notesIn(t *testing.T, namespace string, values ...string) string {
 	return a.Notes
 }
 
-// render returns the manifest and the NOTES of the chart for a release in a namespace, like templateOver. It renders
-// the same values only once.
+// render returns the manifest and the NOTES of the chart for release capstan in a namespace, like templateOver.
 func render(namespace, earlier string, values ...string) (answer, error) {
+	return renderRelease("capstan", namespace, earlier, values...)
+}
+
+// renderRelease is like render, for a release with any name. It renders the same values only once.
+func renderRelease(release, namespace, earlier string, values ...string) (answer, error) {
 	r := renderer
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	key := strings.Join(append([]string{namespace, earlier}, values...), "\x00")
+	key := strings.Join(append([]string{release, namespace, earlier}, values...), "\x00")
 	a, ok := r.known[key]
 	if !ok {
 		all := request{
-			Chart: "capstan", Release: "capstan", Namespace: namespace, KubeVersion: kubeVersion,
+			Chart: "capstan", Release: release, Namespace: namespace, KubeVersion: kubeVersion,
 			Earlier: earlier, Set: values,
 		}
 		if err := errors.Join(r.in.Encode(all), r.out.Decode(&a)); err != nil {

@@ -192,8 +192,8 @@ func TestArguments(t *testing.T) {
 			},
 		},
 		"Audiences": {
-			values: []string{"tokenAudiences={capstan,https://kubernetes.default.svc}"},
-			want:   []string{"--token-audiences=capstan,https://kubernetes.default.svc"},
+			values: []string{"tokenAudiences={capstan,https://kubernetes.default.svc,team: a #1}"},
+			want:   []string{"--token-audiences=capstan,https://kubernetes.default.svc,team: a #1"},
 		},
 		"NoLeader": {values: []string{"leaderElection.enabled=false"}, want: []string{"--leader-elect=false"}},
 		"Extra": {

@@ -105,7 +105,13 @@ func TestNetworkPolicy(t *testing.T) {
 		},
 		"ChartNarrow": {
 			renderChart(t, narrow...),
-			[]endpoint{{udp, "169.254.20.10", 53}, {tcp, "192.0.2.10", 6443}, {tcp, "203.0.113.7", 8000}},
+			[]endpoint{
+				{udp, "169.254.20.10", 53},
+				{udp, "10.128.0.7", 5353}, // a DNS Pod of OpenShift
+				{tcp, "10.128.0.7", 5353},
+				{tcp, "192.0.2.10", 6443},
+				{tcp, "203.0.113.7", 8000},
+			},
 			append(slices.Clone(metadata), endpoint{tcp, "192.0.2.10", 443}, endpoint{tcp, "192.0.2.11", 6443},
 				endpoint{tcp, "93.184.216.34", 443}, endpoint{udp, "192.0.2.10", 6443}),
 		},
@@ -212,7 +218,8 @@ func TestNetworkPolicyOfHooks(t *testing.T) {
 			if len(policy.Spec.Ingress) > 0 || !slices.Contains(policy.Spec.PolicyTypes, networkingv1.PolicyTypeIngress) {
 				t.Errorf("others may connect to the Pods of hooks: %v", policy.Spec.Ingress)
 			}
-			if !reaches(t, policy, corev1.ProtocolTCP, "192.0.2.10", 6443) || !reaches(t, policy, corev1.ProtocolUDP, "10.96.0.10", 53) {
+			if !reaches(t, policy, corev1.ProtocolTCP, "192.0.2.10", 6443) || !reaches(t, policy, corev1.ProtocolUDP, "10.96.0.10", 53) ||
+				!reaches(t, policy, corev1.ProtocolUDP, "10.128.0.7", 5353) {
 				t.Error("the Pods of hooks do not reach the API server and DNS")
 			}
 			manager := managerPolicy(t, objects)

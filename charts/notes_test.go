@@ -237,6 +237,10 @@ func TestNotesMatchRelease(t *testing.T) {
 				`kubectl -n team patch serviceaccount default -p '{"imagePullSecrets":[{"name":"registry"},{"name":"mirror"}]}'`,
 			},
 		},
+		"RegistryOnIPv6": { // without quotes, YAML reads the image as a list
+			values: []string{"image.registry=[fd00::5]:5000"},
+			want:   []string{`|image: "[fd00::5]:5000/capstan-dev/capstan-examples:0.1.0"|`},
+		},
 		"Elsewhere": {namespace: "agents", want: []string{elsewhere + " agents", "helm test capstan --namespace agents"}},
 		"ElsewhereWithReadAPI": {
 			namespace: "agents", values: []string{"readAPI.enabled=true,readAPI.tlsSecret=x"}, want: []string{address},

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 )
@@ -359,33 +360,70 @@ func kindsOfTemplates(t *testing.T) []string {
 
 var kindOfTemplate = regexp.MustCompile(`(?m)^kind: (\w+)$`)
 
-// TestNameOverrides checks the names of the objects and their label app.kubernetes.io/name.
-func TestNameOverrides(t *testing.T) {
+// TestNames checks the names of the objects, their namespaces, and the labels with the names of the chart and of the
+// release. A text that YAML would read as a number must stay a text.
+func TestNames(t *testing.T) {
 	long := strings.Repeat("x", 63)
+	longNumber := strings.Repeat("7", 52)
 	for name, tc := range map[string]struct {
-		values            []string
-		wantName, wantApp string
+		release, namespace, values     string
+		wantName, wantService, wantApp string
 	}{
-		"nameOverride":                       {[]string{"nameOverride=agents"}, "capstan-agents", "agents"},
-		"nameOverride in the release's name": {[]string{"nameOverride=stan"}, "capstan", "stan"},
-		"fullnameOverride":                   {[]string{"fullnameOverride=fleet"}, "fleet", "capstan"},
-		"both":                               {[]string{"nameOverride=agents", "fullnameOverride=fleet"}, "fleet", "agents"},
-		"long names":                         {[]string{"nameOverride=" + long, "fullnameOverride=" + long}, long[:52], long},
+		"nameOverride": {
+			"capstan", "capstan-system", "nameOverride=agents", "capstan-agents", "capstan-agents", "agents",
+		},
+		"nameOverride in the release's name": {"capstan", "capstan-system", "nameOverride=stan", "capstan", "capstan", "stan"},
+		"fullnameOverride":                   {"capstan", "capstan-system", "fullnameOverride=fleet", "fleet", "fleet", "capstan"},
+		"both": {
+			"capstan", "capstan-system", "nameOverride=agents,fullnameOverride=fleet", "fleet", "fleet", "agents",
+		},
+		"long names": {
+			"capstan", "capstan-system", "nameOverride=" + long + ",fullnameOverride=" + long, long[:52], long[:52], long,
+		},
+		"numbers": {
+			"42", "20261", "watchNamespaces={12e3,0x7}", "42-capstan", "capstan-42-capstan", "capstan",
+		},
+		"only numbers": {
+			"12e3", "20261", "fullnameOverride=12e3,nameOverride=1e1", "12e3", "capstan-12e3", "1e1",
+		},
+		"a long number": {
+			"capstan", "20261", "fullnameOverride=" + longNumber + "x", longNumber, "capstan-" + longNumber[:47], "capstan",
+		},
+		"a boolean": {"true", "null", "", "true-capstan", "true-capstan", "capstan"},
+		"dots":      {"cap.v2", "capstan-system", "", "cap.v2-capstan", "cap-v2-capstan", "capstan"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			values := append(slices.Clone(everything), tc.values...)
-			objects := renderWithoutCRDs(t, values...)
+			values := append(slices.Clone(everything), "crds.install=false")
+			if tc.values != "" {
+				values = append(values, tc.values)
+			}
+			rendered, err := renderRelease(tc.release, tc.namespace, "", values...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			objects := decode(t, []byte(rendered.Manifest))
 			for _, o := range objects {
 				object := o.(client.Object) //nolint:forcetypeassert // because every object of a manifest has metadata
-				if n := object.GetName(); n != tc.wantName && !strings.HasPrefix(n, tc.wantName+"-") &&
-					!strings.HasPrefix(n, "capstan-system-"+tc.wantName) {
-					t.Errorf("%T has the name %s, want it to begin with %s", o, n, tc.wantName)
-				} else if _, isService := o.(*corev1.Service); isService && len(n) > 63 {
-					t.Errorf("the name of the Service has %d characters, want at most 63: %s", len(n), n)
+				n, wantName := object.GetName(), tc.wantName
+				if _, isService := o.(*corev1.Service); isService {
+					wantName = tc.wantService
+					if problems := validation.IsDNS1035Label(n); len(problems) > 0 {
+						t.Errorf("the Service has the name %s: %s", n, strings.Join(problems, "; "))
+					}
 				}
-				_, isPod := o.(*corev1.Pod) // of helm test, which no selector must select
-				if got := object.GetLabels()["app.kubernetes.io/name"]; got != tc.wantApp && !isPod {
-					t.Errorf("%T %s has the label app.kubernetes.io/name=%s, want %s", o, object.GetName(), got, tc.wantApp)
+				if n != wantName && !strings.HasPrefix(n, wantName+"-") && !strings.HasPrefix(n, tc.namespace+"-"+wantName) {
+					t.Errorf("%T has the name %s, want it to begin with %s", o, n, wantName)
+				}
+				watched := strings.HasPrefix(n, tc.namespace+"-"+wantName) // a Role or a binding in a watched namespace
+				if ns := object.GetNamespace(); ns != tc.namespace && !watched {
+					t.Errorf("%T %s is in namespace %s, want %s", o, n, ns, tc.namespace)
+				}
+				if _, isPod := o.(*corev1.Pod); isPod {
+					continue // of helm test, which no selector must select
+				}
+				got := object.GetLabels()
+				if got["app.kubernetes.io/name"] != tc.wantApp || got["app.kubernetes.io/instance"] != tc.release {
+					t.Errorf("%T %s has the labels %v, want the name %s and the instance %s", o, n, got, tc.wantApp, tc.release)
 				}
 			}
 			for _, d := range every[*appsv1.Deployment](objects) {

@@ -306,8 +306,9 @@ func TestImageReference(t *testing.T) {
 			[]string{"image.registry=registry.example.com:5000/team/"},
 			"registry.example.com:5000/team/capstan-dev/capstan:0.1.0",
 		},
-		"Tag":    {[]string{"image.tag=main"}, "capstan-dev/capstan:main"},
-		"Digest": {[]string{"image.digest=" + digest}, "capstan-dev/capstan:0.1.0@" + digest},
+		"RegistryOnIPv6": {[]string{"image.registry=[fd00::5]:5000"}, "[fd00::5]:5000/capstan-dev/capstan:0.1.0"},
+		"Tag":            {[]string{"image.tag=main"}, "capstan-dev/capstan:main"},
+		"Digest":         {[]string{"image.digest=" + digest}, "capstan-dev/capstan:0.1.0@" + digest},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -146,6 +146,21 @@ func TestBacktestReplay(t *testing.T) {
 	}
 }
 
+// TestBacktestReplayOfCutOffText checks that no judge is asked if the replay ends with a text that is no answer.
+func TestBacktestReplayOfCutOffText(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, strings.Replace(backtestRules, `{text: "Better."}`, `{text: "Bet", finishReason: length}`, 1))
+	dir, data := recorded(t, url, "What is up?")
+	before := model.Stats().Requests
+	args := []string{"backtest", "-f", profile(t, judged), "-m", dir, "--agent", "support", "--data-dir", data, "--replay", "-q", "-o", "json"}
+	got := capstan(t, args...).mustEnd(t, exit.Failed)
+	r := backtestOf(t, got.out)
+	if n := model.Stats().Requests - before; n != 1 || len(r.Cases) != 1 || len(r.Cases[0].Problems) != 1 ||
+		r.Cases[0].Answer != "Bet" || len(r.Cases[0].Evaluations) != 0 || len(r.Cases[0].Recorded.Evaluations) != 0 {
+		t.Errorf("%d requests, want only that of the replay, and one problem in\n%s", n, got.out)
+	}
+}
+
 // mustBeLiteral checks that the texts in a comment make no links, images, mentions, references or HTML on GitHub.
 // GitHub finds mentions and references even if they are written with HTML entities.
 func mustBeLiteral(t *testing.T, page string) {

@@ -377,6 +377,19 @@ func TestEvalPolicy(t *testing.T) {
 	}
 }
 
+// TestEvalCutOffText checks that no judge is asked about the text of a Turn that has no answer.
+func TestEvalCutOffText(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, strings.Replace(evalRules, `{text: "It costs 40 EUR."}`, `{text: "It costs", finishReason: length}`, 1))
+	path := evalSetup(t, url,
+		"manifests: [manifests]\ncases: [{name: a, message: price, expect: {reason: OutputInvalid, contains: [costs]}}]", evalFiles(t))
+	got := capstan(t, "eval", "-f", path, "-o", "json").mustEnd(t, exit.OK)
+	r := reportOf(t, got.out)
+	if n := model.Stats().Requests; n != 1 || len(r.Cases) != 1 || r.Cases[0].Answer != "It costs" || len(r.Cases[0].Evaluations) != 0 {
+		t.Errorf("%d requests, want one, and the text without evaluations in\n%s", n, got.out)
+	}
+}
+
 // TestEvalTools checks the expectations about tools, and that a call that requires approval is denied.
 func TestEvalTools(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,8 @@ package cli_test
 
 import (
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -275,6 +277,27 @@ func TestRunNamesTheProviderThatItWaitsFor(t *testing.T) {
 	dir := f.with(t, "provider.yaml", "  type: OpenAI", "  type: OpenAI\n  limits: {requestsPerMinute: 15}").written(t, url)
 	got := capstan(t, "run", "-f", dir).mustEnd(t, exit.OK)
 	mustSay(t, got.err, `Waiting for ModelProvider "demo": its rate limits or its circuit breaker hold the next request back`)
+}
+
+// TestRunReportsARefusedTrace checks that a run whose collector refuses the spans says so once, without the key for the
+// collector, and succeeds.
+func TestRunReportsARefusedTrace(t *testing.T) {
+	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Error(w, "unknown key "+r.Header.Get("Api-Key"), http.StatusUnauthorized)
+	}))
+	defer collector.Close()
+	environment := map[string]string{
+		"OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL, "OTEL_EXPORTER_OTLP_HEADERS": "api-key=sk-collector",
+	}
+	for name, value := range environment { // the exporter reads them from the process
+		t.Setenv(name, value)
+	}
+	_, url := fake(t, answers)
+	got := call{env: environment}.run(t.Context(), "run", "-f", complete().written(t, url)).mustEnd(t, exit.OK)
+	mustSay(t, got.err, "Failed to export traces: ", "401")
+	if strings.Count(got.err, "Failed to export traces") != 1 || strings.Contains(got.err, "sk-collector") {
+		t.Errorf("want one line about the traces, without the key, in:\n%s", got.err)
+	}
 }
 
 func TestRunFollowsTheSpecOfTheTurn(t *testing.T) {

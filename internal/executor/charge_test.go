@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -327,7 +326,7 @@ func exportTo(t *testing.T, to *otlp.Receiver) *tracing.Provider {
 	t.Cleanup(web.Close)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", web.URL)
 	clean := func(...string) func(string) string { return strings.Clone }
-	p, err := tracing.FromEnvironment(t.Context(), os.LookupEnv, clean, logr.Discard())
+	p, err := tracing.FromEnvironment(t.Context(), os.LookupEnv, clean, func(error) {})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -86,7 +86,10 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	if p.policy, err = o.netPolicy(); err != nil {
 		return err
 	}
-	if p.traces, err = tracing.FromEnvironment(ctx, os.LookupEnv, credentials.RedactFunc, log.WithName("traces")); err != nil {
+	traceLog := log.WithName("traces")
+	if p.traces, err = tracing.FromEnvironment(ctx, os.LookupEnv, credentials.RedactFunc, func(err error) {
+		traceLog.Error(err, "Failed to export traces; Turns are not affected")
+	}); err != nil {
 		return err
 	}
 	defer p.closeTraces(ctx)
@@ -185,6 +188,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	p.sharing = sharing.New(p.manager.GetAPIReader(), time.Now, o.WatchNamespaces)
 	p.providers = providers.NewCache(read, time.Now, p.policy, p.memory)
 	p.providers.SetCredentialSet(p.credentials)
+	p.providers.OnRefused(metrics.ModelRequestRefused)
 	tokens, err := secrets.ParseWorkloadTokens(o.WorkloadTokenDir, o.WorkloadTokens)
 	if err != nil {
 		return err

@@ -84,6 +84,8 @@ type namespaceSeries struct {
 	models map[pair]*int
 	groups map[group]*int
 	judges map[judgeKey]*int
+	// providers are the ModelProviders that have refused requests. The values are numbers of sweeps since the last count.
+	providers map[string]*int
 	// currencies are the currencies that have series, unordered.
 	currencies []string
 }
@@ -116,7 +118,9 @@ func (b *bounds) add(name string) *namespaceSeries {
 	if b.namespaces == nil {
 		b.namespaces = map[string]*namespaceSeries{}
 	}
-	n := &namespaceSeries{models: map[pair]*int{}, groups: map[group]*int{}, judges: map[judgeKey]*int{}}
+	n := &namespaceSeries{
+		models: map[pair]*int{}, groups: map[group]*int{}, judges: map[judgeKey]*int{}, providers: map[string]*int{},
+	}
 	b.namespaces[name] = n
 	return n
 }
@@ -161,6 +165,19 @@ func (n *namespaceSeries) admit(name string, p pair) pair {
 		return pair{Other, Other}
 	}
 	return p
+}
+
+// admitProvider returns the label provider of a ModelProvider of the namespace. name is the name of the namespace; n is
+// nil for Other.
+func (n *namespaceSeries) admitProvider(name, provider string) string {
+	if n == nil {
+		return Other
+	}
+	room := func() bool { return len(n.providers) < mostProviders }
+	if !admit(n.providers, provider, room, func(provider string) { n.dropProvider(name, provider) }) {
+		return Other
+	}
+	return provider
 }
 
 // admitGroup returns the labels agent, provider and model of a group. name is the name of the namespace; n is nil for
@@ -249,6 +266,11 @@ func (b *bounds) sweep(live Live) {
 				n.dropJudge(name, k)
 			}
 		}
+		for provider, idle := range n.providers {
+			if *idle++; !live.hasProvider(name, provider) && *idle >= keepGone {
+				n.dropProvider(name, provider)
+			}
+		}
 	}
 }
 
@@ -264,6 +286,12 @@ func (b *bounds) drop(name string) {
 func (n *namespaceSeries) drop(name string, p pair) {
 	delete(n.models, p)
 	tokens.DeletePartialMatch(prometheus.Labels{"namespace": name, "provider": p.provider, "model": p.model})
+}
+
+// dropProvider deletes the series of refused requests of a ModelProvider.
+func (n *namespaceSeries) dropProvider(name, provider string) {
+	delete(n.providers, provider)
+	refusedRequests.DeletePartialMatch(prometheus.Labels{"namespace": name, "provider": provider})
 }
 
 // dropGroup deletes all series of a group.

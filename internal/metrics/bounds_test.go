@@ -201,8 +201,8 @@ func TestScrapesAreNoUse(t *testing.T) {
 			turns.count.Store(&count)
 			for range keepIdle {
 				Sweep(live)
-				if g, w := seriesOf(gates), seriesOf(turns); g != 3*mostNamespaces || w != mostNamespaces {
-					t.Fatalf("there are %d series of gates and %d of waiting Turns, want %d and %d", g, w, 3*mostNamespaces, mostNamespaces)
+				if g, w := seriesOf(gates), seriesOf(turns); g != 2*mostNamespaces || w != mostNamespaces {
+					t.Fatalf("there are %d series of gates and %d of waiting Turns, want %d and %d", g, w, 2*mostNamespaces, mostNamespaces)
 				}
 			}
 			counts[Wait{"new", "Queued"}] = 1

@@ -12,13 +12,25 @@ import (
 	"github.com/capstan-dev/capstan/internal/pace"
 )
 
-// mostProviders is the number of ModelProviders that have their own series in one namespace: the first in the order of
-// their names.
+// mostProviders is the number of ModelProviders that have their own series in one namespace. Of a gauge, these are the
+// first in the order of their names; of a counter, the first that were counted.
 const mostProviders = 16
 
 // SetModelGates sets the function that returns the use of the gates of ModelProviders. Each scrape calls the function,
 // so it must return soon and must be safe for concurrent use.
 func SetModelGates(use func() map[types.NamespacedName]pace.Use) { modelGates.use.Store(&use) }
+
+// refusedRequests counts when a request is refused, and not at scrapes: the gate of a ModelProvider is deleted with it,
+// so a sum over the gates would fall.
+var refusedRequests = counter("capstan_model_requests_refused_total",
+	"Requests to models that were not sent, because they could not wait.", "provider")
+
+// ModelRequestRefused counts a request that the gate of a ModelProvider has not let in.
+func ModelRequestRefused(namespace, provider string) {
+	known.withNamespace(namespace, func(label string, n *namespaceSeries) {
+		refusedRequests.WithLabelValues(label, n.admitProvider(label, provider)).Inc()
+	})
+}
 
 // gateUses collects the gauges of the gates. They are exported once SetModelGates was called.
 type gateUses struct {
@@ -27,23 +39,18 @@ type gateUses struct {
 
 var modelGates = &gateUses{}
 
-// gateGauges are the metrics of each ModelProvider.
+// gateGauges are the gauges of each ModelProvider.
 var gateGauges = []struct {
 	desc  *prometheus.Desc
-	kind  prometheus.ValueType
 	value func(pace.Use) int64
 }{
 	{
 		byProvider("capstan_model_requests_waiting", "Requests to models that wait for a limit or for a circuit breaker."),
-		prometheus.GaugeValue, func(u pace.Use) int64 { return u.Waiting },
-	},
-	{
-		byProvider("capstan_model_requests_refused_total", "Requests to models that were not sent, because they could not wait."),
-		prometheus.CounterValue, func(u pace.Use) int64 { return u.Refused },
+		func(u pace.Use) int64 { return u.Waiting },
 	},
 	{
 		byProvider("capstan_model_circuits_open", "Models whose circuit breaker is open in this executor."),
-		prometheus.GaugeValue, func(u pace.Use) int64 { return int64(len(u.Open)) },
+		func(u pace.Use) int64 { return int64(len(u.Open)) },
 	},
 }
 
@@ -83,7 +90,7 @@ func (g *gateUses) Collect(out chan<- prometheus.Metric) {
 	}
 	for label, values := range shown {
 		for i, value := range values {
-			out <- prometheus.MustNewConstMetric(gateGauges[i].desc, gateGauges[i].kind, float64(value), label.Namespace, label.Name)
+			out <- prometheus.MustNewConstMetric(gateGauges[i].desc, prometheus.GaugeValue, float64(value), label.Namespace, label.Name)
 		}
 	}
 }

@@ -62,7 +62,7 @@ var (
 		queueWait.MetricVec, waitByReason.MetricVec, cost.MetricVec,
 		evaluations.MetricVec, evaluationScore.MetricVec, evaluationTokens.MetricVec, evaluationsSkipped.MetricVec,
 		memoriesLearned.MetricVec, memoriesRefused.MetricVec, memoriesFailed.MetricVec, memoryTokens.MetricVec, learningSkipped.MetricVec,
-		recallFailures.MetricVec, embeddingFailures.MetricVec,
+		recallFailures.MetricVec, embeddingFailures.MetricVec, refusedRequests.MetricVec,
 	}, requestVectors...)
 	purged = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "capstan_journals_purged_total", Help: "Journals of deleted turns and sessions that were purged.",
@@ -102,7 +102,7 @@ func init() {
 		waiting, waitingForSlots, queueWait, waitByReason, cost, purged, clockOffset,
 		evaluations, evaluationScore, evaluationTokens, evaluationsSkipped, evaluationsWaiting, evaluationsOldest,
 		memoriesLearned, memoriesRefused, memoriesFailed, memoryTokens, learningSkipped, recallFailures, embeddingFailures,
-		budgets, journals, journalUsage, memory, modelGates)
+		refusedRequests, budgets, journals, journalUsage, memory, modelGates)
 }
 
 // Controls records that this process is the active controller, until done is called.

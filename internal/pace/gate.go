@@ -44,8 +44,8 @@ type Gate struct {
 	total limiter
 	lanes map[string]*lane
 	queue queue
-	// refused counts the requests that were not let in.
-	refused int64
+	// refused is called for each request that is not let in. It is nil if no function was set.
+	refused func()
 	// wake lets requests in when a wait is over.
 	wake *time.Timer
 	// used is when the last request came or ended.
@@ -56,6 +56,10 @@ type Gate struct {
 func New(provider string) *Gate {
 	return &Gate{provider: provider, executors: 1, lanes: map[string]*lane{}, used: clock()}
 }
+
+// OnRefused sets a function that the gate calls for each request that is not let in. It must not block, and must not
+// use the gate. It must be set before the first request.
+func (g *Gate) OnRefused(refused func()) { g.refused = refused }
 
 // SetLimits sets the limits of the provider and of its models. A request counts for both. Executors that share the
 // limits get equal parts, but each may send at least one request at a time. executors must be at least 1.
@@ -87,8 +91,8 @@ func (g *Gate) applyLimits() {
 
 // Use is the current use of a gate.
 type Use struct {
-	// Waiting is the number of waiting requests. Refused is the number of requests that were not let in so far.
-	Waiting, Refused int64
+	// Waiting is the number of waiting requests.
+	Waiting int64
 	// Open lists the models with an open circuit, in no order.
 	Open []string
 }
@@ -98,7 +102,7 @@ func (g *Gate) Use() Use {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := clock()
-	u := Use{Waiting: int64(g.queue.waiting), Refused: g.refused}
+	u := Use{Waiting: int64(g.queue.waiting)}
 	for name, l := range g.lanes {
 		if l.isOpen(now) {
 			u.Open = append(u.Open, name)
@@ -221,7 +225,7 @@ func (g *Gate) leave(w *waiter, cause error) (*Permit, error) {
 		g.letIn(clock()) // another request may need fewer tokens
 	}
 	if errors.Is(cause, errTooLong) {
-		g.refused++
+		g.notifyRefused()
 		return nil, g.failure(model.RateLimited, "the request waited for %s for its turn, and another model can answer",
 			w.request.MaxWait.Round(time.Second))
 	}
@@ -230,9 +234,15 @@ func (g *Gate) leave(w *waiter, cause error) (*Permit, error) {
 
 // refuse ends the wait of a request that is not in the queue.
 func (g *Gate) refuse(w *waiter, err error) {
-	g.refused++
+	g.notifyRefused()
 	w.err = err
 	close(w.ready)
+}
+
+func (g *Gate) notifyRefused() {
+	if g.refused != nil {
+		g.refused()
+	}
 }
 
 // evict refuses the waiting requests to a model that must not wait any longer.

@@ -246,7 +246,7 @@ func TestEndOfAWait(t *testing.T) {
 		end     func(r *pace.Request, cancel context.CancelCauseFunc)
 		want    string
 		after   time.Duration
-		refused int64
+		refused int
 	}{
 		"cancelled": {func(_ *pace.Request, cancel context.CancelCauseFunc) {
 			time.AfterFunc(4*time.Second, func() { cancel(cancelled) })
@@ -264,6 +264,8 @@ func TestEndOfAWait(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := newHarness(t, pace.Limits{MaxConcurrent: 1})
+				refused := 0
+				h.OnRefused(func() { refused++ })
 				running := h.enter(request("a", "x"))
 				ctx, cancel := context.WithCancelCause(t.Context())
 				defer cancel(nil)
@@ -280,8 +282,8 @@ func TestEndOfAWait(t *testing.T) {
 					t.Errorf("the reports of a wait of %s are %v, want [true false] after more than 3s, and otherwise none",
 						tc.after, reports)
 				}
-				if u := h.Use(); u.Waiting != 0 || u.Refused != tc.refused {
-					t.Errorf("%d wait and %d are refused, want 0 and %d", u.Waiting, u.Refused, tc.refused)
+				if waiting := h.Use().Waiting; waiting != 0 || refused != tc.refused {
+					t.Errorf("%d wait and %d are refused, want 0 and %d", waiting, refused, tc.refused)
 				}
 				running.Done(pace.Outcome{})
 				h.enter(request("a", "x")).Done(pace.Outcome{})

@@ -36,6 +36,9 @@ func (c *Cache) gateOf(p *v1alpha1.ModelProvider) *pace.Gate {
 	g := c.gates[key]
 	if g == nil || g.uid != p.UID {
 		g = &gate{Gate: pace.New(p.Name), uid: p.UID, generation: -1}
+		if c.refused != nil {
+			g.OnRefused(func() { c.refused(key.Namespace, key.Name) })
+		}
 		c.gates[key] = g
 	}
 	c.applyLimits(g, p)

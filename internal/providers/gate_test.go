@@ -3,6 +3,7 @@ package providers_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -81,6 +82,30 @@ func TestGates(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRefusedRequestsAreNamed checks that the cache reports the ModelProvider of each request that a gate refuses, also
+// after the gate was replaced.
+func TestRefusedRequestsAreNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := providers.NewCache(nil, time.Now, nil, nil)
+		var refused []string
+		c.OnRefused(func(namespace, provider string) { refused = append(refused, namespace+"/"+provider) })
+		o := limited(1, v1alpha1.RateLimits{MaxConcurrentRequests: new(int64(1))})
+		for range 2 {
+			gate := c.Gated(o, pace.Caller{Namespace: "caller"}, replies{}).(model.Gate)
+			if _, err := gate.Enter(t.Context(), model.Wait{Model: "m"}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := gate.Enter(t.Context(), model.Wait{Model: "m", MaxWait: time.Second}); err == nil {
+				t.Error("a request beyond the limit was let in")
+			}
+			c.Forget(types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
+		}
+		if want := []string{"demo/main", "demo/main"}; !slices.Equal(refused, want) {
+			t.Errorf("the refused requests are %q, want %q", refused, want)
+		}
+	})
 }
 
 func sweep(c *providers.Cache, times int) {

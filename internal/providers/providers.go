@@ -47,6 +47,8 @@ type Cache struct {
 	knownSecrets *redact.Set
 	// workloadTokens is nil if the operator of the cluster offers none.
 	workloadTokens *secrets.WorkloadTokens
+	// refused is called for each request that a gate does not let in. It is nil if no function was set.
+	refused func(namespace, provider string)
 
 	mu      sync.Mutex
 	entries map[types.NamespacedName]*entry
@@ -93,6 +95,10 @@ func (c *Cache) SetCredentialSet(known *redact.Set) { c.knownSecrets = known }
 // SetWorkloadTokens sets the tokens that the operator of the cluster offers. It must be called before the cache is
 // used.
 func (c *Cache) SetWorkloadTokens(tokens *secrets.WorkloadTokens) { c.workloadTokens = tokens }
+
+// OnRefused sets a function that is called for each request that the gate of a ModelProvider does not let in. It must
+// not block, and must not use the cache. It must be set before the cache is used.
+func (c *Cache) OnRefused(refused func(namespace, provider string)) { c.refused = refused }
 
 // updateKnown puts the credentials of an entry into the set, unless the cache has forgotten the entry.
 func (c *Cache) updateKnown(key types.NamespacedName, e *entry) {

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr/funcr"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -85,16 +84,16 @@ func (b *breaking) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// lines keeps log lines.
+// lines keeps reported errors, one a line.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
 }
 
-func (l *lines) add(_, args string) {
+func (l *lines) add(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.text.WriteString(args + "\n")
+	l.text.WriteString(err.Error() + "\n")
 }
 
 func (l *lines) String() string {
@@ -189,8 +188,7 @@ func TestCollectorsOverGRPC(t *testing.T) {
 				t.Setenv(name, value)
 			}
 			var log lines
-			p, err := FromEnvironment(t.Context(), lookup(all), func(...string) func(string) string { return strings.Clone },
-				funcr.New(log.add, funcr.Options{}))
+			p, err := FromEnvironment(t.Context(), lookup(all), func(...string) func(string) string { return strings.Clone }, log.add)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -18,7 +18,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -198,9 +197,10 @@ const maxBatchDelay = time.Second
 const defaultService = "capstan"
 
 // FromEnvironment returns a Provider with the settings of the environment. clean returns a function that removes the
-// credentials of these namespaces from a text. Errors of the exporter are logged, at most one each minute.
+// credentials of these namespaces from a text. report receives the errors of the exporter, at most one each minute. It
+// must be safe for concurrent use.
 func FromEnvironment(
-	ctx context.Context, lookup func(string) (string, bool), clean func(namespaces ...string) func(string) string, log logr.Logger,
+	ctx context.Context, lookup func(string) (string, bool), clean func(namespaces ...string) func(string) string, report func(error),
 ) (*Provider, error) {
 	s, err := settingsOf(lookup)
 	if err != nil {
@@ -210,7 +210,7 @@ func FromEnvironment(
 	if !s.on {
 		return p, nil
 	}
-	errorHandler := &rareErrors{log: log, redactor: redact.New(headerValues(lookup)...)}
+	errorHandler := &rareErrors{report: report, redactor: redact.New(headerValues(lookup)...)}
 	otel.SetErrorHandler(errorHandler)
 	// The exporter logs errors about its variables, such as a certificate that cannot be read, with their values. So
 	// both must be set before the exporter is created.
@@ -275,12 +275,12 @@ func headerValues(lookup func(string) (string, bool)) []string {
 	return all
 }
 
-// maxError is the maximum length of a logged error, in characters. The collector may have written its text.
+// maxError is the maximum length of a reported error, in characters. The collector may have written its text.
 const maxError = 500
 
-// rareErrors logs errors of the SDK, at most one each minute: if the collector is unreachable, every batch fails.
+// rareErrors reports errors of the SDK, at most one each minute: if the collector is unreachable, every batch fails.
 type rareErrors struct {
-	log logr.Logger
+	report func(error)
 	// redactor removes the credentials for the collector.
 	redactor *redact.Redactor
 
@@ -288,10 +288,10 @@ type rareErrors struct {
 	last time.Time
 }
 
-// errorInterval is the minimum time between two log lines about errors of the SDK.
+// errorInterval is the minimum time between two reports of errors of the SDK.
 const errorInterval = time.Minute
 
-// Handle logs an error.
+// Handle reports an error.
 func (r *rareErrors) Handle(err error) {
 	now := time.Now() //nolint:forbidigo // because only a duration is measured
 	r.mu.Lock()
@@ -300,7 +300,7 @@ func (r *rareErrors) Handle(err error) {
 		return
 	}
 	r.last = now
-	r.log.Error(errors.New(r.redactor.Line(err.Error(), maxError)), "Failed to export traces; Turns are not affected")
+	r.report(errors.New(r.redactor.Line(err.Error(), maxError)))
 }
 
 // knownIDs gives spans the IDs that their contexts carry.

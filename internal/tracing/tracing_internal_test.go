@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel"
@@ -124,9 +123,7 @@ func TestSettings(t *testing.T) {
 // error of an exporter that is created: the error is in the log, without the values of headers.
 func TestErrorsOfTheExporter(t *testing.T) {
 	var sdk, log []string
-	writeTo := func(lines *[]string) logr.Logger {
-		return funcr.New(func(_, line string) { *lines = append(*lines, line) }, funcr.Options{})
-	}
+	report := func(err error) { log = append(log, err.Error()) }
 	redact := func(...string) func(string) string { return strings.Clone }
 	for name, c := range map[string]struct {
 		given   map[string]string
@@ -135,14 +132,14 @@ func TestErrorsOfTheExporter(t *testing.T) {
 		"headers": {map[string]string{headersVariable: "api-key: sk-secret"}, true},
 		"a file":  {map[string]string{headersVariable: "api-key=sk-secret", "OTEL_EXPORTER_OTLP_CERTIFICATE": "/missing/sk-secret"}, false},
 	} {
-		otel.SetLogger(writeTo(&sdk))
+		otel.SetLogger(funcr.New(func(_, line string) { sdk = append(sdk, line) }, funcr.Options{}))
 		all := map[string]string{endpointVariable: "http://127.0.0.1:1"}
 		maps.Copy(all, c.given)
 		for name, value := range all {
 			t.Setenv(name, value)
 		}
 		sdk, log = nil, nil
-		p, err := FromEnvironment(t.Context(), lookup(all), redact, writeTo(&log))
+		p, err := FromEnvironment(t.Context(), lookup(all), redact, report)
 		if (err != nil) != c.invalid {
 			t.Errorf("%s: the error is %v", name, err)
 		}
@@ -182,7 +179,7 @@ func provider(t *testing.T, r *otlp.Receiver, more map[string]string) *Provider 
 	redact := func(...string) func(string) string {
 		return func(text string) string { return strings.ReplaceAll(text, "sk-secret", "[redacted]") }
 	}
-	p, err := FromEnvironment(t.Context(), lookup(all), redact, logr.Discard())
+	p, err := FromEnvironment(t.Context(), lookup(all), redact, func(error) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -358,7 +355,7 @@ func TestDeadCollector(t *testing.T) {
 	defer close(release)
 	all := map[string]string{endpointVariable: web.URL}
 	t.Setenv(endpointVariable, web.URL)
-	p, err := FromEnvironment(t.Context(), lookup(all), func(...string) func(string) string { return strings.Clone }, logr.Discard())
+	p, err := FromEnvironment(t.Context(), lookup(all), func(...string) func(string) string { return strings.Clone }, func(error) {})
 	if err != nil {
 		t.Fatal(err)
 	}

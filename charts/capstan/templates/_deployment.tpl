@@ -7,8 +7,8 @@ name (suffix), its replicas (replicas), and the roles of its Pods (roles; empty 
 apiVersion: apps/v1
 kind: Deployment
 metadata:
-  name: {{ include "capstan.fullname" . }}{{ $.suffix }}
-  namespace: {{ .Release.Namespace }}
+  name: {{ printf "%s%s" (include "capstan.fullname" .) $.suffix | quote }}
+  namespace: {{ .Release.Namespace | quote }}
   labels:
     {{- merge (dict "app.kubernetes.io/component" $.component) (include "capstan.labels" . | fromYaml) | toYaml | nindent 4 }}
 spec:
@@ -36,7 +36,7 @@ spec:
       annotations:
         {{- merge (dict "kubectl.kubernetes.io/default-container" "manager") .Values.podAnnotations | toYaml | nindent 8 }}
     spec:
-      serviceAccountName: {{ include "capstan.serviceAccountName" . }}
+      serviceAccountName: {{ include "capstan.serviceAccountName" . | quote }}
       automountServiceAccountToken: true
       enableServiceLinks: false
       terminationGracePeriodSeconds: {{ include "capstan.terminationGracePeriodSeconds" . }}
@@ -45,7 +45,7 @@ spec:
         {{- toYaml . | nindent 8 }}
       {{- end }}
       {{- with .Values.priorityClassName }}
-      priorityClassName: {{ . }}
+      priorityClassName: {{ . | quote }}
       {{- end }}
       securityContext:
         runAsNonRoot: true
@@ -68,7 +68,7 @@ spec:
         - --roles={{ . }}
         {{- end }}
         {{- if .Values.store.url }}
-        - --store={{ .Values.store.url }}
+        - {{ printf "--store=%s" .Values.store.url | quote }}
         {{- else }}
         - --data-dir=/var/lib/capstan
         {{- end }}
@@ -76,7 +76,7 @@ spec:
         - --requester-policy={{ include "capstan.requesterPolicyName" . }}
         - --role-prefix={{ include "capstan.rolePrefix" . }}
         {{- with .Values.watchNamespaces }}
-        - --watch-namespaces={{ join "," . }}
+        - {{ printf "--watch-namespaces=%s" (join "," .) | quote }}
         {{- end }}
         {{- if ne $.roles "executor" }}
         - --leader-elect={{ .Values.leaderElection.enabled }}
@@ -87,14 +87,14 @@ spec:
         - --max-queued-turns-per-namespace={{ int .Values.maxQueuedTurnsPerNamespace }}
         {{- end }}
         {{- with .Values.records.labels }}
-        - --record-labels={{ join "," . }}
+        - {{ printf "--record-labels=%s" (join "," .) | quote }}
         {{- end }}
         {{- with .Values.limits }}
         {{- $limits := list }}
         {{- range $name, $most := . }}
         {{- $limits = append $limits (printf "%s=%s" $name (ternary $most (int64 $most | toString) (kindIs "string" $most))) }}
         {{- end }}
-        - --limits={{ join "," $limits }}
+        - {{ printf "--limits=%s" (join "," $limits) | quote }}
         {{- end }}
         {{- with .Values.journalQuota.total }}
         - --journal-quota={{ . }}
@@ -115,7 +115,7 @@ spec:
         - --read-tls-key-file=/etc/capstan/read/tls.key
         {{- end }}
         {{- with .Values.tokenAudiences }}
-        - --token-audiences={{ join "," . }}
+        - {{ printf "--token-audiences=%s" (join "," .) | quote }}
         {{- end }}
         - --health-probe-bind-address=:{{ int .Values.health.port }}
         - --log-format={{ .Values.log.format }}
@@ -123,13 +123,13 @@ spec:
         - --shutdown-grace-seconds={{ int .Values.shutdownGraceSeconds }}
         - --probe-interval-seconds={{ int .Values.probeIntervalSeconds }}
         {{- with .Values.connections.allowCIDRs }}
-        - --tool-allow-cidrs={{ join "," . }}
+        - {{ printf "--tool-allow-cidrs=%s" (join "," .) | quote }}
         {{- end }}
         {{- with .Values.connections.clusterCIDRs }}
-        - --cluster-cidrs={{ join "," . }}
+        - {{ printf "--cluster-cidrs=%s" (join "," .) | quote }}
         {{- end }}
         {{- with .Values.connections.denyCIDRs }}
-        - --tool-deny-cidrs={{ join "," . }}
+        - {{ printf "--tool-deny-cidrs=%s" (join "," .) | quote }}
         {{- end }}
         {{- if not .Values.attachments.urls }}
         - --attachment-urls=false
@@ -137,7 +137,7 @@ spec:
         {{- range .Values.workloadTokens }}
         {{- $token := printf "%s/%s" .namespace .name }}
         {{- range .hosts }}
-        - --workload-tokens={{ $token }}={{ . }}
+        - {{ printf "--workload-tokens=%s=%s" $token . | quote }}
         {{- end }}
         {{- end }}
         {{- if .Values.skillsConfigMap }}
@@ -160,8 +160,8 @@ spec:
         - name: PGPASSWORD
           valueFrom:
             secretKeyRef:
-              name: {{ .name }}
-              key: {{ .key }}
+              name: {{ .name | quote }}
+              key: {{ .key | quote }}
         {{- end }}
         {{- end }}
         {{- if .Values.store.caSecret.name }}
@@ -178,8 +178,8 @@ spec:
         - name: OTEL_EXPORTER_OTLP_HEADERS
           valueFrom:
             secretKeyRef:
-              name: {{ .headersSecret.name }}
-              key: {{ .headersSecret.key }}
+              name: {{ .headersSecret.name | quote }}
+              key: {{ .headersSecret.key | quote }}
         {{- end }}
         {{- if .captureContent }}
         - name: OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT
@@ -267,7 +267,7 @@ spec:
       - name: data
         {{- if include "capstan.persistent" . }}
         persistentVolumeClaim:
-          claimName: {{ include "capstan.claimName" . }}
+          claimName: {{ include "capstan.claimName" . | quote }}
         {{- else }}
         emptyDir:
           sizeLimit: {{ .Values.persistence.emptyDirSizeLimit }}
@@ -281,9 +281,9 @@ spec:
       {{- if .name }}
       - name: store-ca
         secret:
-          secretName: {{ .name }}
+          secretName: {{ .name | quote }}
           items:
-          - key: {{ .key }}
+          - key: {{ .key | quote }}
             path: ca.crt
       {{- end }}
       {{- end }}
@@ -293,7 +293,7 @@ spec:
           sources:
           {{- range . }}
           - serviceAccountToken:
-              path: {{ .namespace }}/{{ .name }}
+              path: {{ printf "%s/%s" .namespace .name | quote }}
               audience: {{ .audience | quote }}
               expirationSeconds: {{ int (.expirationSeconds | default 3600) }}
           {{- end }}
@@ -301,7 +301,7 @@ spec:
       {{- if and .Values.metrics.enabled .Values.metrics.tlsSecret }}
       - name: metrics-tls
         secret:
-          secretName: {{ .Values.metrics.tlsSecret }}
+          secretName: {{ .Values.metrics.tlsSecret | quote }}
           items:
           - key: tls.crt
             path: tls.crt
@@ -311,7 +311,7 @@ spec:
       {{- if (.Values.readAPI).enabled }}
       - name: read-tls
         secret:
-          secretName: {{ .Values.readAPI.tlsSecret }}
+          secretName: {{ .Values.readAPI.tlsSecret | quote }}
           items:
           - key: tls.crt
             path: tls.crt
@@ -321,7 +321,7 @@ spec:
       {{- with .Values.skillsConfigMap }}
       - name: skills
         configMap:
-          name: {{ . }}
+          name: {{ . | quote }}
           items:
           - key: skills.yaml
             path: skills.yaml

@@ -17,6 +17,14 @@
 {{- end -}}
 {{- end -}}
 
+{{/*
+The name of a Service without its suffix. Unlike the names of other objects, it must begin with a letter and must not contain dots; the
+name of a release may begin with a digit and contain dots.
+*/}}
+{{- define "capstan.serviceName" -}}
+{{- regexReplaceAll "^([0-9])" (include "capstan.fullname" . | replace "." "-") "capstan-${1}" | trunc 55 | trimSuffix "-" -}}
+{{- end -}}
+
 {{/* Names of cluster-wide objects contain the namespace, so that two releases with the same name do not collide. */}}
 {{- define "capstan.clusterName" -}}
 {{- printf "%s-%s" .Release.Namespace (include "capstan.fullname" .) -}}
@@ -29,8 +37,8 @@
 
 {{/* Labels that Services and Deployments select; they never change. */}}
 {{- define "capstan.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "capstan.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "capstan.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: manager
 {{- end -}}
 
@@ -132,12 +140,16 @@ capstan-requesters
 
 {{/* Rules of a NetworkPolicy for what the Pods may reach: DNS, the API server, and the values in networkPolicy.egress. */}}
 {{- define "capstan.egress" -}}
-# DNS, which may use an address of the node.
+# DNS, which may use an address of the node. A policy applies to the port of the Pod, which is 5353 on OpenShift.
 - ports:
   - protocol: UDP
     port: 53
   - protocol: TCP
     port: 53
+  - protocol: UDP
+    port: 5353
+  - protocol: TCP
+    port: 5353
 # The API server.
 - ports:
   {{- range .Values.networkPolicy.apiServer.ports }}
@@ -174,8 +186,8 @@ seconds more.
 {{- define "capstan.subjects" -}}
 subjects:
 - kind: ServiceAccount
-  name: {{ include "capstan.serviceAccountName" . }}
-  namespace: {{ .Release.Namespace }}
+  name: {{ include "capstan.serviceAccountName" . | quote }}
+  namespace: {{ .Release.Namespace | quote }}
 {{- end -}}
 
 {{/* Checks for values that contradict each other. A schema could not give helpful messages. */}}

@@ -8,8 +8,8 @@ annotations (annotations) and its rules (rules).
 apiVersion: v1
 kind: ServiceAccount
 metadata:
-  name: {{ $name }}
-  namespace: {{ .root.Release.Namespace }}
+  name: {{ $name | quote }}
+  namespace: {{ .root.Release.Namespace | quote }}
   labels:
     {{- toYaml $labels | nindent 4 }}
   annotations:
@@ -19,8 +19,8 @@ automountServiceAccountToken: false
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata:
-  name: {{ $name }}
-  namespace: {{ .root.Release.Namespace }}
+  name: {{ $name | quote }}
+  namespace: {{ .root.Release.Namespace | quote }}
   labels:
     {{- toYaml $labels | nindent 4 }}
   annotations:
@@ -31,8 +31,8 @@ rules:
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata:
-  name: {{ $name }}
-  namespace: {{ .root.Release.Namespace }}
+  name: {{ $name | quote }}
+  namespace: {{ .root.Release.Namespace | quote }}
   labels:
     {{- toYaml $labels | nindent 4 }}
   annotations:
@@ -40,11 +40,11 @@ metadata:
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: Role
-  name: {{ $name }}
+  name: {{ $name | quote }}
 subjects:
 - kind: ServiceAccount
-  name: {{ $name }}
-  namespace: {{ .root.Release.Namespace }}
+  name: {{ $name | quote }}
+  namespace: {{ .root.Release.Namespace | quote }}
 {{- end -}}
 
 {{/* Labels of the objects of a hook. */}}
@@ -54,7 +54,7 @@ subjects:
 
 {{/* The labels that select the Pods of the release's hooks. */}}
 {{- define "capstan.hookSelectorLabels" -}}
-capstan.dev/hooks-of: {{ .Release.Name }}
+capstan.dev/hooks-of: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{/* Labels of a hook's Pod, without those that Deployments, Services, the manager's NetworkPolicy and PodDisruptionBudgets select. */}}
@@ -80,7 +80,7 @@ imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .root.Values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 securityContext:
   runAsNonRoot: true

@@ -313,7 +313,7 @@ func (b *backtest) replay(
 			out.Outcome = Errored // there is no answer to check
 		}
 	}
-	if again.Result.Text != "" {
+	if again.Result.Answered() {
 		if p.Result != nil {
 			if why := out.Feedback.expectChange(recorded, again.Result.Text); why != "" {
 				out.Problems = append(out.Problems, why)

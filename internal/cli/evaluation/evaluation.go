@@ -344,7 +344,7 @@ func (e *evaluation) one(ctx context.Context, batch *localrun.Batch, i int) *Res
 	if t.StateReason() == v1alpha1.TurnReasonModelFailed && c.Expect.Reason == "" {
 		out.Outcome = Errored // there is no answer to check
 	}
-	if result.Text != "" && !c.judge(ctx, batch, string(t.UID), result, out) {
+	if result.Answered() && !c.judge(ctx, batch, string(t.UID), result, out) {
 		out.interrupted = true
 		return out
 	}

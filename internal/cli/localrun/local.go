@@ -8,10 +8,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
-
-	"github.com/go-logr/logr"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/bundle"
@@ -44,8 +43,10 @@ type localRun struct {
 	servers   *bundle.Connections
 	// credentials are the credentials of providers and ToolServers. They are redacted in the journal.
 	credentials *redact.Set
-	// traces exports the parts of the Turns as spans.
-	traces *tracing.Provider
+	// traces exports the parts of the Turns as spans. exportFailure is its last error, or nil. It is printed at the end,
+	// because the exporter works beside the Turns: a line of it could interrupt a question.
+	traces        *tracing.Provider
+	exportFailure atomic.Pointer[error]
 	// chains holds the chains of models by the AgentName of their Agent.
 	chains map[string][]translate.Link
 	// vectors are the vectors of the Agents' tools.
@@ -76,7 +77,9 @@ func (r *Options) newLocalRun(ctx context.Context, p *bundle.Bundle) (*localRun,
 	j.providers = providers.NewCache(p.ReadSecret, r.Env.Now, netpolicy.NewLocalPolicy(), nil)
 	j.providers.SetCredentialSet(j.credentials)
 	var err error
-	if j.traces, err = tracing.FromEnvironment(ctx, r.Env.LookupEnv, j.credentials.RedactFunc, logr.Discard()); err != nil {
+	if j.traces, err = tracing.FromEnvironment(ctx, r.Env.LookupEnv, j.credentials.RedactFunc, func(err error) {
+		j.exportFailure.Store(&err)
+	}); err != nil {
 		return nil, exit.WithCode(exit.Usage, err)
 	}
 	j.servers = p.Connect(&j.Env)
@@ -140,11 +143,16 @@ func (j *localRun) close(ctx context.Context) error {
 // exportTimeout is the maximum time for sending the last spans at the end of a run.
 const exportTimeout = 3 * time.Second
 
-// closeTraces sends the last spans. If the collector does not answer, the end of the run is delayed by exportTimeout.
+// closeTraces sends the last spans, and prints whether spans were lost. If the collector does not answer, the end of the
+// run is delayed by exportTimeout.
 func (j *localRun) closeTraces(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), exportTimeout)
 	defer cancel()
-	if err := j.traces.Close(ctx); err != nil {
+	err := j.traces.Close(ctx)
+	if failure := j.exportFailure.Load(); failure != nil {
+		err = *failure // which names the cause
+	}
+	if err != nil {
 		j.Env.Logf("Failed to export traces: %s", err)
 	}
 }
