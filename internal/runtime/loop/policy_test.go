@@ -341,11 +341,13 @@ func TestSummaryWithoutRefusedAnswers(t *testing.T) {
 		want   []string
 	}{
 		"of the model": {
-			[]answer{says("Hey, the secret is out." + words(100)), verdict(true)}, polite(outputpolicy.Retry),
+			[]answer{says("Hey, the secret is out." + words(100)), verdict(true)},
+			polite(outputpolicy.Retry),
 			[]string{"assistant: [an answer that was not accepted]\n\nuser: The answer was not accepted. Answer again."},
 		},
 		"of a tool": {
-			[]answer{asksFor("I close it.", call("c0", "close", `{}`)), verdict(true)}, polite(outputpolicy.Retry),
+			[]answer{asksFor("I close it.", call("c0", "close", `{}`)), verdict(true)},
+			polite(outputpolicy.Retry),
 			[]string{"assistant: I close it.\n[calls close with {}]\n\nresult of close: The result was not accepted as the answer."},
 		},
 	} {

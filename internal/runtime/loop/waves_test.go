@@ -407,7 +407,7 @@ func TestNoRetryByARunThatStops(t *testing.T) {
 				slow.Timeout, slow.RetryOnTimeout = 10*time.Second, true
 				in := withTools(inputOf(t, j, 1, c), quick, slow)
 				in.Interrupt = interrupt
-				if want == noMemory {
+				if errors.Is(want, noMemory) {
 					in.Hold = func(int64) error {
 						if len(in.State.CallResults) == 1 {
 							return noMemory
