@@ -152,7 +152,9 @@ func TestBacktestReplayOfCutOffText(t *testing.T) {
 	model, url := fake(t, strings.Replace(backtestRules, `{text: "Better."}`, `{text: "Bet", finishReason: length}`, 1))
 	dir, data := recorded(t, url, "What is up?")
 	before := model.Stats().Requests
-	args := []string{"backtest", "-f", profile(t, judged), "-m", dir, "--agent", "support", "--data-dir", data, "--replay", "-q", "-o", "json"}
+	args := []string{
+		"backtest", "-f", profile(t, judged), "-m", dir, "--agent", "support", "--data-dir", data, "--replay", "-q", "-o", "json",
+	}
 	got := capstan(t, args...).mustEnd(t, exit.Failed)
 	r := backtestOf(t, got.out)
 	if n := model.Stats().Requests - before; n != 1 || len(r.Cases) != 1 || len(r.Cases[0].Problems) != 1 ||
