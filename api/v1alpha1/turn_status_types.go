@@ -359,8 +359,8 @@ type ExecutorBinding struct {
 	SideEffects bool `json:"sideEffects,omitempty"`
 
 	// overdue is true if the executor must end the Turn with the result from the journal, and must not continue it: the
-	// Turn had run, and then waited longer than limits.startingDeadlineSeconds, after a suspension or for a Budget
-	// before its first request.
+	// Turn had run, and then waited too long. It waited longer than limits.startingDeadlineSeconds after a suspension,
+	// or for a Budget before its first request, or longer than the default time limit for its missing Agent.
 	// +optional
 	Overdue bool `json:"overdue,omitempty"`
 }

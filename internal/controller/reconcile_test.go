@@ -260,6 +260,25 @@ func (b *testEnv) fillQueue() {
 	}
 }
 
+// TestTurnWhoseAgentStaysAwayIsOverdue checks that a Turn that has run, and whose deleted Agent does not come back, is
+// bound so that an executor ends it: the executor does not know how long the Agent has been missing.
+func TestTurnWhoseAgentStaysAwayIsOverdue(t *testing.T) {
+	b := newTestEnv(t, interceptor.Funcs{}, turnWith(boundTo("lost"), handedBack(v1alpha1.TurnReasonWaitingForAgent), started(time.Hour)),
+		leaseOf("next", 1, now))
+	for _, step := range []struct {
+		at    time.Duration
+		bound string
+	}{{0, ""}, {59 * time.Second, ""}, {time.Minute, "next"}} {
+		b.turns.Now = func() time.Time { return now.Add(step.at) }
+		if _, err := b.reconcile(t, "one"); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.turn(t, "one"); got.BoundTo() != step.bound || step.bound != "" && !got.Status.Executor.Overdue {
+			t.Errorf("after %s the binding is %+v, want %q", step.at, got.Status.Executor, step.bound)
+		}
+	}
+}
+
 // TestExecutorOfAQueuedTurnIsLost checks a Turn that waits for a ModelProvider, and thus is Queued although it is
 // bound. If its executor is lost and no other executor runs, it is unbound like any other Turn.
 func TestExecutorOfAQueuedTurnIsLost(t *testing.T) {

@@ -28,12 +28,12 @@ func whenAgentNotReady(v snapshot) (decision, bool) {
 		return decision{action: hold, after: min(untilDeadline(v), holdRecheck)}, true
 	}
 	d := decision{action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, message: why, after: untilDeadline(v)}
-	if v.refusedAgent != "" {
-		d.wakeWithin(consentRecheck)
-	}
 	if v.agent == nil && waitsForReset(v.turn, v.now) { // without an Agent it is unknown which Budgets apply
 		d.action = park // which keeps the time limit paused
 		d.after = v.turn.Status.AwaitedBudget.RetryTime.Sub(v.now)
+	}
+	if v.refusedAgent != "" {
+		d.wakeWithin(consentRecheck)
 	}
 	return d, true
 }

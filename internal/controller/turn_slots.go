@@ -90,7 +90,8 @@ func (r *TurnReconciler) assign(ctx context.Context, v snapshot, d decision) (de
 		return decision{action: hold}, fmt.Errorf("failed to list executors: %w", err)
 	}
 	var name string
-	overdue := d.reason == v1alpha1.TurnReasonDeadlineExceeded && v.turn.Status.StartTime == nil
+	// Without the Agent, the executor does not know since when the default time limit applies.
+	overdue := d.reason == v1alpha1.TurnReasonDeadlineExceeded && (v.turn.Status.StartTime == nil || v.agent == nil)
 	if d.action == endFromJournal {
 		name, d = r.endFromJournal(v, d, executors)
 	} else {

@@ -38,6 +38,7 @@ const (
 type waitingTurns struct {
 	mu       sync.Mutex
 	turns    map[client.ObjectKey]waitingTurn
+	gaps     map[client.ObjectKey]agentGap // also of Turns that wait for people or sub-agents
 	counts   map[metrics.Wait]int
 	warnings map[waitCause]*warningBudget
 }
@@ -56,9 +57,12 @@ type waitingTurn struct {
 	since  time.Time
 	steps  int32
 	warned bool
-	// withoutAgent is when the Turn was first seen to wait without an Agent that it may use. It is zero while there is
-	// one.
-	withoutAgent time.Time
+}
+
+// agentGap is since when an unbound Turn has been seen without an Agent that it may use.
+type agentGap struct {
+	uid   types.UID
+	since time.Time
 }
 
 // longWait is the result of observe.
@@ -111,6 +115,7 @@ func (w *waitingTurns) observe(t *v1alpha1.Turn, hasAgent bool, patience time.Du
 	cause, ok := causeOf(t)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.observeAgent(t, hasAgent, now)
 	if !ok {
 		w.end(key, now)
 		return longWait{}
@@ -118,22 +123,12 @@ func (w *waitingTurns) observe(t *v1alpha1.Turn, hasAgent bool, patience time.Du
 	known, seen := w.turns[key]
 	if !seen || known.uid != t.UID || known.cause != cause {
 		w.end(key, now)
-		before := known
 		known = waitingTurn{uid: t.UID, cause: cause, since: now, steps: stepsOf(t)}
-		if before.uid == t.UID {
-			known.withoutAgent = before.withoutAgent
-		}
 		w.count(cause, 1)
 		metrics.Waits(key.Namespace)
 	}
 	if steps := stepsOf(t); cause.bound && !known.warned && steps != known.steps {
 		known.since, known.steps = now, steps
-	}
-	switch {
-	case hasAgent:
-		known.withoutAgent = time.Time{}
-	case known.withoutAgent.IsZero():
-		known.withoutAgent = now
 	}
 	defer func() { w.put(key, known) }()
 	if known.warned {
@@ -147,15 +142,30 @@ func (w *waitingTurns) observe(t *v1alpha1.Turn, hasAgent bool, patience time.Du
 	return longWait{warn: warn, last: last, since: known.since}
 }
 
-// withoutAgent returns how long a Turn has been seen to wait without an Agent that it may use.
+// observeAgent records since when a Turn has had no Agent.
+func (w *waitingTurns) observeAgent(t *v1alpha1.Turn, hasAgent bool, now time.Time) {
+	key := client.ObjectKeyFromObject(t)
+	if hasAgent || t.IsFinished() || t.BoundTo() != "" {
+		delete(w.gaps, key)
+		return
+	}
+	if known, seen := w.gaps[key]; seen && known.uid == t.UID {
+		return
+	}
+	if w.gaps == nil {
+		w.gaps = map[client.ObjectKey]agentGap{}
+	}
+	w.gaps[key] = agentGap{t.UID, now}
+}
+
+// withoutAgent returns how long an unbound Turn has been seen without an Agent that it may use.
 func (w *waitingTurns) withoutAgent(t *v1alpha1.Turn, now time.Time) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	known := w.turns[client.ObjectKeyFromObject(t)]
-	if known.uid != t.UID || known.withoutAgent.IsZero() {
-		return 0
+	if known, seen := w.gaps[client.ObjectKeyFromObject(t)]; seen && known.uid == t.UID {
+		return now.Sub(known.since)
 	}
-	return now.Sub(known.withoutAgent)
+	return 0
 }
 
 // end drops a Turn whose wait has ended, and records the length of the wait in the metrics.
@@ -172,6 +182,7 @@ func (w *waitingTurns) end(key client.ObjectKey, now time.Time) {
 func (w *waitingTurns) forget(key client.ObjectKey) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	delete(w.gaps, key)
 	w.drop(key)
 }
 

@@ -262,7 +262,7 @@ func TestWaitWithoutAgent(t *testing.T) {
 		{v1alpha1.TurnReasonQueued, true, 0},
 		{v1alpha1.TurnReasonWaitingForAgent, false, 0}, // it is deleted
 		{v1alpha1.TurnReasonWaitingForAgent, false, time.Minute},
-		{v1alpha1.TurnReasonWaitingForSession, false, 2 * time.Minute},
+		{v1alpha1.TurnReasonWaitingForSubAgent, false, 2 * time.Minute},
 		{v1alpha1.TurnReasonQueued, true, 3 * time.Minute}, // it is created again
 		{v1alpha1.TurnReasonWaitingForAgent, true, 0},      // it is not ready
 		{v1alpha1.TurnReasonWaitingForAgent, false, 0},

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -191,9 +192,12 @@ func TestTurnEndsWithoutAnUsableAgent(t *testing.T) {
 }
 
 // TestRunKeepsItsDeletedAgent checks that a run continues with the Agent that it has read, and so with its limits, when
-// the Agent is deleted between two attempts. For a run that has not read the Agent, the default limits apply.
+// the Agent is deleted between two attempts. A run that has not read the Agent hands the Turn back, unless the leader
+// has decided that the Turn has waited too long.
 func TestRunKeepsItsDeletedAgent(t *testing.T) {
-	for name, hasRead := range map[string]bool{"the second attempt": true, "the first attempt": false} {
+	for name, tc := range map[string]struct{ hasRead, overdue bool }{
+		"the second attempt": {true, false}, "the first attempt": {false, false}, "the first attempt, overdue": {false, true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			agent := &v1alpha1.Agent{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "support"},
@@ -201,10 +205,11 @@ func TestRunKeepsItsDeletedAgent(t *testing.T) {
 			}
 			e, _ := newExecutor(t, interceptor.Funcs{}, agent, turnWith(func(t *v1alpha1.Turn) {
 				t.Status.StartTime = new(metav1.NewMicroTime(now.Add(-3 * time.Minute)))
+				t.Status.Executor.Overdue = tc.overdue
 			}))
 			turn := stored(t, e)
 			r := &run{executor: e, turn: turn, namespace: turn.Namespace, epoch: turn.Epoch(), binding: *turn.Status.Executor}
-			if hasRead {
+			if tc.hasRead {
 				read, err := r.readAgent(t.Context())
 				if err != nil {
 					t.Fatal(err)
@@ -216,10 +221,12 @@ func TestRunKeepsItsDeletedAgent(t *testing.T) {
 			}
 			got, err := r.readAgent(t.Context())
 			switch {
-			case hasRead && (err != nil || got.Spec.Limits == nil || *got.Spec.Limits.TimeoutSeconds != 3600):
+			case tc.hasRead && (err != nil || got.Spec.Limits == nil || *got.Spec.Limits.TimeoutSeconds != 3600):
 				t.Errorf("readAgent = %+v, %v; want the Agent that was read before", got, err)
-			case !hasRead && (err != nil || got.Spec.Limits != nil):
+			case tc.overdue && (err != nil || got.Spec.Limits != nil):
 				t.Errorf("readAgent = %+v, %v; want an empty Agent, with which the Turn ends", got, err)
+			case !tc.hasRead && !tc.overdue && !apierrors.IsNotFound(err):
+				t.Errorf("readAgent = %+v, %v; want that the Agent does not exist", got, err)
 			}
 		})
 	}

@@ -375,7 +375,7 @@ func isNewer(o client.Object, version string) bool {
 func (e *Executor) start(work context.Context, t *v1alpha1.Turn) {
 	ctx, abandon := context.WithCancelCause(e.Processors.With(work, t.Namespace))
 	r := &run{
-		executor: e, turn: t, namespace: t.Namespace, epoch: t.Epoch(), begun: e.Now(), abandon: abandon,
+		executor: e, turn: t, version: t.ResourceVersion, namespace: t.Namespace, epoch: t.Epoch(), begun: e.Now(), abandon: abandon,
 		binding:      *t.Status.Executor.DeepCopy(),
 		first:        t.Epoch() == 1 || turnstatus.NothingBegun(t.Status.Executor),
 		cancellation: newCancellation(work), interrupt: make(chan struct{}),
@@ -416,7 +416,7 @@ func (e *Executor) onEnd(work context.Context, r *run) {
 	case r.next != nil:
 		e.start(work, r.next)
 	case !r.gone:
-		e.done[r.turn.UID] = endedRun{r.epoch, r.turn.ResourceVersion}
+		e.done[r.turn.UID] = endedRun{r.epoch, r.version}
 		if latest := r.latest; latest != nil && latest.BoundTo() == e.Name && e.hasChanged(latest) {
 			e.freeStuck(work, latest) // it changed after the API server had rejected its status
 		}

@@ -78,7 +78,8 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		r.log().Info("Warning: the start time of a turn is in the future, so a clock is wrong; the turn gets its full time limit",
 			"aheadSeconds", ahead.Seconds())
 	}
-	if in.Timeout = turnstatus.TimeLeft(t, in.Limit, now); t.Status.Executor.Overdue {
+	in.Timeout = turnstatus.TimeLeft(t, in.Limit, now)
+	if t.Status.Executor.Overdue && (in.Timeout > 0 || found.Name != "") {
 		in.Timeout, in.TimeOver = 0, fmt.Sprintf(
 			"the turn did not continue within %s (limits.startingDeadlineSeconds)",
 			v1alpha1.StartingDeadline(t.Spec.Limits, agent.Spec.Limits))
@@ -164,6 +165,15 @@ func (r *run) onlyEnds(limits *v1alpha1.Limits) bool {
 	t := r.turn
 	return t.IsCancelled() || t.Status.Executor.Overdue ||
 		turnstatus.TimeLeft(t, v1alpha1.Timeout(t.Spec.Limits, limits), r.executor.Now()) <= 0
+}
+
+// endsWithoutAgent is like onlyEnds, for a Turn without an Agent that it may use. The default time limit does not count
+// here: the leader decides when a Turn has waited too long for its Agent, and the Turn is then overdue.
+func (r *run) endsWithoutAgent() bool {
+	if own := r.turn.Spec.Limits; own == nil || own.TimeoutSeconds == nil {
+		return r.turn.IsCancelled() || r.turn.Status.Executor.Overdue
+	}
+	return r.onlyEnds(translate.WithinCeiling(&v1alpha1.Agent{}, r.turn, r.executor.Ceiling).Spec.Limits)
 }
 
 // redaction returns the redaction of the Turn, and the Agent with which the Turn runs. If a rule of the Agent cannot be

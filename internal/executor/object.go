@@ -83,9 +83,8 @@ func (r *run) readAgent(ctx context.Context) (*v1alpha1.Agent, error) {
 	if apierrors.IsNotFound(err) && r.agent != nil && !t.IsOfForeignAgent() {
 		return r.agent, nil
 	}
-	none := &v1alpha1.Agent{}
-	if (unusable || apierrors.IsNotFound(err)) && r.onlyEnds(translate.WithinCeiling(none, t, e.Ceiling).Spec.Limits) {
-		return none, nil
+	if (unusable || apierrors.IsNotFound(err)) && r.endsWithoutAgent() {
+		return &v1alpha1.Agent{}, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("failed to get agent %q: %w", t.Spec.AgentRef, err)

@@ -50,7 +50,7 @@ func TestObserveOfARun(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
 			r := &run{
-				executor: e, turn: turnWith(boundTo(me, 2), version("7")), epoch: 2, abandon: cancel,
+				executor: e, turn: turnWith(boundTo(me, 2)), version: "7", epoch: 2, abandon: cancel,
 				cancellation: newCancellation(t.Context()), interrupt: make(chan struct{}),
 			}
 			e.runs["uid-one"] = r

@@ -26,6 +26,8 @@ type run struct {
 	// Turn as the last write of any kind left it. It may be the cache's own object and must not be changed. Only the
 	// run's goroutine uses it.
 	turn *v1alpha1.Turn
+	// version is the resource version of the Turn with which the run began.
+	version string
 	// agent is the Turn's Agent as the last attempt read it. Runs with the same version of an Agent share one copy.
 	agent *v1alpha1.Agent
 	// namespace is the Turn's namespace. All goroutines may read it.
@@ -103,7 +105,7 @@ func newCancellation(ctx context.Context) cancellation {
 func (r *run) observe(t *v1alpha1.Turn, mine bool) {
 	r.gone, r.next, r.latest = false, nil, t
 	switch {
-	case t.Epoch() < r.epoch && !isNewer(t, r.turn.ResourceVersion): // an event of an earlier epoch
+	case t.Epoch() < r.epoch && !isNewer(t, r.version): // an event of an earlier epoch
 	case mine && t.Epoch() == r.epoch:
 		r.handleDesiredState(desiredStateOf(t))
 	default:

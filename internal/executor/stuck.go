@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -31,6 +32,9 @@ type stuckTurn struct {
 	known turnstatus.Run
 	// unclaimed is true if an earlier process ran the Turn, and this process could not claim it.
 	unclaimed bool
+	// trying is true while an attempt to hand the Turn back is running. It may take long, because it is repeated while
+	// the API server does not answer.
+	trying bool
 }
 
 // stuckRetry is the time between two attempts to hand back a stuck Turn that has not changed.
@@ -89,13 +93,14 @@ func (e *Executor) hasChanged(t *v1alpha1.Turn) bool {
 // freeStuck tries to hand back a stuck Turn, in the background. If the API server still rejects the status,
 // the Turn stays stuck. The caller must hold the lock of the executor.
 func (e *Executor) freeStuck(work context.Context, t *v1alpha1.Turn) {
-	if e.stopped {
-		return // releasing the Lease, which is next, frees the Turn
-	}
 	s := e.stuck[t.UID]
-	s.version = t.ResourceVersion
+	if e.stopped || s.trying {
+		return // once stopped, releasing the Lease, which is next, frees the Turn
+	}
+	s.version, s.trying = t.ResourceVersion, true
 	e.stuck[t.UID] = s
 	e.handBacks.Go(func() {
+		defer e.endAttempt(t.UID, s.epoch)
 		_, _ = e.persist(work, t, s.epoch, func(t *v1alpha1.Turn) { // the watch shows a success, and persist logs a failure
 			if s.unclaimed {
 				turnstatus.Adopt(t, e.Now())
@@ -103,6 +108,16 @@ func (e *Executor) freeStuck(work context.Context, t *v1alpha1.Turn) {
 			turnstatus.Release(t, s.known, v1alpha1.TurnReasonPending, handedBackBy(e.Name), e.Now())
 		})
 	})
+}
+
+// endAttempt notes that an attempt to hand back a stuck Turn is over.
+func (e *Executor) endAttempt(uid types.UID, epoch int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s, isStuck := e.stuck[uid]; isStuck && s.epoch == epoch {
+		s.trying = false
+		e.stuck[uid] = s
+	}
 }
 
 // retryStuck tries to hand back all stuck Turns every stuckRetry, until ctx ends.

@@ -162,8 +162,9 @@ func (c *Client) callError(ctx context.Context, ex *exchange, err error) *tool.E
 		}
 	}
 	encoded, isEncoded := errors.AsType[*netpolicy.EncodedError](err)
+	notMade := !ex.sent.Load() || errors.Is(err, netpolicy.ErrUnprocessed)
 	switch {
-	case ctx.Err() != nil && !ex.sent.Load():
+	case ctx.Err() != nil && notMade:
 		return as(tool.Unavailable, "it could not be reached in time, and the call was not made")
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return as(tool.Timeout, "it gave no result in time")
@@ -177,7 +178,7 @@ func (c *Client) callError(ctx context.Context, ex *exchange, err error) *tool.E
 		return as(tool.Unavailable, "%s, and the call was not made: %s", netpolicy.ErrRedirect, setURL)
 	case errors.Is(err, errSession):
 		return as(tool.Unavailable, "%s, and the call was not made", errSession)
-	case !ex.sent.Load(), errors.Is(err, netpolicy.ErrUnprocessed):
+	case notMade:
 		failure := c.discoveryError(ctx, err)
 		return &tool.Error{Class: tool.Unavailable, Message: c.prefix() + failure.Message, RemoteMessage: failure.RemoteMessage, Err: err}
 	case refused && mayHaveActed(status.status):

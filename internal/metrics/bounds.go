@@ -84,7 +84,8 @@ type namespaceSeries struct {
 	models map[pair]*int
 	groups map[group]*int
 	judges map[judgeKey]*int
-	// providers are the ModelProviders that have refused requests. The values are numbers of sweeps since the last count.
+	// providers are the ModelProviders that have refused requests. The values are numbers of sweeps since the last
+	// count.
 	providers map[string]*int
 	// currencies are the currencies that have series, unordered.
 	currencies []string

@@ -49,21 +49,39 @@ func (b *Bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err = withOutcome(err); req.GetBody == nil || !errors.Is(err, ErrUnprocessed) {
 		return nil, err
 	}
-	if req, err = repetition(req); err != nil {
-		return nil, err
+	again, err := newRepetition(req)
+	if err == nil {
+		resp, err = b.base.RoundTrip(b.once(again.req))
 	}
-	if resp, err = b.base.RoundTrip(b.once(req)); err != nil {
-		return nil, withOutcome(err)
+	if err != nil {
+		return nil, again.withOutcome(err)
 	}
 	return resp, nil
 }
 
-// repetition returns a copy of a request with a body that was not read.
-func repetition(req *http.Request) (*http.Request, error) {
-	again := *req
+// repetition is a request that is sent again, because the server has not processed it.
+type repetition struct {
+	req   *http.Request
+	begun atomic.Bool // whether the headers were written again
+}
+
+// newRepetition returns the repetition of a request, with a body that was not read.
+func newRepetition(req *http.Request) (*repetition, error) {
+	r := &repetition{}
+	trace := &httptrace.ClientTrace{WroteHeaders: func() { r.begun.Store(true) }}
+	r.req = req.WithContext(httptrace.WithClientTrace(req.Context(), trace))
 	var err error
-	again.Body, err = req.GetBody()
-	return &again, err
+	r.req.Body, err = req.GetBody()
+	return r, err
+}
+
+// withOutcome is like the function withOutcome. If nothing was sent again, for example because a server that restarts
+// refuses connections, the error wraps ErrUnprocessed.
+func (r *repetition) withOutcome(err error) error {
+	if err = withOutcome(err); r.begun.Load() || errors.Is(err, ErrUnprocessed) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUnprocessed, err)
 }
 
 // once returns a copy of a request with a body that net/http does not send again after all of it was sent over HTTP/2.
@@ -93,6 +111,8 @@ func (b *Bounded) once(req *http.Request) *http.Request {
 // GetBody. net/http has no types for these errors. If their texts change, the outcome of such requests is unknown.
 func withOutcome(err error) error {
 	switch text := err.Error(); {
+	case strings.Contains(text, "cannot rewind body after connection loss"): // nothing was sent
+		return fmt.Errorf("%w: %w", ErrUnprocessed, err)
 	case !strings.Contains(text, "cannot retry err ["):
 		return err
 	case strings.Contains(text, "GOAWAY]"), strings.Contains(text, "REFUSED_STREAM"):

@@ -2,12 +2,15 @@ package netpolicy_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -151,4 +154,78 @@ func TestUnsentRequestIsSentAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRefusedRequestThatCannotBeSentAgain checks that the outcome of a request is known if the server refuses it
+// because it restarts, and then accepts no connection: nothing was done.
+func TestRefusedRequestThatCannotBeSentAgain(t *testing.T) {
+	url, certificate := http2test.Serve(t, func(_ string, body []byte) http2test.Response {
+		return http2test.Response{Status: http.StatusOK, GoAway: string(body) == "refused"}
+	})
+	bounded, dialed := boundedTo(t, certificate, 1)
+	if _, err := send(t, bounded, http.MethodPost, url, "first"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := send(t, bounded, http.MethodPost, url, "refused")
+	if !errors.Is(err, netpolicy.ErrUnprocessed) || netpolicy.Cause(err) != syscall.ECONNREFUSED.Error() || dialed.Load() != 2 {
+		t.Errorf("the error is %v after %d connections, want that nothing was processed, and no second connection", err, dialed.Load())
+	}
+}
+
+// TestRequestsOfABurstHaveAnOutcome checks that, if a server often closes a connection with GOAWAY while many requests
+// use it, each request is processed once and succeeds, or is known to be unprocessed.
+func TestRequestsOfABurstHaveAnOutcome(t *testing.T) {
+	var received, processed, succeeded, unprocessed atomic.Int32
+	url, certificate := http2test.Serve(t, func(string, []byte) http2test.Response {
+		if received.Add(1)%7 == 0 {
+			return http2test.Response{GoAway: true}
+		}
+		processed.Add(1)
+		return http2test.Response{Status: http.StatusOK}
+	})
+	bounded, _ := boundedTo(t, certificate, math.MaxInt32)
+	if _, err := send(t, bounded, http.MethodPost, url, "first"); err != nil {
+		t.Fatal(err)
+	}
+	processed.Store(0)
+	var senders sync.WaitGroup
+	for range 20 {
+		senders.Go(func() {
+			for range 50 {
+				switch _, err := send(t, bounded, http.MethodPost, url, "one of a burst"); {
+				case err == nil:
+					succeeded.Add(1)
+				case errors.Is(err, netpolicy.ErrUnprocessed):
+					unprocessed.Add(1)
+				default:
+					t.Errorf("the outcome is unknown: %v", err)
+				}
+			}
+		})
+	}
+	senders.Wait()
+	if processed.Load() != succeeded.Load() || succeeded.Load()+unprocessed.Load() != 1000 {
+		t.Errorf("%d requests were processed, %d succeeded and %d are known to be unprocessed; want each of 1000 in one group",
+			processed.Load(), succeeded.Load(), unprocessed.Load())
+	}
+}
+
+// boundedTo returns a transport that makes at most limit connections, and counts its attempts to make one.
+func boundedTo(t *testing.T, certificate string, limit int32) (*netpolicy.Bounded, *atomic.Int32) {
+	t.Helper()
+	certificates, err := netpolicy.Certificates{Authorities: certificate}.TLS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := netpolicy.Transport(netpolicy.NewLocalPolicy(), time.Minute, certificates)
+	t.Cleanup(transport.CloseIdleConnections)
+	var dialed atomic.Int32
+	dial := transport.DialContext
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if dialed.Add(1) > limit {
+			return nil, syscall.ECONNREFUSED
+		}
+		return dial(ctx, network, address)
+	}
+	return netpolicy.NewBounded(transport), &dialed
 }

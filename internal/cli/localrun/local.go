@@ -43,8 +43,8 @@ type localRun struct {
 	servers   *bundle.Connections
 	// credentials are the credentials of providers and ToolServers. They are redacted in the journal.
 	credentials *redact.Set
-	// traces exports the parts of the Turns as spans. exportFailure is its last error, or nil. It is printed at the end,
-	// because the exporter works beside the Turns: a line of it could interrupt a question.
+	// traces exports the parts of the Turns as spans. exportFailure is its last error, or nil. It is printed at the
+	// end, because the exporter works beside the Turns: a line of it could interrupt a question.
 	traces        *tracing.Provider
 	exportFailure atomic.Pointer[error]
 	// chains holds the chains of models by the AgentName of their Agent.
@@ -143,8 +143,8 @@ func (j *localRun) close(ctx context.Context) error {
 // exportTimeout is the maximum time for sending the last spans at the end of a run.
 const exportTimeout = 3 * time.Second
 
-// closeTraces sends the last spans, and prints whether spans were lost. If the collector does not answer, the end of the
-// run is delayed by exportTimeout.
+// closeTraces sends the last spans, and prints whether spans were lost. If the collector does not answer, the end of
+// the run is delayed by exportTimeout.
 func (j *localRun) closeTraces(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), exportTimeout)
 	defer cancel()

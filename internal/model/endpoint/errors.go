@@ -84,7 +84,7 @@ func (x *exchange) classifyCause(ctx context.Context, err error, partial model.R
 		return e
 	case isSyntax, isType:
 		return as(model.Malformed, "the response does not follow %s%s", p.protocol.Name(), x.contentTypeHint())
-	case isNet && netErr.Timeout() && !sent:
+	case isNet && netErr.Timeout() && (!sent || errors.Is(err, netpolicy.ErrUnprocessed)):
 		return p.withCause(model.Timeout, fmt.Sprintf("no connection to the %s within %s", remote, p.cfg.ConnectTimeout), err)
 	}
 	e := p.withCause(model.Network, fmt.Sprintf("the connection to the %s failed", remote), err)

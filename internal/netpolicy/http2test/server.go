@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"encoding/pem"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -58,6 +59,7 @@ func serveConn(conn io.ReadWriter, handle Handler) error {
 	frames.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	err := frames.WriteSettings()
 	methods, bodies := map[uint32]string{}, map[uint32][]byte{}
+	refused := uint32(math.MaxUint32) // requests from this stream on are ignored, as GOAWAY says
 	for err == nil {
 		var frame http2.Frame
 		if frame, err = frames.ReadFrame(); err != nil {
@@ -78,8 +80,12 @@ func serveConn(conn io.ReadWriter, handle Handler) error {
 		case *http2.DataFrame:
 			bodies[id], isEnd = append(bodies[id], f.Data()...), f.StreamEnded()
 		}
-		if isEnd {
-			err = respond(frames, id, handle(methods[id], bodies[id]))
+		if isEnd && id < refused {
+			r := handle(methods[id], bodies[id])
+			if r.GoAway {
+				refused = id
+			}
+			err = respond(frames, id, r)
 		}
 	}
 	return err

@@ -205,9 +205,9 @@ func withinBudget(v view) verdict {
 }
 
 // notRepeated is gate 6: no identical call in this Turn has an unknown outcome, and the newest identical call has not
-// failed. If that call is read-only and succeeded, its result answers this call, unless output policies have refused the
-// result as the answer. The result of a read-only call no longer counts once a later call may have changed something.
-// The class of a refusal is not Denied, because a model would read Denied as a ban on the tool.
+// failed. If that call is read-only and succeeded, its result answers this call, unless output policies have refused
+// the result as the answer. The result of a read-only call no longer counts once a later call may have changed
+// something. The class of a refusal is not Denied, because a model would read Denied as a ban on the tool.
 func notRepeated(v view) verdict {
 	if v.alreadyBegun {
 		return verdict{}

@@ -206,8 +206,8 @@ const (
 	repeatAnswer  = "The answer was not accepted. Answer again."
 )
 
-// IsByPolicies reports whether output policies have refused the answer. Such an answer, and the reasons, which may quote
-// it, must not be kept after the end of the Turn, except in its journal.
+// IsByPolicies reports whether output policies have refused the answer. Such an answer, and the reasons, which may
+// quote it, must not be kept after the end of the Turn, except in its journal.
 func (r *Rejection) IsByPolicies() bool { return len(r.Policies) > 0 }
 
 // isRefusedResult reports whether output policies have refused the result of a call as the answer.

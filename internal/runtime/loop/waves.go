@@ -26,8 +26,8 @@ var errNotCalled = errors.New("the tool was not called, because the turn had end
 
 // runWave makes the calls of a wave, whose intents are in the journal, and records each result when it arrives. It
 // returns when no call is running. If the run is interrupted, runWave makes no further calls, and repeats none. If Hold
-// returns an error, because there is no memory for a result, runWave does the same and returns that error. If a call has
-// started a Turn whose result is not ready yet, it returns a *Parked instead.
+// returns an error, because there is no memory for a result, runWave does the same and returns that error. If a call
+// has started a Turn whose result is not ready yet, it returns a *Parked instead.
 func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 	reserved := callMemory{reserve: run.ReserveCall}
 	defer reserved.keep(0)

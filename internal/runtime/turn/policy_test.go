@@ -117,8 +117,8 @@ func TestOutputPolicy(t *testing.T) {
 	}
 }
 
-// TestCheckOfAToolResultIsNotThatOfTheText cancels a Turn after the result of a tool that ends the Turn was checked. The
-// text of the result is then that of the model, which no policy has checked yet.
+// TestCheckOfAToolResultIsNotThatOfTheText cancels a Turn after the result of a tool that ends the Turn was checked.
+// The text of the result is then that of the model, which no policy has checked yet.
 func TestCheckOfAToolResultIsNotThatOfTheText(t *testing.T) {
 	const canary = "canary-4711"
 	for name, tc := range map[string]struct {
@@ -173,8 +173,8 @@ func TestCheckOfAToolResultIsNotThatOfTheText(t *testing.T) {
 	}
 }
 
-// TestRefusedResultOfATool checks that the result of a tool that a policy has refused as the answer reaches neither later
-// Turns of the Session, nor judges and memories. The same applies to the reason of the model that has checked it.
+// TestRefusedResultOfATool checks that the result of a tool that a policy has refused as the answer reaches neither
+// later Turns of the Session, nor judges and memories. The same applies to the reason of the model that has checked it.
 func TestRefusedResultOfATool(t *testing.T) {
 	const canary = "canary-4711"
 	c, _ := candidate("p0", 1, answer{reply: calls("I close it.", call("c1", "find"), call("c2", "close"))},

@@ -205,9 +205,9 @@ func withoutDraft(all []model.Message) []model.Message {
 	return all[:max(0, n-1)]
 }
 
-// messagesAfterUser returns the messages after the user's message, as later Turns receive them. Rejected drafts, and the
-// results of tools that output policies have refused, are left out. The last message is the answer, even if a tool wrote
-// it. hasHistory is true if the Turn refers to the history of its Session.
+// messagesAfterUser returns the messages after the user's message, as later Turns receive them. Rejected drafts, and
+// the results of tools that output policies have refused, are left out. The last message is the answer, even if a tool
+// wrote it. hasHistory is true if the Turn refers to the history of its Session.
 func messagesAfterUser(ctx context.Context, s *loop.State, result *Result, hasHistory bool) []model.Message {
 	var all []model.Message
 	first := 1

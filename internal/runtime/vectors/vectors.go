@@ -70,8 +70,8 @@ func (n *Namespace) Get(space, text string) (values []float32, ok bool) {
 	return e.Value.(*keptVector).values, true //nolint:forcetypeassert // because the list has no other values
 }
 
-// Put stores the vector of a text. values is nil if the text is known to have no vector. It replaces a vector of another
-// length, because the model may have changed.
+// Put stores the vector of a text. values is nil if the text is known to have no vector. It replaces a vector of
+// another length, because the model may have changed.
 func (n *Namespace) Put(space, text string, values []float32) {
 	n.all.mu.Lock()
 	defer n.all.mu.Unlock()
