@@ -176,9 +176,9 @@ type AgentContext struct {
 	Compaction Compaction `json:"compaction,omitempty"`
 
 	// warnPercent is the percentage of the context window, without the part that is reserved for the reply, at which
-	// the Event ContextWarning is emitted, from 1 to 100. Default 70. It must be at most compactPercent.
+	// the Event ContextWarning is emitted, from 1 to 100. It must be at most compactPercent. Default: 70, or
+	// compactPercent if that is less.
 	// +optional
-	// +kubebuilder:default=70
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	WarnPercent int32 `json:"warnPercent,omitempty"`

@@ -111,6 +111,11 @@ type BudgetAgents struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:XValidation:rule="!format.dns1123Subdomain().validate(
+	// + self.substring(self.lastIndexOf('/') + 1)).hasValue() && (!self.contains('/') ||
+	// +  !format.dns1123Label().validate(self.substring(0, self.lastIndexOf('/'))).hasValue())",
+	// + message="names must be NAME or NAMESPACE/NAME: a lower-case DNS name, after a lower-case DNS label for the
+	// +  namespace"
 	Names []string `json:"names,omitempty"`
 
 	// labelSelector selects Agents by their labels. It also selects Agents of other namespaces, whose owners control

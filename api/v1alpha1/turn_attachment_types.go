@@ -69,6 +69,9 @@ type ArtifactReference struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",
+	// + message="turnName must be a lower-case DNS name: letters, digits, '-' and '.', starting and ending with a letter
+	// +  or digit"
 	TurnName string `json:"turnName"`
 
 	// name is the name of the artifact, 1 to 80 characters: of an output, as in status.toolCalls[].artifact, such as

@@ -46,6 +46,12 @@ type Usage struct {
 	// currencies.
 	// +optional
 	CostUnknown bool `json:"costUnknown,omitempty"`
+
+	// knownCost is the known part of a cost that is unknown, as a decimal such as 0.0123. Amounts in several currencies
+	// are added without conversion. Like cost, it counts against the limits on the cost of callers and of Sessions.
+	// +optional
+	// +kubebuilder:validation:MaxLength=40
+	KnownCost string `json:"knownCost,omitempty"`
 }
 
 // PriceSource says where the prices of a model are from.

@@ -3,6 +3,7 @@ package budgets
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -23,6 +25,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/zone"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 // TestStatusFollowsTheLedger checks the status of a Budget from its first request to its deletion, with a warning, a
@@ -206,6 +209,38 @@ func TestFaultOfTheSpecStalls(t *testing.T) {
 		}
 		if c != nil && (c.Status != metav1.ConditionTrue || c.Message != ready.Message || c.ObservedGeneration != b.Generation) {
 			t.Errorf("Stalled is %+v, want True for generation %d, with the message of Ready: %s", c, b.Generation, ready.Message)
+		}
+	}
+}
+
+// TestNameThatNoAgentCanHave checks that a stored Budget with such a name is not Ready, and applies to its other
+// Agents.
+func TestNameThatNoAgentCanHave(t *testing.T) {
+	for name, want := range map[string]string{
+		"support": v1alpha1.ReasonReady, "team-a/sup.port": v1alpha1.ReasonReady,
+		"Support": v1alpha1.ReasonInvalidBudget, "sup port": v1alpha1.ReasonInvalidBudget, "team-a/": v1alpha1.ReasonInvalidBudget,
+		"sup*": v1alpha1.ReasonInvalidBudget, "Team/support": v1alpha1.ReasonInvalidBudget, "a/b/c": v1alpha1.ReasonInvalidBudget,
+	} {
+		b := &v1alpha1.Budget{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "day", UID: "uid"},
+			Spec: v1alpha1.BudgetSpec{
+				Period: v1alpha1.BudgetPeriodDay, Currency: "USD", Limits: v1alpha1.BudgetLimits{Turns: new(int64(1))},
+				Selector: &v1alpha1.BudgetSelector{Agents: &v1alpha1.BudgetAgents{Names: []string{name, "other"}}},
+			},
+		}
+		k := &Keeper{Set: &Set{}}
+		k.Set.Put(b)
+		s, _, err := k.statusOf(b, nil, func() (bool, error) { return false, nil }, time.Date(2026, 11, 25, 21, 0, 0, 0, time.UTC))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ready := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReady)
+		if ready.Reason != want || want != v1alpha1.ReasonReady && !strings.Contains(ready.Message, fmt.Sprintf("names[0] %q", name)) {
+			t.Errorf("%q: Ready has the reason %q and the message %q, want %q", name, ready.Reason, ready.Message, want)
+		}
+		rule := translate.Budget(b)
+		if !rule.SelectsAgent(types.NamespacedName{Namespace: "helpdesk", Name: "other"}, nil) {
+			t.Errorf("%q: the Budget does not apply to the other Agent", name)
 		}
 	}
 }

@@ -108,6 +108,35 @@ func TestChangedTurnRunsAgain(t *testing.T) {
 	}
 }
 
+// TestTurnWithAChangedProviderOfVectorsOrMemoriesRunsAgain checks that the ModelProviders of all models of an Agent are
+// inputs of the Turn.
+func TestTurnWithAChangedProviderOfVectorsOrMemoriesRunsAgain(t *testing.T) {
+	t.Parallel()
+	all := func(t *testing.T) files {
+		t.Helper()
+		f := complete().with(t, "agent.yaml", "spec:\n", "spec:\n  embeddings: {providerRef: {name: vectors}, model: e}\n"+
+			"  memory: {learning: {scopes: [User], models: [{providerRef: {name: learner}, model: small}]}}\n")
+		f["vectors.yaml"] = strings.Replace(providerYAML, "{name: demo}", "{name: vectors}", 1)
+		f["learner.yaml"] = strings.Replace(providerYAML, "{name: demo}", "{name: learner}", 1)
+		return f
+	}
+	for name, want := range map[string]bool{"vectors.yaml": false, "learner.yaml": false, "": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, url := fake(t, answers)
+			f, data := all(t), t.TempDir()
+			capstan(t, "run", "-f", f.written(t, url), "--data-dir", data).mustEnd(t, exit.OK)
+			if name != "" {
+				f = f.with(t, name, `outputPerMillion: "2"`, `outputPerMillion: "3"`)
+			}
+			again := capstan(t, "run", "-f", f.written(t, url), "--data-dir", data).mustEnd(t, exit.OK)
+			if got := strings.Contains(again.err, "does not run again"); got != want {
+				t.Errorf("the Turn is not run again: %t, want %t; the output is %q", got, want, again.err)
+			}
+		})
+	}
+}
+
 // withNotes returns the complete manifests with a contribution from a ConfigMap.
 func withNotes(t *testing.T) files {
 	t.Helper()

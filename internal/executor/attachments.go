@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apicontent "k8s.io/apimachinery/pkg/api/validate/content"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -39,6 +40,10 @@ func (e *Executor) attach(in *turn.Input, t *v1alpha1.Turn, session *v1alpha1.Se
 // session is the Session of the Turn, or nil if there is none or it was deleted.
 func (e *Executor) artifacts(t *v1alpha1.Turn, session *v1alpha1.Session) translate.Artifacts {
 	return func(ctx context.Context, a *v1alpha1.Attachment, most int) ([]byte, error) {
+		// The schema of an older version accepted any name. The client cannot ask for such a name, in any attempt.
+		if len(apicontent.IsPathSegmentName(a.ArtifactRef.TurnName)) > 0 {
+			return nil, &turn.ArtifactError{Message: "it does not exist"}
+		}
 		reserve := e.reserveIn(t.Namespace)
 		source := new(v1alpha1.Turn)
 		err := e.Reader.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: a.ArtifactRef.TurnName}, source)

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -59,6 +61,25 @@ func TestArtifactsOfADeletedSession(t *testing.T) {
 				t.Errorf("error %v, want a refusal with %q", err, tc.want)
 			}
 		})
+	}
+}
+
+// TestArtifactOfAnImpossibleTurn checks that a name that no Turn can have is refused at once. The client has an error
+// for such a name that would be tried again.
+func TestArtifactOfAnImpossibleTurn(t *testing.T) {
+	for _, name := range []string{"a/b", "50%", ".", ".."} {
+		e, _ := newExecutor(t, interceptor.Funcs{Get: func(
+			_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption,
+		) error {
+			return fmt.Errorf("invalid resource name %q", key.Name)
+		}})
+		_, err := e.artifacts(turnWith(), nil)(t.Context(), &v1alpha1.Attachment{
+			Name: "plan", MediaType: "image/png",
+			ArtifactRef: &v1alpha1.ArtifactReference{TurnName: name, Name: "call-1-1", Scope: v1alpha1.ArtifactScopeNamespace},
+		}, 1<<20)
+		if refused, ok := errors.AsType[*turn.ArtifactError](err); !ok || refused.Message != "it does not exist" {
+			t.Errorf("%q: error %v, want the answer that the Turn does not exist", name, err)
+		}
 	}
 }
 

@@ -84,6 +84,10 @@ func (s *AttachmentSources) withoutRedacted(field string, c attachment.Content) 
 	if clean == text {
 		return c, nil
 	}
+	if most := attachment.MaxOf(c.MediaType); len(clean) > most {
+		return attachment.Content{}, invalid.Field(field, "the redaction of the Agent makes the content longer, from %d to %d bytes, "+
+			"and it may have at most %d: use a smaller content, or shorter replacements in spec.redaction", len(text), len(clean), most)
+	}
 	return attachment.New(field, c.Name, c.MediaType, []byte(clean))
 }
 

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/redact"
+	"github.com/capstan-dev/capstan/internal/runtime/attachment"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -140,6 +142,27 @@ func TestCheckAttachments(t *testing.T) {
 }
 
 // TestAttachArtifact checks the errors of artifacts, and that U+FFFD replaces the control characters in a text.
+// TestAttachmentThatRedactionMakesTooLong checks that the error names the redaction and both sizes.
+func TestAttachmentThatRedactionMakesTooLong(t *testing.T) {
+	rules, err := redact.NewRules("spec.redaction", []redact.PatternRule{{Name: "a", Pattern: "a", Replacement: "removed"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Repeat("b", attachment.MaxTextBytes-1) + "a"
+	attach, _ := translate.Attach(&v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Attachments: []v1alpha1.Attachment{{
+		Name: "a", MediaType: "text/plain", ConfigMapKeyRef: &v1alpha1.ConfigMapKeyReference{Name: "files", Key: "a"},
+	}}}}, translate.AttachmentSources{
+		ConfigMaps: func(context.Context, v1alpha1.ConfigMapKeyReference) (string, error) { return text, nil },
+		Redaction:  redact.NewTurnRedactor(t.Context(), rules, nil),
+	})
+	const want = "Turn spec.attachments[0].configMapKeyRef: the redaction of the Agent makes the content longer, from 262144 to " +
+		"262150 bytes, and it may have at most 262144: use a smaller content, or shorter replacements in spec.redaction"
+	_, err = attach(t.Context())
+	if _, ends := errors.AsType[*invalid.Error](err); !ends || err.Error() != want {
+		t.Errorf("error is %v, want %q", err, want)
+	}
+}
+
 func TestAttachArtifact(t *testing.T) {
 	asks := &v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Attachments: []v1alpha1.Attachment{{
 		Name: "a", MediaType: "text/plain", ArtifactRef: &v1alpha1.ArtifactReference{TurnName: "before", Name: "call-1-1"},

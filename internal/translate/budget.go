@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
@@ -31,8 +32,8 @@ type BudgetRule struct {
 }
 
 // Budget returns the rule of a Budget. A Budget applies even if its spec has a fault that the schema cannot detect:
-// with an unknown time zone, its periods are in UTC; a cost that is not a decimal counts as 0; with a label selector
-// that cannot be used, it selects Agents with any labels.
+// with an unknown time zone, its periods are in UTC; a cost that is not a decimal counts as 0; a name that no Agent can
+// have selects no Agent; with a label selector that cannot be used, it selects Agents with any labels.
 func Budget(b *v1alpha1.Budget) BudgetRule {
 	r := BudgetRule{Rule: budget.Rule{
 		UID: string(b.UID), Name: b.Name, Generation: b.Generation, Unit: budget.Unit(b.Spec.Period), Zone: time.UTC,
@@ -57,13 +58,25 @@ func Budget(b *v1alpha1.Budget) BudgetRule {
 	if s := b.Spec.Selector; s != nil {
 		r.requesters = s.Requesters
 		if s.Agents != nil {
-			for _, name := range s.Agents.Names {
-				r.agents = append(r.agents, v1alpha1.ParseSharedReference(name).Key(b.Namespace))
-			}
+			r.selectNames(s.Agents.Names, b.Namespace)
 			r.selectLabels(s.Agents.LabelSelector)
 		}
 	}
 	return r
+}
+
+// selectNames sets the names of the Agents. The schema of an older version accepted names that no Agent can have.
+func (r *BudgetRule) selectNames(names []string, namespace string) {
+	for i, name := range names {
+		ref := v1alpha1.ParseSharedReference(name)
+		key := ref.Key(namespace)
+		if len(validation.IsDNS1123Subdomain(key.Name)) > 0 ||
+			ref.Namespace != "" && len(validation.IsDNS1123Label(ref.Namespace)) > 0 {
+			r.Fault = fmt.Sprintf("spec.selector.agents.names[%d] %q cannot be the name of an Agent: until it is corrected, it selects "+
+				"no Agent", i, name)
+		}
+		r.agents = append(r.agents, key)
+	}
 }
 
 // selectLabels sets the selector of labels.

@@ -311,10 +311,12 @@ func SubAgentUsage(t *v1alpha1.Turn) *tool.Spent {
 			Estimated: u.Estimated,
 		})
 		out.Cost, complete = addCost(out.Cost, u.Cost, complete)
+		amount := u.KnownCost
 		if u.Cost != nil {
-			if amount, err := decimal.NewFromString(u.Cost.Amount); err == nil {
-				known = known.Add(amount)
-			}
+			amount = u.Cost.Amount
+		}
+		if one, err := decimal.NewFromString(amount); err == nil {
+			known = known.Add(one)
 		}
 	}
 	if !complete {

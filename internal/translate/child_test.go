@@ -282,6 +282,11 @@ func TestSubAgentUsage(t *testing.T) {
 		}
 		return u
 	}
+	partly := func(in, out int64, known string) *v1alpha1.Usage {
+		u := usage(in, out, "", "")
+		u.CostUnknown, u.KnownCost = true, known
+		return u
+	}
 	for name, tc := range map[string]struct {
 		reason    string
 		own, subs *v1alpha1.Usage
@@ -309,6 +314,11 @@ func TestSubAgentUsage(t *testing.T) {
 			"the known part counts", usage(10, 5, "", ""), usage(1, 1, "0.25", "EUR"),
 			model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4},
 			"", "0.25",
+		},
+		"parts known": {
+			"a status has the known part of an unknown cost", partly(10, 5, "0.5"), partly(1, 1, "0.25"),
+			model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4},
+			"", "0.75",
 		},
 		"all unknown": {
 			"no part is known", usage(10, 5, "", ""), nil,

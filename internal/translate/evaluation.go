@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/shopspring/decimal"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -72,7 +73,7 @@ func Evaluations(all []task.Evaluation) []v1alpha1.Evaluation {
 			one.Model = TruncateJSON(e.Provider+"/"+e.Model, maxEvaluationBytes)
 		}
 		if e.Usage != (model.Usage{}) {
-			one.Usage = Usage(e.Usage, evaluationCost(e.Cost))
+			one.Usage = Usage(e.Usage, evaluationCost(e.Cost), decimal.Zero)
 		}
 		out = append(out, one)
 	}

@@ -37,7 +37,7 @@ func SessionTotals(s *v1alpha1.Session, totals session.Totals, turnName string, 
 		after.KnownCost = totals.KnownCost.String()
 	}
 	if totals.Usage != (model.Usage{}) {
-		after.Usage = Usage(totals.Usage, totals.Cost)
+		after.Usage = Usage(totals.Usage, totals.Cost, totals.KnownCost)
 	}
 	if equality.Semantic.DeepEqual(before, after) {
 		return false

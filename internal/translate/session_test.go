@@ -41,6 +41,10 @@ func TestSessionTotals(t *testing.T) {
 	partly := priced
 	partly.Cost = nil
 	known := func(s *v1alpha1.SessionStatus) { s.KnownCost = "0.0123" }
+	unknown := func(s *v1alpha1.SessionStatus) {
+		known(s)
+		s.Usage.KnownCost = "0.0123"
+	}
 	cost := func(s *v1alpha1.SessionStatus) {
 		known(s)
 		s.Usage.Cost, s.Usage.CostUnknown = &v1alpha1.Cost{Amount: "0.0123", Currency: "EUR"}, false
@@ -67,7 +71,7 @@ func TestSessionTotals(t *testing.T) {
 		"cost unknown": {
 			"a cost that is not known anymore is removed", after(2, "b", earlier, cost), totals(3), "c", after(3, "c", end), true,
 		},
-		"cost partly": {"the known part is kept", after(2, "b", earlier, cost), partly, "c", after(3, "c", end, known), true},
+		"cost partly": {"the known part is kept", after(2, "b", earlier, cost), partly, "c", after(3, "c", end, unknown), true},
 		"old":         {"totals never decrease", after(3, "c", earlier), totals(2), "b", after(3, "c", earlier), false},
 		"again": {
 			"a repeated write changes nothing, not even the time", after(3, "c", earlier),

@@ -10,6 +10,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/shopspring/decimal"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -177,15 +178,18 @@ func DecisionOf(r *turn.Result) *v1alpha1.Decision {
 	return out
 }
 
-// Usage returns a usage with its cost, which may be nil.
-func Usage(u model.Usage, cost *finalize.Cost) *v1alpha1.Usage {
+// Usage returns a usage with its cost. If cost is nil, known is the known part of the cost.
+func Usage(u model.Usage, cost *finalize.Cost, known decimal.Decimal) *v1alpha1.Usage {
 	out := &v1alpha1.Usage{
 		InputTokens: u.InputTokens, OutputTokens: u.OutputTokens, TotalTokens: u.InputTokens + u.OutputTokens,
 		ReasoningTokens: u.ReasoningTokens, CacheReadTokens: u.CacheReadTokens,
 		CacheCreationTokens: u.CacheCreationTokens, Estimated: u.Estimated,
 	}
-	if cost != nil {
+	switch {
+	case cost != nil:
 		out.Cost = &v1alpha1.Cost{Amount: cost.Amount, Currency: cost.Currency}
+	case known.IsPositive():
+		out.KnownCost = known.String()
 	}
 	out.CostUnknown = cost == nil && out.TotalTokens > 0
 	return out

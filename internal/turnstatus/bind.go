@@ -190,10 +190,10 @@ func writeProgress(t *v1alpha1.Turn, p turn.Progress) {
 	s := &t.Status
 	s.Steps, s.ToolCalls = translate.StepCounts(p.Counts), translate.ToolCalls(p.Calls)
 	if p.Usage != (model.Usage{}) {
-		s.Usage = translate.Usage(p.Usage, p.Cost)
+		s.Usage = translate.Usage(p.Usage, p.Cost, p.KnownCost)
 	}
 	if a := p.SubAgents; a != nil {
-		s.SubAgentUsage = translate.Usage(a.Usage, a.Cost)
+		s.SubAgentUsage = translate.Usage(a.Usage, a.Cost, a.KnownCost)
 	}
 	s.PendingApprovals = slices.DeleteFunc(s.PendingApprovals, func(a v1alpha1.PendingApproval) bool {
 		return slices.ContainsFunc(p.Calls, func(c turn.CallRecord) bool {

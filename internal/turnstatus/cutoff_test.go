@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/shopspring/decimal"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -145,6 +146,17 @@ func TestCutOffCountsEachSubAgentOnce(t *testing.T) {
 			v1alpha1.TurnStatus{},
 			[]*tool.Spent{spent("a", 3), spent("b", 4)},
 			&v1alpha1.Usage{InputTokens: 7, TotalTokens: 7, CostUnknown: true},
+		},
+		"known in part": {
+			"the known parts of the costs are added, also that of the status",
+			v1alpha1.TurnStatus{
+				SubAgentUsage: &v1alpha1.Usage{InputTokens: 3, TotalTokens: 3, CostUnknown: true, KnownCost: "0.5"},
+			},
+			[]*tool.Spent{
+				{Turn: "b", Usage: model.Usage{InputTokens: 2}, Known: new(decimal.RequireFromString("0.25"))},
+				{Turn: "c", Usage: model.Usage{InputTokens: 1}, Cost: &model.Cost{Amount: decimal.NewFromInt(1), Currency: "USD"}},
+			},
+			&v1alpha1.Usage{InputTokens: 6, TotalTokens: 6, CostUnknown: true, KnownCost: "1.75"},
 		},
 		"one before": {
 			"a listed call names the Turn that is already counted",

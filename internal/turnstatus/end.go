@@ -20,7 +20,10 @@ import (
 func Finish(t *v1alpha1.Turn, r *turn.Result, now time.Time) {
 	s := &t.Status
 	s.StopReason = v1alpha1.StopReason(r.Stop)
-	writeProgress(t, turn.Progress{Counts: r.Counts, Calls: r.Calls, Usage: r.Record.Usage, Cost: r.Record.Cost, SubAgents: r.SubAgents})
+	writeProgress(t, turn.Progress{
+		Counts: r.Counts, Calls: r.Calls, Usage: r.Record.Usage, Cost: r.Record.Cost, KnownCost: r.Record.KnownCost,
+		SubAgents: r.SubAgents,
+	})
 	s.Preparation, s.Result, s.Decision = translate.PreparationOf(r), translate.ResultOf(r), translate.DecisionOf(r)
 	s.Prices, s.PolicyViolations = translate.Prices(r.Spent), translate.PolicyViolations(r)
 	s.Redactions = translate.Redactions(r)
@@ -162,7 +165,7 @@ func addSubAgents(s *v1alpha1.TurnStatus, spent []*tool.Spent) {
 			all = turn.SumOf(append(uncounted, known))
 		}
 	}
-	s.SubAgentUsage = translate.Usage(all.Usage, all.Cost)
+	s.SubAgentUsage = translate.Usage(all.Usage, all.Cost, all.KnownCost)
 }
 
 // endPendingCalls gives each pending call of a status an unknown outcome.

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/shopspring/decimal"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +20,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
@@ -206,6 +208,27 @@ func TestFinishStatus(t *testing.T) {
 	s.Conditions, s.Executor, s.StartTime, s.CompletionTime, s.DurationMilliseconds = nil, nil, nil, nil, nil
 	if diff := cmp.Diff(want, s); diff != "" {
 		t.Errorf("status: -want +got:\n%s", diff)
+	}
+}
+
+// TestKnownCostOfASubAgent checks that the known part of a cost is in the status of a sub-agent's Turn, from which its
+// caller counts it.
+func TestKnownCostOfASubAgent(t *testing.T) {
+	used := model.Usage{InputTokens: 10}
+	got := bound()
+	turnstatus.Finish(got, &turn.Result{
+		Stop: turn.StopCompleted, Record: finalize.Record{Usage: used, KnownCost: decimal.RequireFromString("0.5")},
+		SubAgents: &turn.SubAgents{Usage: used, KnownCost: decimal.RequireFromString("0.25")},
+	}, now)
+	partly := func(known string) *v1alpha1.Usage {
+		return &v1alpha1.Usage{InputTokens: 10, TotalTokens: 10, CostUnknown: true, KnownCost: known}
+	}
+	want, both := []*v1alpha1.Usage{partly("0.5"), partly("0.25")}, []*v1alpha1.Usage{got.Status.Usage, got.Status.SubAgentUsage}
+	if diff := cmp.Diff(want, both); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if spent := translate.SubAgentUsage(got); spent.KnownCost().String() != "0.75" {
+		t.Errorf("the caller counts %s, want 0.75", spent.KnownCost())
 	}
 }
 

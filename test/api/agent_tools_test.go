@@ -27,7 +27,7 @@ var _ = Describe("Agent's tools", func() {
 	})
 	It("have a context with defaults", func(ctx SpecContext) {
 		spec := accepted(ctx, agentBase, `spec: {context: {compaction: "Off"}}`)
-		Expect(asJSON(spec["context"])).To(MatchJSON(`{"compaction": "Off", "warnPercent": 70, "compactPercent": 90}`))
+		Expect(asJSON(spec["context"])).To(MatchJSON(`{"compaction": "Off", "compactPercent": 90}`))
 		spec = accepted(ctx, agentBase, `spec: {context: {warnPercent: 90}}`)
 		Expect(asJSON(spec["context"])).To(MatchJSON(`{"compaction": "Auto", "warnPercent": 90, "compactPercent": 90}`))
 	})
@@ -50,6 +50,7 @@ var _ = Describe("Agent's tools", func() {
 			toolsPatch(`{serverRef: {name: a}, allow: [`+numbered(64, "p%d")+`], requireApproval: [`+numbered(64, "p%d")+`]}`)),
 		Entry("the widest policy", `spec: {toolPolicy: {argumentValidation: "Off", selection: Semantic, maxToolsPerTurn: 128}}`),
 		Entry("the lowest percentages of the context", `spec: {context: {warnPercent: 1, compactPercent: 1}}`),
+		Entry("a compaction below the default of the warning", `spec: {context: {compactPercent: 50}}`),
 		Entry("the highest percentages of the context", `spec: {context: {warnPercent: 100, compactPercent: 100}}`),
 		Entry("reflection and reasoning", `spec: {reflectEveryTurns: 1000, reasoningText: Journal}`),
 		Entry("reflection after every 0 Turns", `spec: {reflectEveryTurns: 0}`),

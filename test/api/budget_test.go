@@ -29,6 +29,8 @@ func distinct(n int, item string) string {
 }
 
 var _ = Describe("Budget", func() {
+	const agentNames = "names must be NAME or NAMESPACE/NAME"
+
 	It("has defaults", func(ctx SpecContext) {
 		Expect(acceptedButNotLoaded(ctx, budgetBase, `{}`)).To(Equal(map[string]any{
 			"period": "Day", "timeZone": "UTC", "currency": "USD", "onExceeded": "Reject", "warnPercent": int64(80),
@@ -41,6 +43,9 @@ var _ = Describe("Budget", func() {
 		Entry("all limits at 0, which stops all Turns", `spec: {limits: {tokens: 0, cost: "0", turns: 0}}`),
 		Entry("the largest limits",
 			`spec: {limits: {tokens: 1000000000000, turns: 1000000000, cost: "`+strings.Repeat("9", 12)+`.`+strings.Repeat("9", 10)+`"}}`),
+		Entry("an Agent of another namespace", `spec: {selector: {agents: {names: [team-a/sup.port-2, support]}}}`),
+		Entry("64 Agents of long names", `spec: {selector: {agents: {names: [`+distinct(64, strings.Repeat("n", 63)+"/"+
+			strings.Repeat("a", 125)+"%d")+`]}}}`),
 		Entry("64 Agents", `spec: {selector: {agents: {names: [`+distinct(64, "a%d")+`]}}}`),
 		Entry("16 labels and 16 requirements", labelSelectorPatch(`matchLabels: {`+distinct(16, "l%d: v")+`}, matchExpressions: [`+
 			distinct(16, "{key: k%d, operator: Exists}")+`]`)),
@@ -73,6 +78,14 @@ var _ = Describe("Budget", func() {
 		Entry("no names", `spec: {selector: {agents: {names: []}}}`, "spec.selector.agents.names", "at least 1 items"),
 		Entry("65 names", `spec: {selector: {agents: {names: [`+distinct(65, "a%d")+`]}}}`, "spec.selector.agents.names",
 			"at most 64 items"),
+		Entry("a name in upper case", `spec: {selector: {agents: {names: [a, Support]}}}`, "spec.selector.agents.names[1]", agentNames),
+		Entry("a name with a space", `spec: {selector: {agents: {names: ["support "]}}}`, "spec.selector.agents.names[0]", agentNames),
+		Entry("a namespace without a name", `spec: {selector: {agents: {names: [team-a/]}}}`, "spec.selector.agents.names[0]",
+			agentNames),
+		Entry("a name after an empty namespace", `spec: {selector: {agents: {names: [/support]}}}`, "spec.selector.agents.names[0]",
+			agentNames),
+		Entry("a path of three names", `spec: {selector: {agents: {names: [a/b/c]}}}`, "spec.selector.agents.names[0]", agentNames),
+		Entry("a pattern of names", `spec: {selector: {agents: {names: ["sup*"]}}}`, "spec.selector.agents.names[0]", agentNames),
 		Entry("an empty selector of labels", labelSelectorPatch(``), "spec.selector.agents.labelSelector", "at least 1 properties"),
 		Entry("17 labels", labelSelectorPatch(`matchLabels: {`+distinct(17, "l%d: v")+`}`),
 			"spec.selector.agents.labelSelector.matchLabels",

@@ -12,7 +12,7 @@ import (
 const maxObjectBytes = 256 << 10
 
 // byteLimits has the fields of a status with a limit in bytes of JSON, whatever their characters. These are fields that
-// are cut to this size when they are written, and names that must be ASCII.
+// are cut to this size when they are written, and names and decimals that are ASCII.
 var byteLimits = map[string]int{
 	"result.text":                      32 << 10,
 	"result.data":                      32 << 10,
@@ -35,6 +35,9 @@ var byteLimits = map[string]int{
 	"evaluations[].name":               63,
 	"evaluations[].reason":             600,
 	"evaluations[].model":              600,
+	"evaluations[].usage.knownCost":    40,
+	"usage.knownCost":                  40,
+	"subAgentUsage.knownCost":          40,
 	"preparation.toolServersMissing[]": 253,
 }
 

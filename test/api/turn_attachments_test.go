@@ -43,6 +43,8 @@ var _ = Describe("the attachments of a Turn", func() {
 			`scope: Namespace}, `+url+`}`, "", exactlyOne),
 		Entry("from an artifact without a Turn", `{name: a, mediaType: text/plain, artifactRef: {name: call-1-1, scope: Namespace}}`,
 			".artifactRef.turnName", "Required value"),
+		Entry("from an artifact of a Turn of a path", `{name: a, mediaType: text/plain, artifactRef: {turnName: a/b, name: call-1-1, `+
+			`scope: Namespace}}`, ".artifactRef.turnName", "turnName must be a lower-case DNS name"),
 		Entry("from an artifact without a name", `{name: a, mediaType: text/plain, artifactRef: {turnName: t, scope: Namespace}}`,
 			".artifactRef.name", "Required value"),
 		Entry("from an artifact of a path", artifact(`name: "../secret", scope: Namespace`), ".artifactRef.name",

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -47,9 +48,9 @@ func (p *Bundle) Identity(ctx context.Context, now time.Time) (types.UID, error)
 	}
 	inputs.TurnSpec.DesiredState, inputs.TurnSpec.TTLSecondsAfterFinished = "", nil
 	for name, member := range p.Team {
-		for _, m := range member.Agent.Spec.Models {
-			if object, err := member.provider(m.ProviderRef); err == nil {
-				inputs.Providers[m.ProviderRef.String()] = object.Spec
+		for _, ref := range providerRefs(&member.Agent.Spec) {
+			if object, err := member.provider(ref); err == nil {
+				inputs.Providers[ref.String()] = object.Spec
 			}
 		}
 		for _, s := range member.ToolServers() {
@@ -64,6 +65,23 @@ func (p *Bundle) Identity(ctx context.Context, now time.Time) (types.UID, error)
 		return "", fmt.Errorf("failed to identify the Turn: %w", err)
 	}
 	return UIDOf(data), nil
+}
+
+// providerRefs returns the references to the ModelProviders of all models of an Agent: those that answer, the one that
+// turns texts into vectors, and those that extract memories.
+func providerRefs(a *v1alpha1.AgentSpec) []v1alpha1.SharedReference {
+	models := a.Models
+	if a.Memory != nil && a.Memory.Learning != nil {
+		models = append(slices.Clip(models), a.Memory.Learning.Models...)
+	}
+	var refs []v1alpha1.SharedReference
+	for _, m := range models {
+		refs = append(refs, m.ProviderRef)
+	}
+	if a.Embeddings != nil {
+		refs = append(refs, a.Embeddings.ProviderRef)
+	}
+	return refs
 }
 
 // subAgentSpec holds the objects that define a sub-agent.

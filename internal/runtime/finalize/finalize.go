@@ -91,6 +91,9 @@ type Record struct {
 	Usage model.Usage `json:"usage"`
 	// Cost is the cost of Usage. It is nil if a used model has no price.
 	Cost *Cost `json:"cost,omitempty"`
+	// KnownCost is the known part of the cost if Cost is nil, summed over all currencies. Journals of older versions do
+	// not have it.
+	KnownCost decimal.Decimal `json:"knownCost,omitzero"`
 	// Decision is nil if its step failed, and in journals of older versions also if there is no answer.
 	Decision *Decision `json:"decision,omitempty"`
 	// Failures are the failed steps with their reasons.
@@ -113,6 +116,9 @@ func setUsage(in *Input, r *Record) error {
 
 func setCost(in *Input, r *Record) (err error) {
 	r.Cost, err = add(in.Spendings)
+	if r.Cost == nil {
+		r.KnownCost = Known(in.Spendings)
+	}
 	return err
 }
 
@@ -123,6 +129,16 @@ func Total(spendings []Spending) *Cost {
 		return nil
 	}
 	return cost
+}
+
+// Known returns the sum of the costs that are known. It adds costs in different currencies without conversion.
+func Known(spendings []Spending) (known decimal.Decimal) {
+	for _, s := range spendings {
+		if s.Cost != nil {
+			known = known.Add(s.Cost.Amount)
+		}
+	}
+	return known
 }
 
 func add(spendings []Spending) (*Cost, error) {

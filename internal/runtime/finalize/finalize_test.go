@@ -33,32 +33,40 @@ func TestCost(t *testing.T) {
 		reason    string
 		spendings []Spending
 		want      *Cost
+		known     string
 		failures  []string
 	}{
-		"nothing": {"without a model there is no cost", nil, nil, nil},
-		"one":     {"the cost of one model is the total", []Spending{{used, cost("0.0035", "USD")}}, &Cost{"0.0035", "USD"}, nil},
+		"nothing": {"without a model there is no cost", nil, nil, "0", nil},
+		"one": {
+			"the cost of one model is the total", []Spending{{used, cost("0.0035", "USD")}}, &Cost{"0.0035", "USD"}, "0", nil,
+		},
 		"decimal": {
 			"three times 0.1 is exactly 0.3",
 			[]Spending{{used, cost("0.1", "USD")}, {used, cost("0.1", "USD")}, {used, cost("0.1", "USD")}},
-			&Cost{"0.3", "USD"}, nil,
+			&Cost{"0.3", "USD"}, "0", nil,
 		},
 		"exact": {
 			"no digit is lost",
 			[]Spending{{used, cost("999999999.999999999", "USD")}, {used, cost("0.000000000000001", "USD")}},
-			&Cost{"999999999.999999999000001", "USD"}, nil,
+			&Cost{"999999999.999999999000001", "USD"}, "0", nil,
 		},
-		"free":     {"a cost of zero is a cost", []Spending{{used, cost("0", "EUR")}}, &Cost{"0", "EUR"}, nil},
-		"unpriced": {"the total is unknown if one cost is unknown", []Spending{{used, cost("1", "USD")}, {used, nil}}, nil, nil},
+		"free": {"a cost of zero is a cost", []Spending{{used, cost("0", "EUR")}}, &Cost{"0", "EUR"}, "0", nil},
+		"unpriced": {
+			"the total is unknown if one cost is unknown, and the known part is kept",
+			[]Spending{{used, cost("1", "USD")}, {used, nil}, {used, cost("0.5", "USD")}},
+			nil, "1.5", nil,
+		},
 		"unpriced, idle": {
 			"a model without usage needs no price",
 			[]Spending{{idle, nil}, {used, cost("1", "USD")}},
 			&Cost{"1", "USD"},
-			nil,
+			"0", nil,
 		},
 		"two currencies": {
 			"costs in two currencies have no sum",
 			[]Spending{{used, cost("1", "USD")}, {used, cost("1", "EUR")}},
 			nil,
+			"2",
 			[]string{"cost: the used models have prices in different currencies, USD and EUR"},
 		},
 	} {
@@ -66,6 +74,9 @@ func TestCost(t *testing.T) {
 			got := complete(&Input{Spendings: tc.spendings})
 			if diff := cmp.Diff(tc.want, got.Cost); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+			if got.KnownCost.String() != tc.known {
+				t.Errorf("%s: the known part of the cost is %s, want %s", tc.reason, got.KnownCost, tc.known)
 			}
 			if diff := cmp.Diff(tc.failures, got.Failures); diff != "" {
 				t.Errorf("failures: -want +got:\n%s", diff)
@@ -84,9 +95,10 @@ func TestFailedStepDoesNotAffectOtherSteps(t *testing.T) {
 		},
 	})
 	want := &Record{
-		Usage:    model.Usage{InputTokens: 4, OutputTokens: 2, ReasoningTokens: 1, CacheReadTokens: 2},
-		Decision: &Decision{Key: "support.chat.turn", Strategy: "DirectAnswer", PromptRenderHash: "r", ContextHash: "c"},
-		Failures: []string{"cost: the used models have prices in different currencies, USD and EUR"},
+		Usage:     model.Usage{InputTokens: 4, OutputTokens: 2, ReasoningTokens: 1, CacheReadTokens: 2},
+		KnownCost: decimal.NewFromInt(2),
+		Decision:  &Decision{Key: "support.chat.turn", Strategy: "DirectAnswer", PromptRenderHash: "r", ContextHash: "c"},
+		Failures:  []string{"cost: the used models have prices in different currencies, USD and EUR"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

@@ -41,11 +41,7 @@ func (s *State) spent() (tokens int64, cost decimal.Decimal) {
 	}
 	for sub := range s.SubAgentUsage {
 		sum = sum.Add(sub.Usage)
-		if sub.Cost != nil {
-			cost = cost.Add(sub.Cost.Amount)
-		} else if sub.Known != nil {
-			cost = cost.Add(*sub.Known)
-		}
+		cost = cost.Add(sub.KnownCost())
 	}
 	return sum.InputTokens + sum.OutputTokens, cost
 }

@@ -286,8 +286,19 @@ type Spent struct {
 	Usage model.Usage `json:"usage"`
 	Cost  *model.Cost `json:"cost,omitempty"`
 	// Known is the sum of the known parts of a cost that is not fully known, in any currency. It is nil if Cost is
-	// set, or if no part is known. It counts against budgets but is not reported.
+	// set, or if no part is known.
 	Known *decimal.Decimal `json:"known,omitempty"`
+}
+
+// KnownCost returns the cost, or its known part, in any currency. It counts against budgets.
+func (s *Spent) KnownCost() decimal.Decimal {
+	switch {
+	case s.Cost != nil:
+		return s.Cost.Amount
+	case s.Known != nil:
+		return *s.Known
+	}
+	return decimal.Zero
 }
 
 // Pending is returned for a call that has begun and whose result comes later, such as the call of a sub-agent. The

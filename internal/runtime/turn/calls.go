@@ -202,6 +202,8 @@ func (r *run) reportProgress() {
 	for _, s := range spendings {
 		p.Usage = p.Usage.Add(s.Usage)
 	}
-	p.Cost = finalize.Total(spendings)
+	if p.Cost = finalize.Total(spendings); p.Cost == nil {
+		p.KnownCost = finalize.Known(spendings)
+	}
 	r.in.Progress(p)
 }

@@ -58,6 +58,10 @@ func SumOf(spent []*tool.Spent) *SubAgents {
 		total.Usage = total.Usage.Add(s.Usage)
 		costs = append(costs, finalize.Spending{Usage: s.Usage, Cost: s.Cost})
 	}
-	total.Cost = finalize.Total(costs)
+	if total.Cost = finalize.Total(costs); total.Cost == nil {
+		for _, s := range spent {
+			total.KnownCost = total.KnownCost.Add(s.KnownCost())
+		}
+	}
 	return total
 }

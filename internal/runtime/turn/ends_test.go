@@ -516,33 +516,49 @@ func TestNoProgressWhileATurnStillWaits(t *testing.T) {
 }
 
 func TestSubAgents(t *testing.T) {
-	usd := func(amount string) *model.Cost {
-		return &model.Cost{Amount: decimal.RequireFromString(amount), Currency: "USD"}
+	in := func(amount, currency string) tool.Spent {
+		return tool.Spent{Cost: &model.Cost{Amount: decimal.RequireFromString(amount), Currency: currency}}
 	}
+	usd := func(amount string) tool.Spent { return in(amount, "USD") }
 	used := model.Usage{InputTokens: 50, OutputTokens: 5}
 	for name, tc := range map[string]struct {
 		reason string
-		costs  []*model.Cost
+		costs  []tool.Spent
 		want   *finalize.Cost
+		part   string         // the known part, if want is nil
 		total  *finalize.Cost // the cost of the Session
 		known  string
 	}{
 		"one": {
 			"the cost counts for the Session as well",
-			[]*model.Cost{usd("0.01")},
-			&finalize.Cost{Amount: "0.01", Currency: "USD"}, &finalize.Cost{Amount: "0.014", Currency: "USD"}, "0.014",
+			[]tool.Spent{usd("0.01")},
+			&finalize.Cost{Amount: "0.01", Currency: "USD"}, "0", &finalize.Cost{Amount: "0.014", Currency: "USD"}, "0.014",
 		},
 		"two": {
 			"the costs are added",
-			[]*model.Cost{usd("0.01"), usd("0.02")},
-			&finalize.Cost{Amount: "0.03", Currency: "USD"},
+			[]tool.Spent{usd("0.01"), usd("0.02")},
+			&finalize.Cost{Amount: "0.03", Currency: "USD"}, "0",
 			&finalize.Cost{Amount: "0.034", Currency: "USD"}, "0.034",
 		},
-		"one unpriced": {"the total is unknown if one cost is unknown", []*model.Cost{usd("0.01"), nil}, nil, nil, "0.014"},
+		"one unpriced": {
+			"the total is unknown if one cost is unknown, and the known cost counts",
+			[]tool.Spent{usd("0.01"), {}},
+			nil, "0.01", nil, "0.014",
+		},
+		"one known in part": {
+			"the known parts are added",
+			[]tool.Spent{usd("0.01"), {Known: new(decimal.RequireFromString("0.5"))}},
+			nil, "0.51", nil, "0.514",
+		},
 		"two currencies": {
 			"costs in two currencies have no sum",
-			[]*model.Cost{{Amount: decimal.NewFromInt(1), Currency: "EUR"}},
-			&finalize.Cost{Amount: "1", Currency: "EUR"}, nil, "1.004",
+			[]tool.Spent{in("1", "EUR")},
+			&finalize.Cost{Amount: "1", Currency: "EUR"}, "0", nil, "1.004",
+		},
+		"two currencies of sub-agents": {
+			"the amounts are added as the known part",
+			[]tool.Spent{in("1", "EUR"), usd("0.01")},
+			nil, "1.01", nil, "1.014",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -555,14 +571,14 @@ func TestSubAgents(t *testing.T) {
 			n := 0
 			in.Tools = []tool.Tool{named("helper", tool.Idempotent, func(context.Context, tool.Call) (tool.Result, error) {
 				n++
-				return tool.Result{
-					Content: "helped",
-					Spent:   &tool.Spent{Turn: fmt.Sprintf("child-%d", n), Usage: used, Cost: tc.costs[n-1]},
-				}, nil
+				spent := tc.costs[n-1]
+				spent.Turn, spent.Usage = fmt.Sprintf("child-%d", n), used
+				return tool.Result{Content: "helped", Spent: &spent}, nil
 			})}
 			result := mustRun(t, &journaltest.Store{}, in)
 			usage := model.Usage{InputTokens: int64(50 * n), OutputTokens: int64(5 * n)}
-			if diff := cmp.Diff(&turn.SubAgents{Usage: usage, Cost: tc.want}, result.SubAgents); diff != "" {
+			want := &turn.SubAgents{Usage: usage, Cost: tc.want, KnownCost: decimal.RequireFromString(tc.part)}
+			if diff := cmp.Diff(want, result.SubAgents); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 			if own := (model.Usage{InputTokens: 2000, OutputTokens: 200}); result.Record.Usage != own ||

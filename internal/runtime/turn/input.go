@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shopspring/decimal"
+
 	"github.com/capstan-dev/capstan/internal/runtime/attachment"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/judge"
@@ -174,6 +176,8 @@ type Progress struct {
 	// Usage and Cost are the totals over all models. Cost is nil if a used model has no price.
 	Usage model.Usage
 	Cost  *finalize.Cost
+	// KnownCost is the known part of the cost if Cost is nil, summed over all currencies.
+	KnownCost decimal.Decimal
 	// SubAgents is the usage of those sub-agents whose answers the Turn has received. It is nil if there were none.
 	SubAgents *SubAgents
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shopspring/decimal"
+
 	"github.com/capstan-dev/capstan/internal/runtime/citation"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
@@ -132,6 +134,9 @@ type SubAgents struct {
 	Usage model.Usage `json:"usage"`
 	// Cost is nil if the cost of one of these Turns is not known.
 	Cost *finalize.Cost `json:"cost,omitempty"`
+	// KnownCost is the known part of the cost if Cost is nil, summed over all currencies. Journals of older versions do
+	// not have it.
+	KnownCost decimal.Decimal `json:"knownCost,omitzero"`
 }
 
 // Artifact refers to content that the journal keeps outside its entries.

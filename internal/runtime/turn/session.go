@@ -163,18 +163,9 @@ func (r *run) addition(result *Result) session.Turn {
 
 // knownCost returns the part of the cost that is known, for the Turn and its sub-agents.
 func (r *run) knownCost() (known decimal.Decimal) {
-	for _, s := range r.spendings() {
-		if s.Cost != nil {
-			known = known.Add(s.Cost.Amount)
-		}
-	}
+	known = finalize.Known(r.spendings())
 	for spent := range r.replayed.loop.SubAgentUsage {
-		switch {
-		case spent.Cost != nil:
-			known = known.Add(spent.Cost.Amount)
-		case spent.Known != nil:
-			known = known.Add(*spent.Known)
-		}
+		known = known.Add(spent.KnownCost())
 	}
 	return known
 }
