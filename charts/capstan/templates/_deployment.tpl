@@ -71,6 +71,9 @@ spec:
         - --store={{ .Values.store.url }}
         {{- else }}
         - --data-dir=/var/lib/capstan
+        {{- with include "capstan.volumeSize" . }}
+        - --journal-volume-size={{ . }}
+        {{- end }}
         {{- end }}
         - --approval-policy={{ include "capstan.approvalPolicyName" . }}
         - --requester-policy={{ include "capstan.requesterPolicyName" . }}
