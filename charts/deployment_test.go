@@ -163,7 +163,7 @@ func TestArguments(t *testing.T) {
 		"--metrics-bind-address=:8443", "--health-probe-bind-address=:8081",
 		"--log-format=json", "--log-level=info", "--shutdown-grace-seconds=25", "--probe-interval-seconds=60",
 		"--approval-policy=capstan-system-capstan-toolapprovals", "--requester-policy=capstan-system-capstan-requesters",
-		"--role-prefix=capstan-system-capstan",
+		"--role-prefix=capstan-system-capstan", "--journal-volume-size=5Gi",
 	}
 	tests := map[string]struct {
 		values []string
@@ -316,6 +316,7 @@ func TestPersistence(t *testing.T) {
 		if got := deployment.Spec.Template.Spec.Volumes[0].EmptyDir; got == nil || got.SizeLimit.String() != "2Gi" {
 			t.Errorf("volume = %v, want an emptyDir of at most 2Gi", got)
 		}
+		checkVolumeSize(t, objects, "--journal-volume-size=2Gi")
 		if claims := every[*corev1.PersistentVolumeClaim](objects); len(claims) != 0 {
 			t.Errorf("got %d claims, want none", len(claims))
 		}
@@ -333,6 +334,7 @@ func TestPersistence(t *testing.T) {
 		if got := claim.Spec.Resources.Requests.Storage().String() + " " + *claim.Spec.StorageClassName; got != "9Gi fast" {
 			t.Errorf("claim asks for %q, want 9Gi of fast", got)
 		}
+		checkVolumeSize(t, objects, "--journal-volume-size=9Gi")
 		if claim.Annotations["helm.sh/resource-policy"] != "keep" {
 			t.Errorf("annotations = %v, want the journal kept by default", claim.Annotations)
 		}
@@ -353,6 +355,7 @@ func TestPersistence(t *testing.T) {
 				!slices.Equal(claim.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}) {
 				t.Errorf("%s: claim asks for %s, %v; want 5Gi, ReadWriteOnce", name, got, claim.Spec.AccessModes)
 			}
+			checkVolumeSize(t, objects, "--journal-volume-size=5Gi")
 		}
 	})
 	t.Run("ExistingClaim", func(t *testing.T) {
@@ -364,7 +367,22 @@ func TestPersistence(t *testing.T) {
 		if claims := every[*corev1.PersistentVolumeClaim](objects); len(claims) != 0 {
 			t.Errorf("got %d claims, want none beside the existing one", len(claims))
 		}
+		checkVolumeSize(t, objects)
 	})
+	t.Run("PostgreSQL", func(t *testing.T) {
+		checkVolumeSize(t, renderChart(t, storeURL))
+		checkVolumeSize(t, renderChart(t, storeURL, "persistence.enabled=false"))
+	})
+}
+
+// checkVolumeSize checks the arguments with which the manager receives the size of the journal's volume.
+func checkVolumeSize(t *testing.T, objects []runtime.Object, want ...string) {
+	t.Helper()
+	_, manager := managerOf(t, objects)
+	got := slices.DeleteFunc(slices.Clone(manager.Args), func(arg string) bool { return flagOf(arg) != "journal-volume-size" })
+	if !slices.Equal(got, want) {
+		t.Errorf("arguments for the size of the volume = %q, want %q", got, want)
+	}
 }
 
 func TestServicesSelectThePods(t *testing.T) {

@@ -49,7 +49,7 @@ const (
 	ReasonAddressRefused = "AddressRefused"
 )
 
-// Conditions of a Budget, and their reasons. The reasons are also those of its Events.
+// Conditions of a Budget, their reasons and another Event. The reasons are also those of its Events.
 const (
 	// ConditionExceeded is True if a limit of the current period is reached.
 	ConditionExceeded = "Exceeded"
@@ -73,6 +73,9 @@ const (
 	// ReasonRequestersNotChecked is set on Ready=False. It means that the Budget selects requesters, but the API server
 	// does not check the requesters of Turns, so the Budget applies to the Turns of all requesters.
 	ReasonRequestersNotChecked = "RequestersNotChecked"
+	// EventStoreLostAmounts is emitted on a Budget. It means that the store of the journals had less for the current
+	// period than the status of the Budget, and that the store was raised to the amounts in the status.
+	EventStoreLostAmounts = "StoreLostAmounts"
 )
 
 // The condition Available of a ModelProvider, and its reasons.

@@ -37,8 +37,8 @@ const (
 	callTimeout = 30 * time.Second
 )
 
-// Keeper writes the status of Budgets from the ledger, emits their Events, and deletes accounts that are no longer
-// needed. It implements manager.Runnable, and runs only in the leader.
+// Keeper writes the status of Budgets from the ledger, restores accounts that the store has lost, emits the Events of
+// Budgets, and deletes accounts that are no longer needed. It implements manager.Runnable, and runs only in the leader.
 type Keeper struct {
 	// Ledger holds the accounts.
 	Ledger budget.Ledger
@@ -97,9 +97,9 @@ func (k *Keeper) round(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	errs := []error{k.restore(ctx, all.Items, accounts, now)}
 	unchecked := sync.OnceValues(func() (bool, error) { return k.unchecked(ctx, now) })
 	var uses []metrics.BudgetUse
-	var errs []error
 	written, begin := 0, k.nextIndex%len(all.Items)
 	for n := range all.Items {
 		b := &all.Items[(begin+n)%len(all.Items)]
@@ -156,6 +156,54 @@ func (k *Keeper) accounts(ctx context.Context, now time.Time) (map[budget.Key]bu
 		accounts[a.Key] = a
 	}
 	return accounts, nil
+}
+
+// restore raises the accounts of which the store has lost amounts, because it is new or an older copy, to the amounts
+// in the status of their Budgets. It changes accounts even if it cannot change the store: the status then keeps its
+// amounts, and the next round tries again. accounts must have been read after the Budgets: an account that was read
+// earlier could lack amounts that a status has, although the store has them.
+func (k *Keeper) restore(ctx context.Context, all []v1alpha1.Budget, accounts map[budget.Key]budget.Account, now time.Time) error {
+	var lost []*v1alpha1.Budget
+	var before, raised []budget.Account
+	for i := range all {
+		b := &all[i]
+		rule := translate.Budget(b)
+		p, err := budget.PeriodAt(rule.Unit, rule.Zone, now)
+		if err != nil {
+			continue // statusOf reports it
+		}
+		spent, known := translate.SpentOf(b, p)
+		a, found := accounts[spent.Key]
+		isNew := !found && spent.Turns > 0 // an account is created when its first Turn counts
+		if !known || !isNew && !a.Lacks(spent) {
+			continue
+		}
+		lost, before = append(lost, b), append(before, a)
+		a.Key = spent.Key
+		a.Raise(spent)
+		accounts[a.Key] = a
+		raised = append(raised, spent)
+	}
+	if len(lost) == 0 {
+		return nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err := k.Ledger.RaiseAccounts(bounded, raised...); err != nil {
+		return fmt.Errorf("failed to restore the accounts of %d budgets, which the store has lost: %w", len(lost), err)
+	}
+	for i, b := range lost {
+		after := accounts[raised[i].Key]
+		k.Events.Eventf(b, nil, corev1.EventTypeWarning, v1alpha1.EventStoreLostAmounts, "Count", "%s", translate.Note(fmt.Sprintf(
+			"the store of the journals has lost amounts of the current period, and has only %s: the budget continues with the "+
+				"amounts in its status, %s", amounts(b, before[i]), amounts(b, after))))
+	}
+	return nil
+}
+
+// amounts returns the amounts that an account has spent, for people.
+func amounts(b *v1alpha1.Budget, a budget.Account) string {
+	return fmt.Sprintf("%d tokens, %s %s and %d Turns", a.Tokens, a.Cost, b.Spec.Currency, a.Turns)
 }
 
 // statusOf returns the status that a Budget should have, and its use for the metrics.

@@ -23,6 +23,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/approvals"
 	core "github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/zone"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -134,6 +135,135 @@ func TestStatusFollowsTheLedger(t *testing.T) {
 	if got, err := store.Accounts(t.Context(), now); err != nil || len(got) != 0 {
 		t.Errorf("Accounts: %v, %v; want none, because the Budget is deleted", got, err)
 	}
+}
+
+// lockedLedger is a ledger that cannot be raised while locked is true.
+type lockedLedger struct {
+	core.Ledger
+	locked bool
+}
+
+var errLocked = errors.New("the store cannot be written")
+
+// RaiseAccounts returns an error if the ledger is locked.
+func (l *lockedLedger) RaiseAccounts(ctx context.Context, spent ...core.Account) error {
+	if l.locked {
+		return errLocked
+	}
+	return l.Ledger.RaiseAccounts(ctx, spent...)
+}
+
+// TestBudgetsContinueAfterALossOfTheStore checks that a Budget continues with the amounts of its status if the store
+// has lost them: all of them, or only those after a copy.
+func TestBudgetsContinueAfterALossOfTheStore(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	b := &v1alpha1.Budget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "day", UID: "uid"},
+		Spec: v1alpha1.BudgetSpec{
+			Period: v1alpha1.BudgetPeriodDay, TimeZone: "UTC", Currency: "USD",
+			Limits: v1alpha1.BudgetLimits{Tokens: new(int64(100))},
+		},
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(b).WithStatusSubresource(b).Build()
+	recorder := events.NewFakeRecorder(10)
+	now := time.Date(2026, 11, 25, 0, 30, 0, 0, time.UTC)
+	k := &Keeper{Set: &Set{}, Client: c, Events: recorder, Now: func() time.Time { return now }, Log: logr.Discard()}
+	k.Set.Put(b)
+	var store *journaltest.Store
+	replaceStore := func() *lockedLedger {
+		store = &journaltest.Store{}
+		l := &lockedLedger{Ledger: store}
+		k.Ledger = l
+		return l
+	}
+	seq := map[string]int64{}
+	change := func(turn string, l core.Change) {
+		t.Helper()
+		seq[turn]++
+		entry := journal.Entry{Seq: seq[turn], Epoch: 1, Version: 1, Time: now, Payload: []byte("{}"), Ledger: &l}
+		if err := store.Append(t.Context(), turn, entry); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reserve := func(turn string) {
+		t.Helper()
+		p, err := core.PeriodAt(core.Day, time.UTC, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hold := core.Hold{Key: core.KeyOf("uid", p), Currency: "USD", Tokens: 7}
+		change(turn, core.Change{Reserve: []core.Reservation{{Hold: hold, CountTurn: true}}})
+	}
+	request := func(turn string, tokens int64, cost string) {
+		t.Helper()
+		reserve(turn)
+		change(turn, core.Change{Outcome: &core.Amount{Tokens: tokens, Cost: decimal.RequireFromString(cost), Currency: "USD"}})
+	}
+	checkRound := func(step string, tokens int64, cost string, turns int64, wantErr error, event string) {
+		t.Helper()
+		if err := k.round(t.Context()); !errors.Is(err, wantErr) {
+			t.Fatalf("%s: %v, want %v", step, err, wantErr)
+		}
+		got := &v1alpha1.Budget{}
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(b), got); err != nil {
+			t.Fatal(err)
+		}
+		if s := got.Status.Spent; s.Tokens != tokens || s.Cost != cost || s.Turns != turns {
+			t.Fatalf("%s: status.spent is %+v, want %d tokens, %s USD and %d Turns", step, s, tokens, cost, turns)
+		}
+		emitted := ""
+		for len(recorder.Events) > 0 {
+			emitted += <-recorder.Events + "\n"
+		}
+		if strings.Count(emitted, v1alpha1.EventStoreLostAmounts) != min(len(event), 1) || !strings.Contains(emitted, event) {
+			t.Fatalf("%s: Events: %q, want the Event %q, or none about the store if that is empty", step, emitted, event)
+		}
+	}
+	replaceStore()
+	request("a", 60, "0.5")
+	reserve("b")
+	checkRound("before the loss", 60, "0.5", 2, nil, "")
+	change("b", core.Change{Outcome: &core.Amount{}, Uncount: true})
+	checkRound("a Turn whose request was not sent", 60, "0.5", 1, nil, "")
+	reserve("b")
+	checkRound("the Turn again", 60, "0.5", 2, nil, "")
+
+	ledger := replaceStore()
+	ledger.locked = true
+	checkRound("a new store that cannot be written", 60, "0.5", 2, errLocked, "")
+	checkRound("the same store", 60, "0.5", 2, errLocked, "")
+	ledger.locked = false
+	checkRound("the store can be written again", 60, "0.5", 2, nil, "Warning StoreLostAmounts the store of the journals has lost amounts "+
+		"of the current period, and has only 0 tokens, 0 USD and 0 Turns: the budget continues with the amounts in its status, "+
+		"60 tokens, 0.5 USD and 2 Turns")
+	checkRound("without a further loss", 60, "0.5", 2, nil, "")
+	request("c", 30, "0")
+	checkRound("another request", 90, "0.5", 3, nil, "")
+
+	replaceStore()
+	request("d", 60, "0.7")
+	checkRound("an older copy of the store", 90, "0.7", 3, nil, "has only 60 tokens, 0.7 USD and 1 Turns: the budget continues")
+	replaceStore()
+	now = now.Add(24 * time.Hour)
+	checkRound("a loss, and the next period", 0, "0", 0, nil, "")
+	reserve("e")
+	checkRound("only a reservation", 0, "0", 1, nil, "")
+	replaceStore()
+	checkRound("the loss of a Turn that only reserved", 0, "0", 1, nil, "has only 0 tokens, 0 USD and 0 Turns")
+
+	got := &v1alpha1.Budget{}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(b), got); err != nil {
+		t.Fatal(err)
+	}
+	got.Spec.Period = v1alpha1.BudgetPeriodHour // the current hour begins at the same time as the day
+	if err := c.Update(t.Context(), got); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Truncate(24 * time.Hour)
+	checkRound("another unit", 0, "0", 0, nil, "")
 }
 
 // TestReadySaysWhetherRequestersAreChecked checks the condition Ready of a Budget that selects requesters, and that it

@@ -118,6 +118,9 @@ type Options struct {
 	// JournalQuota is the number of bytes that the journals of all namespaces may use together, such as 20Gi, and
 	// JournalQuotaPerNamespace the number for each namespace. For the defaults, see quota.Limits.
 	JournalQuota, JournalQuotaPerNamespace string
+	// JournalVolumeSize is the size of the volume of an SQLite journal, such as 5Gi, if the file system does not
+	// enforce it. If it is empty, the volume has the size of its file system.
+	JournalVolumeSize string
 	// ToolAllowCIDRs are prefixes of addresses at which tool servers and model providers may be reached, and
 	// ToolDenyCIDRs those at which they may not. They extend the built-in table of package netpolicy.
 	ToolAllowCIDRs, ToolDenyCIDRs []string
@@ -235,6 +238,9 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.JournalQuotaPerNamespace, "journal-quota-per-namespace", "",
 		"bytes that the journals of one namespace may use, such as 2Gi; default: a namespace may not use more bytes than remain "+
 			"free in --journal-quota, so one namespace can fill half of the quota, and two a third each")
+	f.StringVar(&o.JournalVolumeSize, "journal-volume-size", "",
+		"size of the volume of an SQLite journal, such as 5Gi, for a volume whose file system may be larger, such as an emptyDir "+
+			"with a size limit; it limits the default of --journal-quota; default: the size of the file system")
 	f.StringSliceVar(&o.ToolAllowCIDRs, netpolicy.AllowFlag, nil,
 		"prefixes of IP addresses that tool servers and model providers may have, separated by commas, such as "+
 			"127.0.0.0/8,::1/128; default: all except loopback, link-local, multicast and cloud metadata addresses, "+
@@ -313,13 +319,14 @@ func (o *Options) netPolicy() (*netpolicy.Policy, error) {
 
 // quotas returns the quotas of the journals.
 func (o *Options) quotas() (l quota.Limits, err error) {
-	var errs [2]error
+	var errs [3]error
 	l.Total, errs[0] = quotaOf("journal-quota", o.JournalQuota)
 	l.PerNamespace, errs[1] = quotaOf("journal-quota-per-namespace", o.JournalQuotaPerNamespace)
+	l.Volume, errs[2] = quotaOf("journal-volume-size", o.JournalVolumeSize)
 	return l, errors.Join(errs[:]...)
 }
 
-// minQuota is the smallest quota. A smaller value is probably a mistake in the unit.
+// minQuota is the smallest quota, and the smallest size of a volume. A smaller value is probably a mistake in the unit.
 const minQuota = 1 << 20
 
 // quotaOf parses a number of bytes. An empty text is 0.

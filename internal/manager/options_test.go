@@ -122,6 +122,7 @@ func TestEveryFlagHasHelpAndAnEnvironmentVariable(t *testing.T) {
 		{"CAPSTAN_TRUST_REQUESTED_BY", "true", "trust-requested-by"},
 		{"CAPSTAN_JOURNAL_QUOTA", "20Gi", "journal-quota"},
 		{"CAPSTAN_JOURNAL_QUOTA_PER_NAMESPACE", "2Gi", "journal-quota-per-namespace"},
+		{"CAPSTAN_JOURNAL_VOLUME_SIZE", "5Gi", "journal-volume-size"},
 		{"CAPSTAN_TOOL_DENY_CIDRS", "[10.0.0.0/8]", "tool-deny-cidrs"},
 		{"CAPSTAN_WORKLOAD_TOKENS", "[helpdesk/gateway=https://llm.example.com]", "workload-tokens"},
 		{"CAPSTAN_WORKLOAD_TOKEN_DIR", "/tokens", "workload-token-dir"},
@@ -149,8 +150,8 @@ func TestEveryFlagHasHelpAndAnEnvironmentVariable(t *testing.T) {
 	o.AddFlags(f)
 	count := 0
 	f.VisitAll(func(*pflag.Flag) { count++ })
-	if count != 45 {
-		t.Errorf("%d flags, want 45: add each new flag to the table above", count)
+	if count != 46 {
+		t.Errorf("%d flags, want 46: add each new flag to the table above", count)
 	}
 }
 
@@ -291,6 +292,10 @@ func TestValidate(t *testing.T) {
 		"a quota of a few bytes": {
 			func(o *Options) { o.JournalQuotaPerNamespace = "20" },
 			`--journal-quota-per-namespace "20" must be a number of bytes`,
+		},
+		"an invalid size of the volume": {
+			func(o *Options) { o.JournalVolumeSize = "large" },
+			`--journal-volume-size "large" must be a number of bytes of at least 1Mi, such as 20Gi`,
 		},
 		"a negative quota":     {func(o *Options) { o.JournalQuota = "-1Gi" }, "--journal-quota"},
 		"an endless retention": {func(o *Options) { o.JournalRetention = 100_000 * time.Hour }, "--journal-retention"},

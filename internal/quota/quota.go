@@ -31,6 +31,10 @@ type Limits struct {
 	// Total limits all journals. 0 means nine tenths of the store's volume, or no limit if the store does not know
 	// its volume. If the volume has less space than Total, the volume limits the journals.
 	Total int64
+	// Volume is the size of the store's volume, for a volume on a larger file system that does not enforce this size,
+	// such as an emptyDir with a size limit. It applies only if Total is 0 and the store knows its free space. 0 means
+	// that the file system has the size of the volume.
+	Volume int64
 	// PerNamespace limits the journals of a namespace. If it is 0, a namespace may use as much as is free in the total
 	// quota: one namespace alone may use half of that quota, and each of two namespaces a third. The bytes that running
 	// Turns will still write do not count as free, but each namespace may use a twentieth of the quota if that is free.
@@ -111,11 +115,15 @@ func (l Limits) total(u store.Use) int64 {
 	if u.Free < 0 {
 		return l.Total
 	}
-	volume := max((u.Bytes+u.Free)/10*volumeTenths, 1)
-	if l.Total == 0 {
-		return volume
+	space := u.Bytes + u.Free
+	if l.Total == 0 && l.Volume > 0 {
+		space = min(space, l.Volume)
 	}
-	return min(l.Total, volume)
+	quota := max(space/10*volumeTenths, 1)
+	if l.Total > 0 {
+		quota = min(quota, l.Total)
+	}
+	return quota
 }
 
 // namespace returns the budget of a namespace.

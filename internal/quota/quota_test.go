@@ -172,6 +172,33 @@ func TestEvaluate(t *testing.T) {
 
 // TestExpectedBytesAreNotFree checks that expected bytes count like written bytes when the free bytes of the total
 // quota are shared.
+// TestTotalQuota checks the quota of all journals on volumes whose file system does, or does not, enforce their size.
+func TestTotalQuota(t *testing.T) {
+	for name, tc := range map[string]struct {
+		limits quota.Limits
+		use    store.Use
+		want   int64
+	}{
+		"a file system of the volume's size": {quota.Limits{}, store.Use{Bytes: gib, Free: 9 * gib}, 9 * gib},
+		"a larger file system":               {quota.Limits{Volume: 10 * gib}, store.Use{Bytes: gib, Free: 800 * gib}, 9 * gib},
+		"a file system that is almost full":  {quota.Limits{Volume: 100 * gib}, store.Use{Bytes: gib, Free: 9 * gib}, 9 * gib},
+		"a volume that is full": {
+			quota.Limits{Volume: 10 * gib}, store.Use{Bytes: 11 * gib, Free: 800 * gib}, 9 * gib,
+		},
+		"a quota that was set": {
+			quota.Limits{Volume: 10 * gib, Total: 20 * gib}, store.Use{Bytes: gib, Free: 800 * gib}, 20 * gib,
+		},
+		"a quota that was set, on a smaller file system": {
+			quota.Limits{Volume: 10 * gib, Total: 20 * gib}, store.Use{Bytes: gib, Free: 4 * gib}, 5 * gib / 10 * 9,
+		},
+		"a store that does not know its free space": {quota.Limits{Volume: 10 * gib}, store.Use{Bytes: gib, Free: -1}, 0},
+	} {
+		if r := tc.limits.Evaluate(tc.use, nil); r.Total.Limit != tc.want {
+			t.Errorf("%s: the quota is %d, want %d", name, r.Total.Limit, tc.want)
+		}
+	}
+}
+
 func TestExpectedBytesAreNotFree(t *testing.T) {
 	for name, tc := range map[string]struct {
 		used, expected map[string]int64

@@ -218,6 +218,24 @@ func BudgetStatus(b *v1alpha1.Budget, r BudgetRule, state BudgetState, now time.
 	return s
 }
 
+// SpentOf returns the amounts that a Budget's status says were spent in a period, as the account of that period. It
+// returns false if the status says nothing about this period.
+func SpentOf(b *v1alpha1.Budget, p budget.Period) (budget.Account, bool) {
+	s := &b.Status
+	if s.Spent == nil || s.PeriodStartTime == nil || s.ResetTime == nil ||
+		s.PeriodStartTime.Unix() != p.Start.Unix() || s.ResetTime.Unix() != p.End.Unix() {
+		return budget.Account{}, false
+	}
+	cost, err := decimal.NewFromString(s.Spent.Cost)
+	if err != nil {
+		cost = decimal.Zero // another client has written this status
+	}
+	return budget.Account{
+		Key: budget.KeyOf(string(b.UID), p), Tokens: s.Spent.Tokens, Cost: cost, Turns: s.Spent.Turns,
+		Unpriced: s.Spent.UnpricedRequests,
+	}, true
+}
+
 // BudgetUse is one limit of a Budget, with the amount that is spent.
 type BudgetUse struct {
 	Of           budget.Reason

@@ -71,6 +71,9 @@ spec:
         - {{ printf "--store=%s" .Values.store.url | quote }}
         {{- else }}
         - --data-dir=/var/lib/capstan
+        {{- with include "capstan.volumeSize" . }}
+        - --journal-volume-size={{ . }}
+        {{- end }}
         {{- end }}
         - --approval-policy={{ include "capstan.approvalPolicyName" . }}
         - --requester-policy={{ include "capstan.requesterPolicyName" . }}

@@ -120,6 +120,18 @@ capstan-requesters
 {{- .Values.persistence.existingClaim | default (printf "%s-data" (include "capstan.fullname" .)) -}}
 {{- end -}}
 
+{{/*
+The size of the journal's volume, or empty if the chart does not know it. The file system may be larger: an emptyDir is on the disk
+of the node, and so are the claims of some StorageClasses.
+*/}}
+{{- define "capstan.volumeSize" -}}
+{{- if not (include "capstan.persistent" .) -}}
+{{- .Values.persistence.emptyDirSizeLimit -}}
+{{- else if not .Values.persistence.existingClaim -}}
+{{- .Values.persistence.size -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Peers of a NetworkPolicy: all addresses except link-local ones and those of cloud metadata services. */}}
 {{- define "capstan.everywhere" -}}
 - ipBlock:

@@ -18,7 +18,7 @@ type Tx interface {
 	// changing them. It creates accounts that do not exist. The keys are sorted, so that two transactions cannot
 	// deadlock.
 	Lock(keys []Key) ([]Account, error)
-	// Write replaces accounts, and all open reservations of a Turn.
+	// Write replaces accounts, and all open reservations of a Turn. If turn is empty, it replaces only the accounts.
 	Write(turn string, accounts []Account, holds []Hold) error
 }
 
@@ -64,6 +64,41 @@ func Apply(tx Tx, turn string, c *Change) error {
 		accounts[keys[r.Key]].reserve(r)
 	}
 	return tx.Write(turn, accounts, next)
+}
+
+// Raise raises accounts to at least the amounts of spent, because the store has lost some of these amounts. It lowers
+// no amount, changes no reservation, and creates accounts that do not exist. So it may be repeated.
+func Raise(tx Tx, spent ...Account) error {
+	least := make(map[Key]Account, len(spent))
+	for _, s := range spent {
+		a := least[s.Key]
+		a.Key = s.Key
+		a.Raise(s)
+		least[s.Key] = a
+	}
+	keys := slices.SortedFunc(maps.Keys(least), Key.compare)
+	accounts, err := tx.Lock(keys)
+	if err != nil {
+		return err
+	}
+	for i, k := range keys {
+		accounts[i].Raise(least[k])
+	}
+	return tx.Write("", accounts, nil)
+}
+
+// Raise raises the amounts spent to at least those of another account.
+func (a *Account) Raise(to Account) {
+	a.Turns = max(a.Turns, to.Turns)
+	a.Tokens = max(a.Tokens, min(to.Tokens, maxTokens))
+	a.Unpriced = max(a.Unpriced, to.Unpriced)
+	a.Cost = decimal.Max(a.Cost, to.Cost)
+}
+
+// Lacks reports whether the account has lost amounts that it had earlier. The number of Turns alone does not show
+// this: it falls if the first request of a Turn is not sent after all.
+func (a *Account) Lacks(earlier Account) bool {
+	return a.Tokens < min(earlier.Tokens, maxTokens) || a.Unpriced < earlier.Unpriced || a.Cost.LessThan(earlier.Cost)
 }
 
 // settle replaces a reservation by the usage of the request.

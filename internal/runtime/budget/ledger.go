@@ -15,6 +15,11 @@ type Ledger interface {
 	// no run closes these reservations. It skips Turns without open reservations.
 	CloseReservations(ctx context.Context, turns ...string) error
 
+	// RaiseAccounts raises accounts of which the store has lost amounts to at least the given amounts. It lowers no
+	// amount and changes no reservation, so it may be repeated. It may have raised some of the accounts if it returns
+	// an error.
+	RaiseAccounts(ctx context.Context, spent ...Account) error
+
 	// ForgetBudgets deletes everything about budgets that were deleted. A later request of a run that has not noticed
 	// the deletion may create an account again.
 	ForgetBudgets(ctx context.Context, uids ...string) error

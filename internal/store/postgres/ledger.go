@@ -179,6 +179,19 @@ func (s *Store) Accounts(ctx context.Context, at time.Time) ([]budget.Account, e
 		`SELECT `+columnsOfAccount+` FROM capstan_budget AS b WHERE b.end_at > $1 AND b.start_at <= $1`, at.Unix())
 }
 
+// RaiseAccounts raises accounts to at least the given amounts.
+func (s *Store) RaiseAccounts(ctx context.Context, spent ...budget.Account) error {
+	for chunk := range slices.Chunk(spent, retireAtOnce) {
+		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
+			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return budget.Raise(&ledger{ctx, tx}, chunk...) })
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // ForgetBudgets deletes the accounts and the reservations of budgets.
 func (s *Store) ForgetBudgets(ctx context.Context, uids ...string) error {
 	for chunk := range slices.Chunk(uids, retireAtOnce) {

@@ -147,6 +147,16 @@ func (s *Store) CloseReservations(ctx context.Context, turns ...string) error {
 	return nil
 }
 
+// RaiseAccounts raises accounts to at least the given amounts.
+func (s *Store) RaiseAccounts(ctx context.Context, spent ...budget.Account) error {
+	for chunk := range slices.Chunk(spent, retireAtOnce) {
+		if err := s.change(ctx, func(t *tx) error { return budget.Raise(ledger{t}, chunk...) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // ForgetBudgets deletes the accounts and the reservations of budgets.
 func (s *Store) ForgetBudgets(ctx context.Context, uids ...string) error {
 	for chunk := range slices.Chunk(uids, retireAtOnce) {

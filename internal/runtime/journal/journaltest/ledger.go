@@ -69,6 +69,8 @@ func RunLedger(t *testing.T, open func(t *testing.T) LedgerStore) {
 		"a request that was not sent does not count its Turn":   testUncount,
 		"requests at the same moment do not exceed a limit":     testConcurrentRequests,
 		"deleted budgets and old periods leave nothing":         testDeletion,
+		"a raise lowers nothing and keeps reservations":         testRaise,
+		"raises and requests at the same moment both count":     testConcurrentRaises,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t)) })
 	}
@@ -272,4 +274,64 @@ func testDeletion(t *testing.T, s LedgerStore) {
 	expectAccounts(t, s)
 	add(t, s, "of-y", nil, changing(2, budget.Change{Outcome: &used}))
 	expectAccounts(t, s)
+}
+
+// raise raises accounts.
+func raise(t *testing.T, s LedgerStore, accounts ...budget.Account) {
+	t.Helper()
+	if err := s.RaiseAccounts(t.Context(), accounts...); err != nil {
+		t.Errorf("RaiseAccounts: %v", err)
+	}
+}
+
+func testRaise(t *testing.T, s LedgerStore) {
+	raise(t, s)
+	expectAccounts(t, s)
+	reserve := reservation("x", 100, "0.5", budget.Limits{Tokens: new(int64(1000)), Turns: new(int64(3))})
+	add(t, s, "a", nil, changing(1, budget.Change{Reserve: []budget.Reservation{reserve}}))
+	used := dollars(300, "0.2")
+	add(t, s, "a", nil, changing(2, budget.Change{Outcome: &used}))
+	add(t, s, "b", nil, changing(1, budget.Change{Reserve: []budget.Reservation{reserve}}))
+	mixed := spent("x", 1, 950, "0.1") // more tokens, and less of the rest
+	mixed.Unpriced = 4
+	for range 2 {
+		raise(t, s, spent("y", 7, 9, "0.000000000000001"), mixed, spent("x", 1, 900, "0.15"))
+	}
+	want := spent("x", 2, 950, "0.2")
+	want.Unpriced, want.ReservedTokens, want.ReservedCost = 4, 100, decimal.RequireFromString("0.5")
+	expectAccounts(t, s, want, spent("y", 7, 9, "0.000000000000001"))
+	add(t, s, "b", nil, changing(2, budget.Change{Outcome: &used}))
+	want = spent("x", 2, 1250, "0.4")
+	want.Unpriced = 4
+	expectAccounts(t, s, want, spent("y", 7, 9, "0.000000000000001"))
+	err := s.Append(t.Context(), "c", changing(1, budget.Change{Reserve: []budget.Reservation{reserve}}))
+	if refusal, ok := errors.AsType[*budget.Refusal](err); !ok || refusal.Refused[0].Reason != budget.OverTokens {
+		t.Errorf("Append: %v; want a refusal, because the raised account exceeds the limit", err)
+	}
+}
+
+// testConcurrentRaises raises two accounts in either order while requests reserve and settle in both.
+func testConcurrentRaises(t *testing.T, s LedgerStore) {
+	const writers = 8
+	both := []budget.Account{spent("x", 100, 1000, "10"), spent("y", 100, 1000, "10")}
+	raise(t, s, both...)
+	var wg sync.WaitGroup
+	for i := range writers {
+		wg.Go(func() {
+			requests := []budget.Reservation{reservation("x", 10, "0.1", budget.Limits{}), reservation("y", 10, "0.1", budget.Limits{})}
+			accounts := slices.Clone(both)
+			if i%2 == 0 {
+				slices.Reverse(accounts)
+			}
+			turn, used := fmt.Sprintf("turn-%d", i), dollars(5, "0.01")
+			reserved := s.Append(t.Context(), turn, changing(1, budget.Change{Reserve: requests}))
+			raise(t, s, accounts...)
+			settled := s.Append(t.Context(), turn, changing(2, budget.Change{Outcome: &used}))
+			if err := errors.Join(reserved, settled); err != nil {
+				t.Errorf("Append: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	expectAccounts(t, s, spent("x", 100+writers, 1000+5*writers, "10.08"), spent("y", 100+writers, 1000+5*writers, "10.08"))
 }

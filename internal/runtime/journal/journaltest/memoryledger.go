@@ -74,6 +74,16 @@ func (m *Store) CloseReservations(ctx context.Context, turns ...string) error {
 	return nil
 }
 
+// RaiseAccounts raises accounts to at least the given amounts.
+func (m *Store) RaiseAccounts(ctx context.Context, spent ...budget.Account) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return budget.Raise(memoryLedger{m}, spent...)
+}
+
 // ForgetBudgets deletes the accounts and the reservations of the budgets with the given UIDs.
 func (m *Store) ForgetBudgets(ctx context.Context, uids ...string) error {
 	return m.dropAccounts(ctx, func(k budget.Key) bool { return slices.Contains(uids, k.Budget) })
