@@ -332,7 +332,8 @@ func TestRefusedResultIsNotReused(t *testing.T) {
 }
 
 // TestSummaryWithoutRefusedAnswers checks that a summary, which the Session keeps, is made without the answers that a
-// policy has refused, and without the reasons of the model that has checked them.
+// policy has refused, and without the reasons of the model that has checked them. The model of the Turn still receives
+// these reasons.
 func TestSummaryWithoutRefusedAnswers(t *testing.T) {
 	finds := func(id string, n int) answer { return asksFor("I look.", call(id, "find", fmt.Sprintf(`{"n":%d}`, n))) }
 	for name, tc := range map[string]struct {
@@ -375,6 +376,10 @@ func TestSummaryWithoutRefusedAnswers(t *testing.T) {
 			}
 			if strings.Contains(text, "secret") || strings.Contains(text, "hey") || strings.Contains(text, "polite") {
 				t.Errorf("the text to summarize is %q, want neither the refused answer nor the reason", text)
+			}
+			next := transcript(s.requests[i+1])
+			if !slices.ContainsFunc(next, func(line string) bool { return strings.Contains(line, "- The answer must be polite. (It says hey.)") }) {
+				t.Errorf("after the summary, the model receives %q, want the reason for which the answer was refused", next)
 			}
 		})
 	}
