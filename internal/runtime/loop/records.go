@@ -216,6 +216,19 @@ func (s *State) isRefusedResult(f *CallResult) bool {
 	return r != nil && r.CallID == f.CallID && r.IsByPolicies()
 }
 
+// NewestRefusedResult returns the result to which the newest rejection applies, if output policies have refused this
+// result of a call as the answer. Otherwise it returns nil.
+func (s *State) NewestRefusedResult() *CallResult {
+	if len(s.Rejections) == 0 {
+		return nil
+	}
+	r := &s.Rejections[len(s.Rejections)-1]
+	if r.CallID == "" || !r.IsByPolicies() {
+		return nil
+	}
+	return s.result(r.Step, r.CallID)
+}
+
 // keptExchange returns the messages of a step as they are kept after the end of the Turn: without the texts that output
 // policies have refused.
 func (s *State) keptExchange(ctx context.Context, step Step) []model.Message {

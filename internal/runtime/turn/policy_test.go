@@ -223,6 +223,42 @@ func TestRefusedResultOfATool(t *testing.T) {
 	}
 }
 
+// TestRefusedResultIsNoArtifact checks that the model cannot read a long result that a policy has refused as the answer:
+// the page would be another result, which is kept in the history. The same applies to a run that continues.
+func TestRefusedResultIsNoArtifact(t *testing.T) {
+	const refused = `error (invalid_arguments): name: there is no artifact "call-1-2": use one of call-1-1`
+	find := named("find", tool.ReadOnly, saying(long))
+	last := named("close", tool.Destructive, saying(long+long))
+	last.EndsTurn = true
+	ask := answer{reply: calls("", model.ToolCall{ID: "c3", Name: "read_artifact", Arguments: `{"name":"call-1-2"}`})}
+	verdict := func(violated bool) answer {
+		return says(fmt.Sprintf(`{"verdicts":[{"rule":"short","violated":%t,"reason":""}]}`, violated))
+	}
+	c, s := candidate("p0", 1, answer{reply: calls("", call("c1", "find"), call("c2", "close"))}, verdict(true), ask, says("Closed."),
+		verdict(false))
+	in := inTalk("uid", "Close it.", c)
+	in.Preparation = preparationOf(func(m *prepare.Input) {
+		m.Profile.OutputPolicies = []outputpolicy.Policy{
+			{Name: "short", Prompt: "Be short.", OnViolation: outputpolicy.Retry, MaxRetries: 1},
+		}
+	})
+	in.Tools = []tool.Tool{find, last}
+	j := &journaltest.Store{}
+	check := func(j journal.Journal, in turn.Input, s *script) {
+		t.Helper()
+		result := mustRun(t, j, in)
+		messages := s.requests[len(s.requests)-2].Messages
+		if got := messages[len(messages)-1].Content; result.Text != "Closed." || got != refused {
+			t.Errorf("run %d ends with %q after the model has read %q, want %q", in.Epoch, result.Text, got, refused)
+		}
+	}
+	check(j, in, s)
+	at := slices.Index(kinds(t, j), journal.OutputRejected) + 1
+	in.Chain[0], s = candidate("p0", 1, ask, says("Closed."), verdict(false))
+	in.Epoch = 2
+	check(copyOf(t, j, &journaltest.Store{}, at), in, s)
+}
+
 // TestInvalidOutputPolicy checks that a Turn whose profile has an invalid expression ends before a model is asked.
 func TestInvalidOutputPolicy(t *testing.T) {
 	c, s := candidate("p0", 1, says("never"))
