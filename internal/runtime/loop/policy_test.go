@@ -2,6 +2,7 @@ package loop_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -347,7 +348,7 @@ func TestSummaryWithoutRefusedAnswers(t *testing.T) {
 			[]string{"assistant: [an answer that was not accepted]\n\nuser: The answer was not accepted. Answer again."},
 		},
 		"of a tool": {
-			[]answer{asksFor("I close it.", call("c0", "close", `{}`)), verdict(true)},
+			[]answer{asksFor("I close it.", call("c0", "close", `{"text":"secret"}`)), verdict(true)},
 			polite(outputpolicy.Retry),
 			[]string{"assistant: I close it.\n[calls close with {}]\n\nresult of close: The result was not accepted as the answer."},
 		},
@@ -358,7 +359,7 @@ func TestSummaryWithoutRefusedAnswers(t *testing.T) {
 			c.ContextWindow = 1400
 			find, _ := toolOf("find", tool.ReadOnly, result{content: words(280)})
 			closing, _ := toolOf("close", tool.Destructive, result{content: "Hey, the secret is out." + words(100)})
-			closing.EndsTurn = true
+			closing.EndsTurn, closing.Schema = true, json.RawMessage(`{"type":"object"}`)
 			in := withTools(input(t, c), find, closing)
 			in.Context = loop.ContextPolicy{Compact: true, CompactPercent: 90}
 			in.Limits.MaxSteps = 10

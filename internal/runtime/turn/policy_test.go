@@ -1,6 +1,7 @@
 package turn_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -174,10 +175,16 @@ func TestCheckOfAToolResultIsNotThatOfTheText(t *testing.T) {
 }
 
 // TestRefusedResultOfATool checks that the result of a tool that a policy has refused as the answer reaches neither later
-// Turns of the Session, nor judges and memories. The same applies to the reason of the model that has checked it.
+// Turns of the Session, nor judges and memories. The same applies to the arguments of the call, which may contain this
+// result, and to the reason of the model that has checked it.
 func TestRefusedResultOfATool(t *testing.T) {
 	const canary = "canary-4711"
-	c, _ := candidate("p0", 1, answer{reply: calls("I close it.", call("c1", "find"), call("c2", "close"))},
+	closing := model.ToolCall{
+		ID: "c2", Name: "close", Arguments: `{"text":"The code is ` + canary + `"}`, ProviderData: json.RawMessage(`{"signature":"s"}`),
+	}
+	reply := calls("I close it.", call("c1", "find"), closing)
+	reply.ProviderData = &model.ProviderData{Format: "f", Text: "The code is " + canary, Lasting: true}
+	c, _ := candidate("p0", 1, answer{reply: reply},
 		says(`{"verdicts":[{"rule":"no-codes","violated":true,"reason":"It contains `+canary+`."}]}`),
 		says("It is closed."), says(`{"verdicts":[{"rule":"no-codes","violated":false,"reason":""}]}`))
 	in := inTalk("uid", "Close it.", c)
@@ -195,10 +202,11 @@ func TestRefusedResultOfATool(t *testing.T) {
 		t.Fatalf("result %s with %q, want the second answer", result.Stop, result.Text)
 	}
 	const refused = "The result was not accepted as the answer."
+	kept := model.ToolCall{ID: "c2", Name: "close", Arguments: "{}"}
 	found := toolOutput(payloads[tool.Exposure](t, j, journal.ToolsExposed)[0].Nonce, "found")
 	want := []model.Message{
 		{Role: model.RoleUser, Content: "Close it."},
-		{Role: model.RoleAssistant, Content: "I close it.", ToolCalls: []model.ToolCall{call("c1", "find"), call("c2", "close")}},
+		{Role: model.RoleAssistant, Content: "I close it.", ToolCalls: []model.ToolCall{call("c1", "find"), kept}},
 		{Role: model.RoleTool, Content: found, ToolCallID: "c1"},
 		{Role: model.RoleTool, Content: refused, ToolCallID: "c2"},
 		{Role: model.RoleAssistant, Content: "It is closed."},
