@@ -378,8 +378,8 @@ func TestSummaryWithoutRefusedAnswers(t *testing.T) {
 			if strings.Contains(text, "secret") || strings.Contains(text, "hey") || strings.Contains(text, "polite") {
 				t.Errorf("the text to summarize is %q, want neither the refused answer nor the reason", text)
 			}
-			next := transcript(s.requests[i+1])
-			if !slices.ContainsFunc(next, func(line string) bool { return strings.Contains(line, "- The answer must be polite. (It says hey.)") }) {
+			next := strings.Join(transcript(s.requests[i+1]), "\n")
+			if !strings.Contains(next, "- The answer must be polite. (It says hey.)") {
 				t.Errorf("after the summary, the model receives %q, want the reason for which the answer was refused", next)
 			}
 		})
