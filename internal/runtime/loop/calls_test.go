@@ -383,6 +383,44 @@ func TestRepeatedCallOfASubAgentStaysOpen(t *testing.T) {
 	}
 }
 
+// TestFailedCallOfASubAgentStaysOpen ends the Turn during the call of a sub-agent, which fails. The call stays open unless
+// the error says how many Turns the call has created, or what they have used.
+func TestFailedCallOfASubAgentStaysOpen(t *testing.T) {
+	cause := errors.New("so it ended")
+	for name, tc := range map[string]struct {
+		result tool.Result
+		ends   bool
+		open   bool
+	}{
+		"not known":        {tool.Result{}, true, true},
+		"no Turn":          {tool.Result{Descendants: new(0)}, true, false},
+		"known usage":      {tool.Result{Spent: &tool.Spent{Turn: "child"}}, true, false},
+		"the Turn goes on": {tool.Result{}, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			agent, _ := toolOf("agent", tool.Idempotent)
+			agent.Source = tool.Source{Agent: "helper"}
+			agent.Caller = tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) {
+				if tc.ends {
+					cancel(cause)
+				}
+				return tc.result, &tool.Error{Class: tool.Unavailable, Message: "the store is closed"}
+			})
+			c, _ := candidate("one", 1, asksFor("", call("c1", "agent", `{}`)), says("Done."))
+			in := withTools(input(t, c), agent)
+			in.Limits.MaxDescendants = 5
+			if end, err := loop.Run(ctx, &in); tc.ends != errors.Is(err, cause) {
+				t.Errorf("Run = %+v, %v; want that the Turn ends during the call: %t", end, err, tc.ends)
+			}
+			if got := in.State.CallResults; (len(got) == 0) != tc.open {
+				t.Errorf("results %+v, want that the call is open: %t", got, tc.open)
+			}
+		})
+	}
+}
+
 // TestNoRepetitionAfterTheEnd ends the Turn before a call is repeated. The first attempt may have taken effect, unless
 // the tool only reads.
 func TestNoRepetitionAfterTheEnd(t *testing.T) {

@@ -30,6 +30,7 @@ const (
 // conversation returns the messages for the model: the prompt, with notes of the loop before the user's message, and
 // all steps. After a compaction, system messages, the user's message and the newest exchanges stay unchanged. The
 // summary replaces all other messages and precedes the history that is kept. An exchange is kept whole or not at all.
+// The reasons why output policies have refused answers are always kept, because the summary must not contain them.
 func conversation(ctx context.Context, prepared []model.Message, s *State, notes ...model.Message) []model.Message {
 	compaction := s.compaction()
 	user := lastUser(prepared)
@@ -53,9 +54,23 @@ func conversation(ctx context.Context, prepared []model.Message, s *State, notes
 	}
 	all = append(append(all, notes...), summary...)
 	all = append(all, prepared[user:]...)
+	if compaction != nil {
+		all = append(all, s.refusalsBefore(compaction.From)...)
+	}
 	for _, step := range s.Steps {
 		if compaction == nil || step.Step >= compaction.From {
 			all = append(all, s.exchange(ctx, step)...)
+		}
+	}
+	return all
+}
+
+// refusalsBefore returns the messages about answers that output policies have refused before a step.
+func (s *State) refusalsBefore(step int) []model.Message {
+	var all []model.Message
+	for i := range s.Rejections {
+		if r := &s.Rejections[i]; r.IsByPolicies() && r.Step < step {
+			all = append(all, model.Message{Role: model.RoleUser, Name: MessageViolations, Content: r.Message})
 		}
 	}
 	return all

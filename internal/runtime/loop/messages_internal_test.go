@@ -269,6 +269,15 @@ func TestConversationOrder(t *testing.T) {
 			done(w, 2, "c2")
 			w.add(journal.Compacted, Compaction{From: 2, Summary: "s"})
 		}, []string{"p", "c", "note", "summary", "u", "", "found c2"}},
+		"refused answers": {
+			"the reasons of output policies are kept, and a violation of the schema is not", prompt, func(w *randomTurn) {
+				for n, policies := range [][]string{{"p1"}, nil, {"p2"}, {"p3"}} {
+					w.add(journal.ModelReplied, Step{Step: n + 1, Reply: model.Reply{Text: fmt.Sprint("a", n+1)}})
+					w.add(journal.OutputRejected, Rejection{Step: n + 1, Policies: policies, Message: fmt.Sprint("no ", n+1)})
+				}
+				w.add(journal.Compacted, Compaction{From: 4, Summary: "s"})
+			}, []string{"p", "c", "note", "summary", "u", "no 1", "no 3", "a4", "no 4"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &randomTurn{}

@@ -2,6 +2,7 @@ package loop_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -332,7 +333,8 @@ func TestRefusedResultIsNotReused(t *testing.T) {
 }
 
 // TestSummaryWithoutRefusedAnswers checks that a summary, which the Session keeps, is made without the answers that a
-// policy has refused, and without the reasons of the model that has checked them.
+// policy has refused, and without the reasons of the model that has checked them. The model of the Turn still receives
+// these reasons.
 func TestSummaryWithoutRefusedAnswers(t *testing.T) {
 	finds := func(id string, n int) answer { return asksFor("I look.", call(id, "find", fmt.Sprintf(`{"n":%d}`, n))) }
 	for name, tc := range map[string]struct {
@@ -346,7 +348,7 @@ func TestSummaryWithoutRefusedAnswers(t *testing.T) {
 			[]string{"assistant: [an answer that was not accepted]\n\nuser: The answer was not accepted. Answer again."},
 		},
 		"of a tool": {
-			[]answer{asksFor("I close it.", call("c0", "close", `{}`)), verdict(true)},
+			[]answer{asksFor("I close it.", call("c0", "close", `{"text":"secret"}`)), verdict(true)},
 			polite(outputpolicy.Retry),
 			[]string{"assistant: I close it.\n[calls close with {}]\n\nresult of close: The result was not accepted as the answer."},
 		},
@@ -357,7 +359,7 @@ func TestSummaryWithoutRefusedAnswers(t *testing.T) {
 			c.ContextWindow = 1400
 			find, _ := toolOf("find", tool.ReadOnly, result{content: words(280)})
 			closing, _ := toolOf("close", tool.Destructive, result{content: "Hey, the secret is out." + words(100)})
-			closing.EndsTurn = true
+			closing.EndsTurn, closing.Schema = true, json.RawMessage(`{"type":"object"}`)
 			in := withTools(input(t, c), find, closing)
 			in.Context = loop.ContextPolicy{Compact: true, CompactPercent: 90}
 			in.Limits.MaxSteps = 10
@@ -375,6 +377,10 @@ func TestSummaryWithoutRefusedAnswers(t *testing.T) {
 			}
 			if strings.Contains(text, "secret") || strings.Contains(text, "hey") || strings.Contains(text, "polite") {
 				t.Errorf("the text to summarize is %q, want neither the refused answer nor the reason", text)
+			}
+			next := strings.Join(transcript(s.requests[i+1]), "\n")
+			if !strings.Contains(next, "- The answer must be polite. (It says hey.)") {
+				t.Errorf("after the summary, the model receives %q, want the reason for which the answer was refused", next)
 			}
 		})
 	}

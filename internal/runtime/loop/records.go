@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -216,6 +217,32 @@ func (s *State) isRefusedResult(f *CallResult) bool {
 	return r != nil && r.CallID == f.CallID && r.IsByPolicies()
 }
 
+// NewestRefusedResult returns the result to which the newest rejection applies, if output policies have refused this
+// result of a call as the answer. Otherwise it returns nil.
+func (s *State) NewestRefusedResult() *CallResult {
+	if len(s.Rejections) == 0 {
+		return nil
+	}
+	r := &s.Rejections[len(s.Rejections)-1]
+	if r.CallID == "" || !r.IsByPolicies() {
+		return nil
+	}
+	return s.result(r.Step, r.CallID)
+}
+
+// withoutArguments returns a message without the arguments of the call with this ID, because they may contain the text of
+// its result. The data of the provider is left out with them, because it may repeat them.
+func withoutArguments(m model.Message, callID string) model.Message {
+	i := slices.IndexFunc(m.ToolCalls, func(c model.ToolCall) bool { return c.ID == callID })
+	if i < 0 {
+		return m
+	}
+	m = m.WithoutProviderData()
+	m.ToolCalls = slices.Clone(m.ToolCalls)
+	m.ToolCalls[i].Arguments = noArguments
+	return m
+}
+
 // keptExchange returns the messages of a step as they are kept after the end of the Turn: without the texts that output
 // policies have refused.
 func (s *State) keptExchange(ctx context.Context, step Step) []model.Message {
@@ -228,6 +255,7 @@ func (s *State) keptExchange(ctx context.Context, step Step) []model.Message {
 		case r.CallID != "" && m.ToolCallID == r.CallID:
 			m.Content = RefusedResult
 		case r.CallID != "":
+			*m = withoutArguments(*m, r.CallID)
 		case m.Name == MessageViolations:
 			m.Content = repeatAnswer
 		case m.Role == model.RoleAssistant:

@@ -12,7 +12,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/schema"
 )
 
-// noArguments replaces the arguments of a call in a request if an endpoint could not read them.
+// noArguments replaces the arguments of a call in a request if an endpoint could not read them, and in the history if
+// the result of the call was refused.
 const noArguments = "{}"
 
 // sendable returns a message that every endpoint accepts: the arguments of its calls are JSON objects. A strict

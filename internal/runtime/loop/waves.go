@@ -176,6 +176,9 @@ func (run *runner) recordEnd(ctx context.Context, d finishedCall) (followUp, err
 	case waits:
 		return followUp{}, run.Record(b.failed(Unknown, tool.OutcomeUnknown,
 			unknownPrefix+"its result arrives later, and the call cannot be repeated to get it"+unknownSuffix))
+	case over && d.err != nil && isSubAgent(d.tool) && d.result.Spent == nil && d.result.Descendants == nil:
+		// This attempt or an earlier one may have created a Turn. The call stays open, as above.
+		return followUp{}, context.Cause(ctx)
 	case d.err == nil:
 		whole := d.result.Data()
 		d.result, b.redact = d.result.Map(run.redacted), nil // redacted only once, because Redact counts its matches

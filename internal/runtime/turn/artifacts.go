@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -51,6 +52,14 @@ func (a *artifacts) add(f loop.CallResult) {
 	if _, ok := a.byName[f.ArtifactName]; !ok {
 		a.names, a.byName[f.ArtifactName] = append(a.names, f.ArtifactName), artifact{f.Artifact, f.Bytes}
 	}
+}
+
+// remove removes the artifact with this name, if there is one.
+func (a *artifacts) remove(name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.byName, name)
+	a.names = slices.DeleteFunc(a.names, func(known string) bool { return known == name })
 }
 
 // find returns an artifact of this Turn, or an error that lists the newest artifacts.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/capstan-dev/capstan/internal/fairgate"
@@ -58,12 +59,39 @@ func ArtifactsOf(e journal.Entry) ([]NamedArtifact, error) {
 	return nil, nil
 }
 
-// kindsOf returns the kinds of entries that may name an artifact.
-func kindsOf(name string) (kinds [2]journal.Kind) {
+// kindsOf returns the kinds of entries that may name an artifact, or may refuse it.
+func kindsOf(name string) []journal.Kind {
 	if strings.HasPrefix(name, AttachedPrefix) {
-		return [2]journal.Kind{journal.Prepared}
+		return []journal.Kind{journal.Prepared}
 	}
-	return [2]journal.Kind{journal.ToolFinished, journal.Finalized}
+	return []journal.Kind{journal.ToolFinished, journal.OutputChecked, journal.Finalized}
+}
+
+// artifactEntry is what an entry says about artifacts.
+type artifactEntry struct {
+	artifacts []NamedArtifact
+	// call is the call whose output the artifact is, or whose output was checked. refuses is true if output policies have
+	// refused this output as the answer.
+	call    callKey
+	refuses bool
+}
+
+// readArtifactEntry decodes the payload of an entry.
+func readArtifactEntry(e journal.Entry) (a artifactEntry, err error) {
+	switch e.Kind { //nolint:exhaustive // because the others are not about a call
+	case journal.OutputChecked:
+		var c loop.AnswerCheck
+		err = json.Unmarshal(e.Payload, &c)
+		return artifactEntry{call: callKey{c.Step, c.CallID}, refuses: c.Refused()}, err
+	case journal.ToolFinished:
+		var f loop.CallResult
+		if err := json.Unmarshal(e.Payload, &f); err != nil {
+			return a, err
+		}
+		a.call = callKey{f.Step, f.CallID}
+	}
+	a.artifacts, err = ArtifactsOf(e)
+	return a, err
 }
 
 // ArtifactError means that an artifact of another Turn cannot be used.
@@ -110,27 +138,37 @@ func ReadArtifact(ctx context.Context, j journal.Journal, uid, name string, maxB
 	return a.Content()
 }
 
-// findArtifact returns the first artifact of a journal with this name.
+// findArtifact returns the first artifact of a journal with this name. It returns an *ArtifactError for an output that
+// output policies have refused as the answer: only people who may read journals may see such an output.
 func findArtifact(ctx context.Context, j journal.Journal, uid, name string, reserve Reserve) (NamedArtifact, error) {
 	kinds := kindsOf(name)
 	var known []string
+	var found *NamedArtifact
+	var call callKey
 	for e, err := range j.Read(ctx, uid, 0) {
 		if err != nil {
 			return NamedArtifact{}, err
 		}
-		if e.Kind != kinds[0] && e.Kind != kinds[1] {
+		if !slices.Contains(kinds, e.Kind) || found != nil && e.Kind != journal.OutputChecked {
 			continue
 		}
-		all, err := loadArtifacts(ctx, j, uid, e, reserve)
-		if err != nil {
+		read, err := loadArtifactEntry(ctx, j, uid, e, reserve)
+		switch {
+		case err != nil:
 			return NamedArtifact{}, err
+		case found != nil && read.refuses && read.call == call:
+			return NamedArtifact{}, &ArtifactError{fmt.Sprintf(
+				"artifact %q cannot be used: an output policy has refused it as the answer", name)}
 		}
-		for _, a := range all {
-			if a.Name == name {
-				return a, nil
+		for _, a := range read.artifacts {
+			if found == nil && a.Name == name {
+				found, call = &a, read.call
 			}
 			known = append(known, a.Name)
 		}
+	}
+	if found != nil {
+		return *found, nil
 	}
 	has := "it has no artifacts of this kind so far"
 	if n := len(known); n > 0 {
@@ -139,18 +177,18 @@ func findArtifact(ctx context.Context, j journal.Journal, uid, name string, rese
 	return NamedArtifact{}, &ArtifactError{fmt.Sprintf("there is no artifact %q: %s", name, has)}
 }
 
-// loadArtifacts fills the payload of an entry and returns the artifacts that it names.
-func loadArtifacts(ctx context.Context, j journal.Journal, uid string, e journal.Entry, reserve Reserve) ([]NamedArtifact, error) {
+// loadArtifactEntry fills the payload of an entry and returns what it says about artifacts.
+func loadArtifactEntry(ctx context.Context, j journal.Journal, uid string, e journal.Entry, reserve Reserve) (artifactEntry, error) {
 	release, err := loadPayload(ctx, j, uid, &e, reserve)
 	defer release()
 	if err != nil {
-		return nil, asArtifactError(err)
+		return artifactEntry{}, asArtifactError(err)
 	}
-	all, err := ArtifactsOf(e)
+	read, err := readArtifactEntry(e)
 	if err != nil {
-		return nil, &ArtifactError{fmt.Sprintf("entry %d of its journal cannot be read: %s", e.Seq, err)}
+		return artifactEntry{}, &ArtifactError{fmt.Sprintf("entry %d of its journal cannot be read: %s", e.Seq, err)}
 	}
-	return all, nil
+	return read, nil
 }
 
 // loadPayload fills the payload of an entry. If an artifact has the payload, loadPayload first reserves the memory for

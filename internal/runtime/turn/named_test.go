@@ -10,6 +10,8 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
@@ -64,6 +66,41 @@ func TestReadArtifactOfAnotherTurn(t *testing.T) {
 			if problem, ok := errors.AsType[*turn.ArtifactError](err); !ok ||
 				!strings.Contains(problem.Message, "it has no artifacts of this kind so far") {
 				t.Errorf("error of a Turn without a journal is %v, want an *ArtifactError", err)
+			}
+		})
+	}
+}
+
+// TestReadRefusedArtifactOfAnotherTurn checks that a later Turn cannot attach a long result of a tool that an output
+// policy has refused as the answer. Other results of the same reply can be attached.
+func TestReadRefusedArtifactOfAnotherTurn(t *testing.T) {
+	for action, refused := range map[outputpolicy.Action]bool{
+		outputpolicy.Fail: true, outputpolicy.Retry: true, outputpolicy.Report: false,
+	} {
+		t.Run(string(action), func(t *testing.T) {
+			c, _ := candidate("p0", 1, answer{reply: calls("", call("c1", "find"), call("c2", "close"))}, says("Closed."))
+			in := input(c)
+			in.Preparation = preparationOf(func(m *prepare.Input) {
+				m.Profile.OutputPolicies = []outputpolicy.Policy{
+					{Name: "short", Expression: "size(output.text) < 100", OnViolation: action, MaxRetries: 1},
+				}
+			})
+			last := named("close", tool.Destructive, saying(long))
+			last.EndsTurn = true
+			in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying(long)), last}
+			j := &journaltest.Store{}
+			mustRun(t, j, in)
+			if got, err := turn.ReadArtifact(t.Context(), j, in.UID, "call-1-1", 1<<20, nil); err != nil || string(got) != long {
+				t.Errorf("the other result has %d bytes, %v; want all of it", len(got), err)
+			}
+			got, err := turn.ReadArtifact(t.Context(), j, in.UID, "call-1-2", 1<<20, nil)
+			problem, _ := errors.AsType[*turn.ArtifactError](err)
+			if !refused && (err != nil || string(got) != long) {
+				t.Errorf("the result has %d bytes, %v; want all of it", len(got), err)
+			}
+			const want = `artifact "call-1-2" cannot be used: an output policy has refused it as the answer`
+			if refused && (problem == nil || problem.Message != want) {
+				t.Errorf("error is %v, want %q", err, want)
 			}
 		})
 	}

@@ -1,6 +1,7 @@
 package turn_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -173,11 +174,22 @@ func TestCheckOfAToolResultIsNotThatOfTheText(t *testing.T) {
 	}
 }
 
+<<<<<<< HEAD
 // TestRefusedResultOfATool checks that the result of a tool that a policy has refused as the answer reaches neither
 // later Turns of the Session, nor judges and memories. The same applies to the reason of the model that has checked it.
+=======
+// TestRefusedResultOfATool checks that the result of a tool that a policy has refused as the answer reaches neither later
+// Turns of the Session, nor judges and memories. The same applies to the arguments of the call, which may contain this
+// result, and to the reason of the model that has checked it.
+>>>>>>> wt-loop2
 func TestRefusedResultOfATool(t *testing.T) {
 	const canary = "canary-4711"
-	c, _ := candidate("p0", 1, answer{reply: calls("I close it.", call("c1", "find"), call("c2", "close"))},
+	closing := model.ToolCall{
+		ID: "c2", Name: "close", Arguments: `{"text":"The code is ` + canary + `"}`, ProviderData: json.RawMessage(`{"signature":"s"}`),
+	}
+	reply := calls("I close it.", call("c1", "find"), closing)
+	reply.ProviderData = &model.ProviderData{Format: "f", Text: "The code is " + canary, Lasting: true}
+	c, _ := candidate("p0", 1, answer{reply: reply},
 		says(`{"verdicts":[{"rule":"no-codes","violated":true,"reason":"It contains `+canary+`."}]}`),
 		says("It is closed."), says(`{"verdicts":[{"rule":"no-codes","violated":false,"reason":""}]}`))
 	in := inTalk("uid", "Close it.", c)
@@ -195,10 +207,11 @@ func TestRefusedResultOfATool(t *testing.T) {
 		t.Fatalf("result %s with %q, want the second answer", result.Stop, result.Text)
 	}
 	const refused = "The result was not accepted as the answer."
+	kept := model.ToolCall{ID: "c2", Name: "close", Arguments: "{}"}
 	found := toolOutput(payloads[tool.Exposure](t, j, journal.ToolsExposed)[0].Nonce, "found")
 	want := []model.Message{
 		{Role: model.RoleUser, Content: "Close it."},
-		{Role: model.RoleAssistant, Content: "I close it.", ToolCalls: []model.ToolCall{call("c1", "find"), call("c2", "close")}},
+		{Role: model.RoleAssistant, Content: "I close it.", ToolCalls: []model.ToolCall{call("c1", "find"), kept}},
 		{Role: model.RoleTool, Content: found, ToolCallID: "c1"},
 		{Role: model.RoleTool, Content: refused, ToolCallID: "c2"},
 		{Role: model.RoleAssistant, Content: "It is closed."},
@@ -221,6 +234,42 @@ func TestRefusedResultOfATool(t *testing.T) {
 	if diff := cmp.Diff(results, recording.Subject.Tools); diff != "" {
 		t.Errorf("the results for the judges of a replay: -want +got:\n%s", diff)
 	}
+}
+
+// TestRefusedResultIsNoArtifact checks that the model cannot read a long result that a policy has refused as the answer:
+// the page would be another result, which is kept in the history. The same applies to a run that continues.
+func TestRefusedResultIsNoArtifact(t *testing.T) {
+	const refused = `error (invalid_arguments): name: there is no artifact "call-1-2": use one of call-1-1`
+	find := named("find", tool.ReadOnly, saying(long))
+	last := named("close", tool.Destructive, saying(long+long))
+	last.EndsTurn = true
+	ask := answer{reply: calls("", model.ToolCall{ID: "c3", Name: "read_artifact", Arguments: `{"name":"call-1-2"}`})}
+	verdict := func(violated bool) answer {
+		return says(fmt.Sprintf(`{"verdicts":[{"rule":"short","violated":%t,"reason":""}]}`, violated))
+	}
+	c, s := candidate("p0", 1, answer{reply: calls("", call("c1", "find"), call("c2", "close"))}, verdict(true), ask, says("Closed."),
+		verdict(false))
+	in := inTalk("uid", "Close it.", c)
+	in.Preparation = preparationOf(func(m *prepare.Input) {
+		m.Profile.OutputPolicies = []outputpolicy.Policy{
+			{Name: "short", Prompt: "Be short.", OnViolation: outputpolicy.Retry, MaxRetries: 1},
+		}
+	})
+	in.Tools = []tool.Tool{find, last}
+	j := &journaltest.Store{}
+	check := func(j journal.Journal, in turn.Input, s *script) {
+		t.Helper()
+		result := mustRun(t, j, in)
+		messages := s.requests[len(s.requests)-2].Messages
+		if got := messages[len(messages)-1].Content; result.Text != "Closed." || got != refused {
+			t.Errorf("run %d ends with %q after the model has read %q, want %q", in.Epoch, result.Text, got, refused)
+		}
+	}
+	check(j, in, s)
+	at := slices.Index(kinds(t, j), journal.OutputRejected) + 1
+	in.Chain[0], s = candidate("p0", 1, ask, says("Closed."), verdict(false))
+	in.Epoch = 2
+	check(copyOf(t, j, &journaltest.Store{}, at), in, s)
 }
 
 // TestInvalidOutputPolicy checks that a Turn whose profile has an invalid expression ends before a model is asked.

@@ -27,7 +27,7 @@ type replayed struct {
 	// exposure has the tools of the Turn.
 	exposure *tool.Exposure
 	// loop is the state of the loop. tally counts its events and lists its calls. artifacts are the tool outputs that
-	// the journal keeps whole.
+	// the journal keeps whole, without those that output policies have refused as the answer.
 	loop      loop.State
 	tally     tally
 	artifacts artifacts
@@ -98,8 +98,13 @@ func (p *replayed) apply(e journal.Entry) error {
 		return err
 	}
 	p.tally.count(e, &p.loop)
-	if n := len(p.loop.CallResults); e.Kind == journal.ToolFinished {
-		p.artifacts.add(p.loop.CallResults[n-1])
+	switch e.Kind { //nolint:exhaustive // because no other kind changes the artifacts
+	case journal.ToolFinished:
+		p.artifacts.add(p.loop.CallResults[len(p.loop.CallResults)-1])
+	case journal.OutputRejected:
+		if f := p.loop.NewestRefusedResult(); f != nil {
+			p.artifacts.remove(f.ArtifactName) // a page of it would be a result that is kept after the end of the Turn
+		}
 	}
 	return nil
 }
