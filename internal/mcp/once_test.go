@@ -46,8 +46,11 @@ func TestRepetitionsOverHTTP2(t *testing.T) {
 		class         tool.Class
 		message       string
 	}{
-		"PROTOCOL_ERROR": {http2test.Response{Reset: http2.ErrCodeProtocol}, 1, 1, tool.OutcomeUnknown,
-			"the connection broke before the response arrived"},
+		"PROTOCOL_ERROR": {
+			http2test.Response{Reset: http2.ErrCodeProtocol},
+			1, 1, tool.OutcomeUnknown,
+			"the connection broke before the response arrived",
+		},
 		"REFUSED_STREAM":       {http2test.Response{Reset: http2.ErrCodeRefusedStream}, 1, 2, "", ""},
 		"GOAWAY":               {http2test.Response{GoAway: true}, 1, 2, "", ""},
 		"REFUSED_STREAM twice": {http2test.Response{Reset: http2.ErrCodeRefusedStream}, 2, 2, tool.Unavailable, unprocessed},

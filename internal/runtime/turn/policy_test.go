@@ -174,14 +174,9 @@ func TestCheckOfAToolResultIsNotThatOfTheText(t *testing.T) {
 	}
 }
 
-<<<<<<< HEAD
-// TestRefusedResultOfATool checks that the result of a tool that a policy has refused as the answer reaches neither
-// later Turns of the Session, nor judges and memories. The same applies to the reason of the model that has checked it.
-=======
 // TestRefusedResultOfATool checks that the result of a tool that a policy has refused as the answer reaches neither later
 // Turns of the Session, nor judges and memories. The same applies to the arguments of the call, which may contain this
 // result, and to the reason of the model that has checked it.
->>>>>>> wt-loop2
 func TestRefusedResultOfATool(t *testing.T) {
 	const canary = "canary-4711"
 	closing := model.ToolCall{
