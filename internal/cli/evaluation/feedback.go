@@ -50,8 +50,8 @@ func (f *Feedback) score() *PeopleScore {
 	return &PeopleScore{Score: f.Score, isGood: err == nil && score.GreaterThanOrEqual(good)} // check has read it
 }
 
-// expectChange is like PeopleScore.expectChange, for the earlier answer and the score of the feedback. Without feedback,
-// it returns an empty text.
+// expectChange is like PeopleScore.expectChange, for the earlier answer and the score of the feedback. Without
+// feedback, it returns an empty text.
 func (f *Feedback) expectChange(current string) string {
 	if f == nil {
 		return ""
