@@ -91,20 +91,50 @@ func TestHelmUpgradesFromEveryEarlierChart(t *testing.T) {
 	}
 }
 
+// TestHelmKeepsServicesThatBeginWithADigit installs release 3scale where a Service with a leading digit exists, which
+// Kubernetes accepts since 1.36. A Service of an earlier chart of this release keeps its name, because clients and
+// certificates know it. A new Service gets a name that every Kubernetes accepts, and that no other release uses.
+func TestHelmKeepsServicesThatBeginWithADigit(t *testing.T) {
+	c := startCluster(t)
+	for earlier, want := range map[string][]string{
+		"3scale": {"3scale-capstan-read", "capstan-3scale-capstan-metrics"},
+		"other":  {"3scale-capstan-read", "capstan-3scale-capstan-metrics", "capstan-3scale-capstan-read"},
+	} {
+		t.Run(earlier, func(t *testing.T) {
+			chart := writeChart(t, "", "{apiVersion: v1, kind: Service, metadata: {name: 3scale-capstan-read, "+
+				"labels: {app.kubernetes.io/instance: {{ .Release.Name }}}}, spec: {ports: [{name: https, port: 443}]}}")
+			namespace := "earlier-" + earlier
+			c.run(t, helmPath, "install", earlier, chart, "--namespace", namespace, "--create-namespace")
+			c.run(t, helmPath, "upgrade", "--install", "3scale", "capstan", "--namespace", namespace, "--set",
+				"crds.install=false,metrics.enabled=true,readAPI.enabled=true,readAPI.tlsSecret=read")
+			got := c.run(t, kubectlPath, "get", "services", "-n", namespace, "-o", "jsonpath={.items[*].metadata.name}")
+			if diff := cmp.Diff(want, strings.Fields(got)); diff != "" {
+				t.Errorf("the Services (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 // stubChart writes a chart with the values of an earlier one, and returns its directory. Its only object is a
 // ConfigMap, because the objects of that chart itself would take time.
 func stubChart(t *testing.T, values string) string {
 	t.Helper()
-	dir := t.TempDir()
 	data, err := os.ReadFile(values)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return writeChart(t, string(data), "{apiVersion: v1, kind: ConfigMap, metadata: {name: earlier}, "+
+		"data: {replicas: {{ .Values.replicas | quote }}}}")
+}
+
+// writeChart writes a chart with these values and one template, and returns its directory.
+func writeChart(t *testing.T, values, template string) string {
+	t.Helper()
+	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"Chart.yaml":  "{apiVersion: v2, name: capstan, version: 0.0.1}",
-		"values.yaml": string(data),
-		"templates/configmap.yaml": "{apiVersion: v1, kind: ConfigMap, metadata: {name: earlier}, " +
-			"data: {replicas: {{ .Values.replicas | quote }}}}",
+		"Chart.yaml":            "{apiVersion: v2, name: capstan, version: 0.0.1}",
+		"values.yaml":           values,
+		"templates/object.yaml": template,
 	} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {

@@ -390,6 +390,17 @@ func TestEvalCutOffText(t *testing.T) {
 	}
 }
 
+// TestEvalCutOffTextMustChange checks that a case with bad feedback fails if the Turn ends with the same text, although
+// the text is no answer and the case expects this end.
+func TestEvalCutOffTextMustChange(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, strings.Replace(evalRules, `{text: "It costs 40 EUR."}`, `{text: "It costs", finishReason: length}`, 1))
+	path := evalSetup(t, url, `manifests: [manifests]
+cases: [{name: a, message: price, expect: {reason: OutputInvalid, feedback: {answer: It costs, score: "0.2"}}}]`, evalFiles(t))
+	got := capstan(t, "eval", "-f", path).mustEnd(t, exit.Failed)
+	mustSay(t, got.out, "a:\n  - the answer has not changed, and people gave 0.2")
+}
+
 // TestEvalTools checks the expectations about tools, and that a call that requires approval is denied.
 func TestEvalTools(t *testing.T) {
 	t.Parallel()

@@ -2,11 +2,13 @@ package cli_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -279,24 +281,26 @@ func TestRunNamesTheProviderThatItWaitsFor(t *testing.T) {
 	mustSay(t, got.err, `Waiting for ModelProvider "demo": its rate limits or its circuit breaker hold the next request back`)
 }
 
-// TestRunReportsARefusedTrace checks that a run whose collector refuses the spans says so once, without the key for the
-// collector, and succeeds.
+// TestRunReportsARefusedTrace checks that a run whose collector refuses the spans prints the last refusal, without the
+// key for the collector, and succeeds.
 func TestRunReportsARefusedTrace(t *testing.T) {
+	var requests atomic.Int32
 	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		http.Error(w, "unknown key "+r.Header.Get("Api-Key"), http.StatusUnauthorized)
+		http.Error(w, fmt.Sprintf("refusal %d of key %s", requests.Add(1), r.Header.Get("Api-Key")), http.StatusUnauthorized)
 	}))
 	defer collector.Close()
 	environment := map[string]string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL, "OTEL_EXPORTER_OTLP_HEADERS": "api-key=sk-collector",
+		"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "1", // each span fails in its own way
 	}
 	for name, value := range environment { // the exporter reads them from the process
 		t.Setenv(name, value)
 	}
 	_, url := fake(t, answers)
 	got := call{env: environment}.run(t.Context(), "run", "-f", complete().written(t, url)).mustEnd(t, exit.OK)
-	mustSay(t, got.err, "Failed to export traces: ", "401")
-	if strings.Count(got.err, "Failed to export traces") != 1 || strings.Contains(got.err, "sk-collector") {
-		t.Errorf("want one line about the traces, without the key, in:\n%s", got.err)
+	mustSay(t, got.err, "Failed to export traces: ", "401", fmt.Sprintf("refusal %d of key", requests.Load()))
+	if requests.Load() < 2 || strings.Count(got.err, "Failed to export traces") != 1 || strings.Contains(got.err, "sk-collector") {
+		t.Errorf("%d spans were refused, want several, and one line about the traces, without the key, in:\n%s", requests.Load(), got.err)
 	}
 }
 

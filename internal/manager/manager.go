@@ -86,10 +86,8 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	if p.policy, err = o.netPolicy(); err != nil {
 		return err
 	}
-	traceLog := log.WithName("traces")
-	if p.traces, err = tracing.FromEnvironment(ctx, os.LookupEnv, credentials.RedactFunc, func(err error) {
-		traceLog.Error(err, "Failed to export traces; Turns are not affected")
-	}); err != nil {
+	exportErrors := rareErrors{log: log.WithName("traces")}
+	if p.traces, err = tracing.FromEnvironment(ctx, os.LookupEnv, credentials.RedactFunc, exportErrors.add); err != nil {
 		return err
 	}
 	defer p.closeTraces(ctx)
@@ -220,7 +218,7 @@ func (p *parts) closeTraces(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSpansTimeout)
 	defer cancel()
 	if err := p.traces.Close(ctx); err != nil {
-		p.log.Error(err, "Failed to export traces; Turns are not affected")
+		p.log.Error(err, exportFailed)
 	}
 }
 

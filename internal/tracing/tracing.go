@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr/funcr"
@@ -197,8 +196,9 @@ const maxBatchDelay = time.Second
 const defaultService = "capstan"
 
 // FromEnvironment returns a Provider with the settings of the environment. clean returns a function that removes the
-// credentials of these namespaces from a text. report receives the errors of the exporter, at most one each minute. It
-// must be safe for concurrent use.
+// credentials of these namespaces from a text. report receives every error of the exporter, without the credentials for
+// the collector and with at most maxError characters: if the collector is unreachable, one for each batch. report must
+// be safe for concurrent use.
 func FromEnvironment(
 	ctx context.Context, lookup func(string) (string, bool), clean func(namespaces ...string) func(string) string, report func(error),
 ) (*Provider, error) {
@@ -210,7 +210,7 @@ func FromEnvironment(
 	if !s.on {
 		return p, nil
 	}
-	errorHandler := &rareErrors{report: report, redactor: redact.New(headerValues(lookup)...)}
+	errorHandler := &errorReporter{report: report, redactor: redact.New(headerValues(lookup)...)}
 	otel.SetErrorHandler(errorHandler)
 	// The exporter logs errors about its variables, such as a certificate that cannot be read, with their values. So
 	// both must be set before the exporter is created.
@@ -278,28 +278,15 @@ func headerValues(lookup func(string) (string, bool)) []string {
 // maxError is the maximum length of a reported error, in characters. The collector may have written its text.
 const maxError = 500
 
-// rareErrors reports errors of the SDK, at most one each minute: if the collector is unreachable, every batch fails.
-type rareErrors struct {
+// errorReporter reports the errors of the SDK.
+type errorReporter struct {
 	report func(error)
 	// redactor removes the credentials for the collector.
 	redactor *redact.Redactor
-
-	mu   sync.Mutex
-	last time.Time
 }
 
-// errorInterval is the minimum time between two reports of errors of the SDK.
-const errorInterval = time.Minute
-
 // Handle reports an error.
-func (r *rareErrors) Handle(err error) {
-	now := time.Now() //nolint:forbidigo // because only a duration is measured
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.last.IsZero() && now.Sub(r.last) < errorInterval {
-		return
-	}
-	r.last = now
+func (r *errorReporter) Handle(err error) {
 	r.report(errors.New(r.redactor.Line(err.Error(), maxError)))
 }
 

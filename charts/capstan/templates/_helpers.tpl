@@ -18,11 +18,22 @@
 {{- end -}}
 
 {{/*
-The name of a Service without its suffix. Unlike the names of other objects, it must begin with a letter and must not contain dots; the
-name of a release may begin with a digit and contain dots.
+The name of the Service with a suffix, from (list $ SUFFIX). Unlike the names of other objects, it must not contain dots, and Kubernetes
+below 1.36 refuses a leading digit; the name of a release may have both. An earlier chart may have created a Service with a leading digit on
+1.36 or later. It keeps its name, which clients and certificates know. helm template has no API server: lookup then finds nothing.
 */}}
 {{- define "capstan.serviceName" -}}
-{{- regexReplaceAll "^([0-9])" (include "capstan.fullname" . | replace "." "-") "capstan-${1}" | trunc 55 | trimSuffix "-" -}}
+{{- $root := index . 0 -}}
+{{- $suffix := index . 1 -}}
+{{- $base := include "capstan.fullname" $root | replace "." "-" -}}
+{{- $name := printf "%s-%s" $base $suffix -}}
+{{- if regexMatch "^[0-9]" $base -}}
+{{- $existing := lookup "v1" "Service" $root.Release.Namespace $name -}}
+{{- if ne (dig "metadata" "labels" "app.kubernetes.io/instance" "" $existing) $root.Release.Name -}}
+{{- $name = printf "%s-%s" (printf "capstan-%s" $base | trunc 55 | trimSuffix "-") $suffix -}}
+{{- end -}}
+{{- end -}}
+{{- $name -}}
 {{- end -}}
 
 {{/* Names of cluster-wide objects contain the namespace, so that two releases with the same name do not collide. */}}

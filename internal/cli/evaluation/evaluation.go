@@ -344,7 +344,13 @@ func (e *evaluation) one(ctx context.Context, batch *localrun.Batch, i int) *Res
 	if t.StateReason() == v1alpha1.TurnReasonModelFailed && c.Expect.Reason == "" {
 		out.Outcome = Errored // there is no answer to check
 	}
-	if result.Answered() && !c.judge(ctx, batch, string(t.UID), result, out) {
+	// A text without an answer, such as one that was cut off, can also be the text to which people gave a bad score.
+	if result.Text != "" {
+		if why := c.Expect.Feedback.expectChange(result.Text); why != "" {
+			out.Problems = append(out.Problems, why)
+		}
+	}
+	if result.Answered() && !c.judge(ctx, batch, string(t.UID), out) {
 		out.interrupted = true
 		return out
 	}
@@ -358,13 +364,8 @@ func (e *evaluation) one(ctx context.Context, batch *localrun.Batch, i int) *Res
 // judge asks the judges to evaluate the answer of a case, and also an earlier answer with good feedback from people. It
 // adds the evaluations and the expectations that are not met to the result. It returns false if ctx ends before all
 // judges were asked.
-func (c *Case) judge(ctx context.Context, batch *localrun.Batch, uid string, result *turn.Result, out *Result) bool {
+func (c *Case) judge(ctx context.Context, batch *localrun.Batch, uid string, out *Result) bool {
 	people := c.Expect.Feedback.score()
-	if people != nil {
-		if why := people.expectChange(c.Expect.Feedback.Answer, result.Text); why != "" {
-			out.Problems = append(out.Problems, why)
-		}
-	}
 	for k, j := range batch.Judges() {
 		current := batch.Judge(ctx, uid, k)
 		if ctx.Err() != nil && current.Score == nil {

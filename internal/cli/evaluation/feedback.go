@@ -50,6 +50,15 @@ func (f *Feedback) score() *PeopleScore {
 	return &PeopleScore{Score: f.Score, isGood: err == nil && score.GreaterThanOrEqual(good)} // check has read it
 }
 
+// expectChange is like PeopleScore.expectChange, for the earlier answer and the score of the feedback. Without
+// feedback, it returns an empty text.
+func (f *Feedback) expectChange(current string) string {
+	if f == nil {
+		return ""
+	}
+	return f.score().expectChange(f.Answer, current)
+}
+
 // String returns the score for people.
 func (s *PeopleScore) String() string {
 	if s == nil {

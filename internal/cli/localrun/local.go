@@ -148,13 +148,21 @@ const exportTimeout = 3 * time.Second
 func (j *localRun) closeTraces(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), exportTimeout)
 	defer cancel()
-	err := j.traces.Close(ctx)
-	if failure := j.exportFailure.Load(); failure != nil {
-		err = *failure // which names the cause
-	}
-	if err != nil {
+	if err := j.exportError(j.traces.Close(ctx)); err != nil {
 		j.Env.Logf("Failed to export traces: %s", err)
 	}
+}
+
+// exportError returns the last error of the exporter and the error of its end in one line, or nil if there is neither.
+func (j *localRun) exportError(end error) error {
+	last := j.exportFailure.Load()
+	switch {
+	case last == nil:
+		return end
+	case end == nil:
+		return *last
+	}
+	return fmt.Errorf("%w; %w", *last, end)
 }
 
 // localTurn is the run of one Turn in a localRun.
