@@ -23,7 +23,7 @@ type rareErrors struct {
 
 // add logs an error, unless it comes too soon after the last one that was logged.
 func (r *rareErrors) add(err error) {
-	now := time.Now() //nolint:forbidigo // because only a duration is measured
+	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.last.IsZero() && now.Sub(r.last) < errorInterval {
