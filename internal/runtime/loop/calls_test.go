@@ -383,8 +383,8 @@ func TestRepeatedCallOfASubAgentStaysOpen(t *testing.T) {
 	}
 }
 
-// TestFailedCallOfASubAgentStaysOpen ends the Turn during the call of a sub-agent, which fails. The call stays open unless
-// the error says how many Turns the call has created, or what they have used.
+// TestFailedCallOfASubAgentStaysOpen ends the Turn during the call of a sub-agent, which fails. The call stays open
+// unless the error says how many Turns the call has created, or what they have used.
 func TestFailedCallOfASubAgentStaysOpen(t *testing.T) {
 	cause := errors.New("so it ended")
 	for name, tc := range map[string]struct {

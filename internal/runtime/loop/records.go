@@ -230,8 +230,8 @@ func (s *State) NewestRefusedResult() *CallResult {
 	return s.result(r.Step, r.CallID)
 }
 
-// withoutArguments returns a message without the arguments of the call with this ID, because they may contain the text of
-// its result. The data of the provider is left out with them, because it may repeat them.
+// withoutArguments returns a message without the arguments of the call with this ID, because they may contain the text
+// of its result. The data of the provider is left out with them, because it may repeat them.
 func withoutArguments(m model.Message, callID string) model.Message {
 	i := slices.IndexFunc(m.ToolCalls, func(c model.ToolCall) bool { return c.ID == callID })
 	if i < 0 {

@@ -70,8 +70,8 @@ func kindsOf(name string) []journal.Kind {
 // artifactEntry is what an entry says about artifacts.
 type artifactEntry struct {
 	artifacts []NamedArtifact
-	// call is the call whose output the artifact is, or whose output was checked. refuses is true if output policies have
-	// refused this output as the answer.
+	// call is the call whose output the artifact is, or whose output was checked. refuses is true if output policies
+	// have refused this output as the answer.
 	call    callKey
 	refuses bool
 }

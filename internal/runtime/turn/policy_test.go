@@ -174,9 +174,9 @@ func TestCheckOfAToolResultIsNotThatOfTheText(t *testing.T) {
 	}
 }
 
-// TestRefusedResultOfATool checks that the result of a tool that a policy has refused as the answer reaches neither later
-// Turns of the Session, nor judges and memories. The same applies to the arguments of the call, which may contain this
-// result, and to the reason of the model that has checked it.
+// TestRefusedResultOfATool checks that the result of a tool that a policy has refused as the answer reaches neither
+// later Turns of the Session, nor judges and memories. The same applies to the arguments of the call, which may contain
+// this result, and to the reason of the model that has checked it.
 func TestRefusedResultOfATool(t *testing.T) {
 	const canary = "canary-4711"
 	closing := model.ToolCall{
@@ -231,8 +231,8 @@ func TestRefusedResultOfATool(t *testing.T) {
 	}
 }
 
-// TestRefusedResultIsNoArtifact checks that the model cannot read a long result that a policy has refused as the answer:
-// the page would be another result, which is kept in the history. The same applies to a run that continues.
+// TestRefusedResultIsNoArtifact checks that the model cannot read a long result that a policy has refused as the
+// answer: the page would be another result, which is kept in the history. The same applies to a run that continues.
 func TestRefusedResultIsNoArtifact(t *testing.T) {
 	const refused = `error (invalid_arguments): name: there is no artifact "call-1-2": use one of call-1-1`
 	find := named("find", tool.ReadOnly, saying(long))
