@@ -162,10 +162,13 @@ const (
 	CompactionOff Compaction = "Off"
 )
 
+// The rule accepts a warnPercent of 70 with every compactPercent: it was the default that older versions have stored.
+// The warning then comes at compactPercent.
+
 // AgentContext says what happens when a conversation approaches the size of the model's context window. The
 // ModelProvider declares that size.
 // +kubebuilder:validation:XValidation:rule="!has(self.warnPercent) || !has(self.compactPercent)
-// +  || self.warnPercent <= self.compactPercent",message="warnPercent must be at most compactPercent",
+// +  || self.warnPercent <= self.compactPercent || self.warnPercent == 70",message="warnPercent must be at most compactPercent",
 // + fieldPath=".warnPercent"
 type AgentContext struct {
 	// compaction is Auto (the default) or Off. Auto asks the model to summarize older messages when the conversation

@@ -74,7 +74,7 @@ const (
 	// does not check the requesters of Turns, so the Budget applies to the Turns of all requesters.
 	ReasonRequestersNotChecked = "RequestersNotChecked"
 	// EventStoreLostAmounts is emitted on a Budget. It means that the store of the journals had less for the current
-	// period than the status of the Budget, and that the store was raised to the amounts in the status.
+	// period than the status of the Budget, and that the store was raised to the higher amounts of both.
 	EventStoreLostAmounts = "StoreLostAmounts"
 )
 

@@ -196,14 +196,18 @@ func (k *Keeper) restore(ctx context.Context, all []v1alpha1.Budget, accounts ma
 		after := accounts[raised[i].Key]
 		k.Events.Eventf(b, nil, corev1.EventTypeWarning, v1alpha1.EventStoreLostAmounts, "Count", "%s", translate.Note(fmt.Sprintf(
 			"the store of the journals has lost amounts of the current period, and has only %s: the budget continues with the "+
-				"amounts in its status, %s", amounts(b, before[i]), amounts(b, after))))
+				"higher amounts of the store and its status, %s", amounts(b, before[i]), amounts(b, after))))
 	}
 	return nil
 }
 
 // amounts returns the amounts that an account has spent, for people.
 func amounts(b *v1alpha1.Budget, a budget.Account) string {
-	return fmt.Sprintf("%d tokens, %s %s and %d Turns", a.Tokens, a.Cost, b.Spec.Currency, a.Turns)
+	text := fmt.Sprintf("%d tokens, %s %s and %d Turns", a.Tokens, a.Cost, b.Spec.Currency, a.Turns)
+	if a.Unpriced > 0 {
+		text += fmt.Sprintf(", and %d requests without a price", a.Unpriced)
+	}
+	return text
 }
 
 // statusOf returns the status that a Budget should have, and its use for the metrics.

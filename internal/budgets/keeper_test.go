@@ -237,8 +237,8 @@ func TestBudgetsContinueAfterALossOfTheStore(t *testing.T) {
 	checkRound("the same store", 60, "0.5", 2, errLocked, "")
 	ledger.locked = false
 	checkRound("the store can be written again", 60, "0.5", 2, nil, "Warning StoreLostAmounts the store of the journals has lost amounts "+
-		"of the current period, and has only 0 tokens, 0 USD and 0 Turns: the budget continues with the amounts in its status, "+
-		"60 tokens, 0.5 USD and 2 Turns")
+		"of the current period, and has only 0 tokens, 0 USD and 0 Turns: the budget continues with the higher amounts of "+
+		"the store and its status, 60 tokens, 0.5 USD and 2 Turns")
 	checkRound("without a further loss", 60, "0.5", 2, nil, "")
 	request("c", 30, "0")
 	checkRound("another request", 90, "0.5", 3, nil, "")

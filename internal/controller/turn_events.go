@@ -88,6 +88,9 @@ func (r *TurnReconciler) agentChanged(ctx context.Context, before, after *v1alph
 	key := client.ObjectKeyFromObject(after)
 	r.slots.SetAgent(agentInfo(after))
 	r.updateAgentModelsDown(after)
+	if before == nil {
+		r.waiting.agentCreated(key)
+	}
 	checked, _ := agentReadinessOf(after, key, key.Namespace)
 	if checked {
 		r.slots.Resume(key)

@@ -62,6 +62,7 @@ type waitingTurn struct {
 // agentGap is since when an unbound Turn has been seen without an Agent that it may use.
 type agentGap struct {
 	uid   types.UID
+	agent client.ObjectKey
 	since time.Time
 }
 
@@ -155,7 +156,14 @@ func (w *waitingTurns) observeAgent(t *v1alpha1.Turn, hasAgent bool, now time.Ti
 	if w.gaps == nil {
 		w.gaps = map[client.ObjectKey]agentGap{}
 	}
-	w.gaps[key] = agentGap{t.UID, now}
+	w.gaps[key] = agentGap{t.UID, t.AgentKey(), now}
+}
+
+// agentCreated notes that an Agent exists again. Turns that wait for people or sub-agents may not be reconciled now.
+func (w *waitingTurns) agentCreated(agent client.ObjectKey) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.gaps, func(_ client.ObjectKey, g agentGap) bool { return g.agent == agent })
 }
 
 // withoutAgent returns how long an unbound Turn has been seen without an Agent that it may use.

@@ -277,6 +277,14 @@ func TestWaitWithoutAgent(t *testing.T) {
 		}}
 		w.observe(one, step.hasAgent, time.Hour, at)
 	}
+	w.agentCreated(client.ObjectKey{Namespace: one.Namespace, Name: "another"})
+	if got := w.withoutAgent(one, now.Add(time.Hour)); got == 0 {
+		t.Error("another Agent exists, but the Turn's Agent is still missing")
+	}
+	w.agentCreated(one.AgentKey())
+	if got := w.withoutAgent(one, now.Add(time.Hour)); got != 0 {
+		t.Errorf("the Agent exists again: %s, want 0", got)
+	}
 	if got := w.withoutAgent(turnWith(func(t *v1alpha1.Turn) { t.UID = "v" }), now.Add(time.Hour)); got != 0 {
 		t.Errorf("a new Turn of that name: %s, want 0", got)
 	}

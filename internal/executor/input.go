@@ -81,9 +81,10 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	in.Timeout = turnstatus.TimeLeft(t, in.Limit, now)
 	if t.Status.Executor.Overdue && (in.Timeout > 0 || found.Name != "") {
 		in.Timeout, in.TimeOver = 0, fmt.Sprintf(
-			"the turn did not continue within %s (limits.startingDeadlineSeconds)",
+			"the turn did not continue within %s (limits.startingDeadlineSeconds), or within its time limit while its Agent was missing",
 			v1alpha1.StartingDeadline(t.Spec.Limits, agent.Spec.Limits))
 	}
+	in.IsCounted = meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionJournalLost)
 	in.Entries, in.BeforeEffect, in.Hold = &r.entries, r.beforeEffect, r.hold
 	in.ReserveCall, in.ReserveRead = r.reserveCall, r.reserveRead
 	in.Keep = r.keepReply

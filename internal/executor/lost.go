@@ -51,6 +51,7 @@ func (r *run) checkJournal(ctx context.Context, found finding, in *turn.Input, a
 		if err := r.startOver(ctx, own, loss); err != nil {
 			return err
 		}
+		in.IsCounted = true
 	case continueRun:
 	}
 	r.entries.Store(found.entries)

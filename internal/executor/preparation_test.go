@@ -281,7 +281,8 @@ func TestTurnEndsFromItsJournal(t *testing.T) {
 		},
 		"overdue before it started again": {func(t *v1alpha1.Turn) {
 			t.Status.StartTime, t.Status.Executor.Overdue = new(metav1.NewMicroTime(now)), true
-		}, v1alpha1.TurnReasonDeadlineExceeded, "the turn did not continue within 10m0s (limits.startingDeadlineSeconds)"},
+		}, v1alpha1.TurnReasonDeadlineExceeded, "the turn did not continue within 10m0s " +
+			"(limits.startingDeadlineSeconds), or within its time limit while its Agent was missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asks := func(t *v1alpha1.Turn) { t.Spec.Execution = v1alpha1.ExecutionRun }

@@ -35,6 +35,8 @@ type stuckTurn struct {
 	// trying is true while an attempt to hand the Turn back is running. It may take long, because it is repeated while
 	// the API server does not answer.
 	trying bool
+	// next is a newer state of the Turn that the watch has shown meanwhile, or nil.
+	next *v1alpha1.Turn
 }
 
 // stuckRetry is the time between two attempts to hand back a stuck Turn that has not changed.
@@ -93,14 +95,21 @@ func (e *Executor) hasChanged(t *v1alpha1.Turn) bool {
 // freeStuck tries to hand back a stuck Turn, in the background. If the API server still rejects the status,
 // the Turn stays stuck. The caller must hold the lock of the executor.
 func (e *Executor) freeStuck(work context.Context, t *v1alpha1.Turn) {
-	s := e.stuck[t.UID]
-	if e.stopped || s.trying {
-		return // once stopped, releasing the Lease, which is next, frees the Turn
+	if e.stopped {
+		return // releasing the Lease, which is next, frees the Turn
 	}
-	s.version, s.trying = t.ResourceVersion, true
+	s := e.stuck[t.UID]
+	if s.trying {
+		if e.hasChanged(t) {
+			s.next = t
+			e.stuck[t.UID] = s
+		}
+		return
+	}
+	s.version, s.trying, s.next = t.ResourceVersion, true, nil
 	e.stuck[t.UID] = s
 	e.handBacks.Go(func() {
-		defer e.endAttempt(t.UID, s.epoch)
+		defer e.endAttempt(work, t.UID, s.epoch)
 		_, _ = e.persist(work, t, s.epoch, func(t *v1alpha1.Turn) { // the watch shows a success, and persist logs a failure
 			if s.unclaimed {
 				turnstatus.Adopt(t, e.Now())
@@ -110,13 +119,19 @@ func (e *Executor) freeStuck(work context.Context, t *v1alpha1.Turn) {
 	})
 }
 
-// endAttempt notes that an attempt to hand back a stuck Turn is over.
-func (e *Executor) endAttempt(uid types.UID, epoch int64) {
+// endAttempt notes that an attempt to hand back a stuck Turn is over. If the Turn has changed meanwhile, the next
+// attempt begins.
+func (e *Executor) endAttempt(work context.Context, uid types.UID, epoch int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if s, isStuck := e.stuck[uid]; isStuck && s.epoch == epoch {
-		s.trying = false
-		e.stuck[uid] = s
+	s, isStuck := e.stuck[uid]
+	if !isStuck || s.epoch != epoch {
+		return
+	}
+	s.trying = false
+	e.stuck[uid] = s
+	if s.next != nil {
+		e.freeStuck(work, s.next)
 	}
 }
 

@@ -240,3 +240,41 @@ func TestStuckTurnIsTriedAgain(t *testing.T) {
 		<-done
 	})
 }
+
+// TestStuckTurnThatChangesDuringAnAttempt checks that at most one attempt at a time hands a stuck Turn back, and that a
+// change during an attempt causes the next one.
+func TestStuckTurnThatChangesDuringAnAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		attempts := 0
+		e, _ := newExecutor(t, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string,
+			o client.Object, opts ...client.SubResourceUpdateOption,
+		) error {
+			switch attempts++; attempts {
+			case 1:
+				return refusal
+			case 2:
+				<-release
+				return refusal
+			}
+			return c.SubResource(sub).Update(ctx, o, opts...)
+		}}, turnWith())
+		r := &run{executor: e, turn: stored(t, e), epoch: 1}
+		e.runs["uid-one"] = r
+		r.handBack(t.Context())
+		delete(e.runs, "uid-one")
+		e.done["uid-one"] = endedRun{epoch: 1}
+		for range 3 {
+			e.observe(t.Context(), setPadding(t, e, padding(10+attempts)))
+			synctest.Wait()
+		}
+		if attempts != 2 {
+			t.Errorf("%d attempts, want the first and one that is running", attempts)
+		}
+		close(release)
+		synctest.Wait()
+		if got := stored(t, e).BoundTo(); got != "" || attempts != 3 {
+			t.Errorf("bound to %q after %d attempts, want it handed back by the third", got, attempts)
+		}
+	})
+}

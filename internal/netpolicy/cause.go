@@ -50,10 +50,6 @@ func Cause(err error) string {
 		return errProxy.Error()
 	case errors.Is(err, errHandshake):
 		return errHandshake.Error()
-	case errors.Is(err, ErrUnprocessed):
-		return ErrUnprocessed.Error()
-	case errors.Is(err, errSent):
-		return errSent.Error()
 	case isAuthority:
 		return "x509: certificate signed by unknown authority"
 	case isHost:
@@ -66,6 +62,10 @@ func Cause(err error) string {
 		return "the connection was closed"
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
 		return "no answer in time"
+	case errors.Is(err, ErrUnprocessed): // last, because it may wrap the reason why the request was not sent again
+		return ErrUnprocessed.Error()
+	case errors.Is(err, errSent):
+		return errSent.Error()
 	}
 	return ""
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -157,18 +156,34 @@ func TestUnsentRequestIsSentAgain(t *testing.T) {
 }
 
 // TestRefusedRequestThatCannotBeSentAgain checks that the outcome of a request is known if the server refuses it
-// because it restarts, and then accepts no connection: nothing was done.
+// because it restarts, and then accepts no connection, or does not speak TLS: nothing was done.
 func TestRefusedRequestThatCannotBeSentAgain(t *testing.T) {
-	url, certificate := http2test.Serve(t, func(_ string, body []byte) http2test.Response {
-		return http2test.Response{Status: http.StatusOK, GoAway: string(body) == "refused"}
-	})
-	bounded, dialed := boundedTo(t, certificate, 1)
-	if _, err := send(t, bounded, http.MethodPost, url, "first"); err != nil {
-		t.Fatal(err)
-	}
-	_, err := send(t, bounded, http.MethodPost, url, "refused")
-	if !errors.Is(err, netpolicy.ErrUnprocessed) || netpolicy.Cause(err) != syscall.ECONNREFUSED.Error() || dialed.Load() != 2 {
-		t.Errorf("the error is %v after %d connections, want that nothing was processed, and no second connection", err, dialed.Load())
+	plain := httptest.NewServer(http.NotFoundHandler())
+	defer plain.Close()
+	for name, tc := range map[string]struct {
+		again dial
+		cause string
+	}{
+		"no connection": {
+			func(context.Context, string, string) (net.Conn, error) { return nil, syscall.ECONNREFUSED }, syscall.ECONNREFUSED.Error(),
+		},
+		"no TLS": {func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, plain.Listener.Addr().String())
+		}, "tls: the server does not speak TLS"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			url, certificate := http2test.Serve(t, func(_ string, body []byte) http2test.Response {
+				return http2test.Response{Status: http.StatusOK, GoAway: string(body) == "refused"}
+			})
+			bounded := boundedTo(t, certificate, tc.again)
+			if _, err := send(t, bounded, http.MethodPost, url, "first"); err != nil {
+				t.Fatal(err)
+			}
+			_, err := send(t, bounded, http.MethodPost, url, "refused")
+			if !errors.Is(err, netpolicy.ErrUnprocessed) || netpolicy.Cause(err) != tc.cause {
+				t.Errorf("the error is %v, want that nothing was processed, because of %q", err, tc.cause)
+			}
+		})
 	}
 }
 
@@ -183,7 +198,7 @@ func TestRequestsOfABurstHaveAnOutcome(t *testing.T) {
 		processed.Add(1)
 		return http2test.Response{Status: http.StatusOK}
 	})
-	bounded, _ := boundedTo(t, certificate, math.MaxInt32)
+	bounded := boundedTo(t, certificate, nil)
 	if _, err := send(t, bounded, http.MethodPost, url, "first"); err != nil {
 		t.Fatal(err)
 	}
@@ -210,8 +225,11 @@ func TestRequestsOfABurstHaveAnOutcome(t *testing.T) {
 	}
 }
 
-// boundedTo returns a transport that makes at most limit connections, and counts its attempts to make one.
-func boundedTo(t *testing.T, certificate string, limit int32) (*netpolicy.Bounded, *atomic.Int32) {
+// dial makes a connection.
+type dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+// boundedTo returns a transport that makes its connections after the first one with again, unless that is nil.
+func boundedTo(t *testing.T, certificate string, again dial) *netpolicy.Bounded {
 	t.Helper()
 	certificates, err := netpolicy.Certificates{Authorities: certificate}.TLS()
 	if err != nil {
@@ -219,13 +237,13 @@ func boundedTo(t *testing.T, certificate string, limit int32) (*netpolicy.Bounde
 	}
 	transport := netpolicy.Transport(netpolicy.NewLocalPolicy(), time.Minute, certificates)
 	t.Cleanup(transport.CloseIdleConnections)
-	var dialed atomic.Int32
-	dial := transport.DialContext
+	var dialed atomic.Bool
+	first := transport.DialContext
 	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-		if dialed.Add(1) > limit {
-			return nil, syscall.ECONNREFUSED
+		if dialed.Swap(true) && again != nil {
+			return again(ctx, network, address)
 		}
-		return dial(ctx, network, address)
+		return first(ctx, network, address)
 	}
-	return netpolicy.NewBounded(transport), &dialed
+	return netpolicy.NewBounded(transport)
 }

@@ -176,7 +176,8 @@ func (r *Report) VerdictFor(namespace string) Verdict {
 			namespace, own.inUse())
 	case total.IsNearlyFull():
 		v.Message = fmt.Sprintf("the journals of all namespaces use %s of %s; new Turns wait from 80 %%: "+
-			"delete finished Turns and Sessions that are no longer needed, or have an administrator enlarge the volume or --journal-quota",
+			"delete finished Turns and Sessions that are no longer needed, or have an administrator "+
+			"enlarge the volume (with --journal-volume-size) or --journal-quota",
 			FormatBytes(total.Used), FormatBytes(total.Limit))
 	}
 	return v

@@ -170,8 +170,6 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
-// TestExpectedBytesAreNotFree checks that expected bytes count like written bytes when the free bytes of the total
-// quota are shared.
 // TestTotalQuota checks the quota of all journals on volumes whose file system does, or does not, enforce their size.
 func TestTotalQuota(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -199,6 +197,8 @@ func TestTotalQuota(t *testing.T) {
 	}
 }
 
+// TestExpectedBytesAreNotFree checks that expected bytes count like written bytes when the free bytes of the total
+// quota are shared.
 func TestExpectedBytesAreNotFree(t *testing.T) {
 	for name, tc := range map[string]struct {
 		used, expected map[string]int64
@@ -244,7 +244,8 @@ func TestMessages(t *testing.T) {
 		"all": {
 			quota.Report{Total: quota.Budget{Used: 17 * gib, Limit: 20 * gib}},
 			"the journals of all namespaces use 17 GiB of 20 GiB; new Turns wait from 80 %: delete finished " +
-				"Turns and Sessions that are no longer needed, or have an administrator enlarge the volume or --journal-quota",
+				"Turns and Sessions that are no longer needed, or have an administrator " +
+				"enlarge the volume (with --journal-volume-size) or --journal-quota",
 		},
 	} {
 		if got := tc.report.VerdictFor("a").Message; got != tc.want {

@@ -157,6 +157,10 @@ func (s *AttachmentSources) readArtifact(ctx context.Context, field string, a *v
 	if model.KindOf(a.MediaType) == model.AttachedText {
 		data = attachment.TextOf(data) // an output of a tool may contain anything
 	}
+	if most := attachment.MaxOf(a.MediaType); len(data) > most {
+		return nil, invalid.Field(field, "Turn %q: the artifact has %d bytes after control characters and credentials were "+
+			"replaced, and may have at most %d", a.ArtifactRef.TurnName, len(data), most)
+	}
 	return data, nil
 }
 

@@ -141,7 +141,6 @@ func TestCheckAttachments(t *testing.T) {
 	}
 }
 
-// TestAttachArtifact checks the errors of artifacts, and that U+FFFD replaces the control characters in a text.
 // TestAttachmentThatRedactionMakesTooLong checks that the error names the redaction and both sizes.
 func TestAttachmentThatRedactionMakesTooLong(t *testing.T) {
 	rules, err := redact.NewRules("spec.redaction", []redact.PatternRule{{Name: "a", Pattern: "a", Replacement: "removed"}}, nil)
@@ -163,6 +162,7 @@ func TestAttachmentThatRedactionMakesTooLong(t *testing.T) {
 	}
 }
 
+// TestAttachArtifact checks the errors of artifacts, and that U+FFFD replaces the control characters in a text.
 func TestAttachArtifact(t *testing.T) {
 	asks := &v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Attachments: []v1alpha1.Attachment{{
 		Name: "a", MediaType: "text/plain", ArtifactRef: &v1alpha1.ArtifactReference{TurnName: "before", Name: "call-1-1"},

@@ -3,6 +3,7 @@ package translate
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"time"
 
@@ -218,17 +219,21 @@ func BudgetStatus(b *v1alpha1.Budget, r BudgetRule, state BudgetState, now time.
 	return s
 }
 
+// spentCost matches the costs that Capstan writes into the status of a Budget, whose field has at most 64 characters.
+var spentCost = regexp.MustCompile(`^[0-9]{1,20}(\.[0-9]{1,30})?$`)
+
 // SpentOf returns the amounts that a Budget's status says were spent in a period, as the account of that period. It
-// returns false if the status says nothing about this period.
+// returns false if the status says nothing about this period. A cost that Capstan does not write counts as 0, because
+// the sum with later costs might not fit into a status.
 func SpentOf(b *v1alpha1.Budget, p budget.Period) (budget.Account, bool) {
 	s := &b.Status
 	if s.Spent == nil || s.PeriodStartTime == nil || s.ResetTime == nil ||
 		s.PeriodStartTime.Unix() != p.Start.Unix() || s.ResetTime.Unix() != p.End.Unix() {
 		return budget.Account{}, false
 	}
-	cost, err := decimal.NewFromString(s.Spent.Cost)
-	if err != nil {
-		cost = decimal.Zero // another client has written this status
+	cost := decimal.Zero
+	if spentCost.MatchString(s.Spent.Cost) {
+		cost, _ = decimal.NewFromString(s.Spent.Cost) // it is a number
 	}
 	return budget.Account{
 		Key: budget.KeyOf(string(b.UID), p), Tokens: s.Spent.Tokens, Cost: cost, Turns: s.Spent.Turns,

@@ -49,6 +49,8 @@ var _ = Describe("Agent's tools", func() {
 		Entry("the maximum number of patterns",
 			toolsPatch(`{serverRef: {name: a}, allow: [`+numbered(64, "p%d")+`], requireApproval: [`+numbered(64, "p%d")+`]}`)),
 		Entry("the widest policy", `spec: {toolPolicy: {argumentValidation: "Off", selection: Semantic, maxToolsPerTurn: 128}}`),
+		Entry("a lower percentage of compaction with the warning that older versions have stored",
+			`spec: {context: {warnPercent: 70, compactPercent: 50}}`),
 		Entry("the lowest percentages of the context", `spec: {context: {warnPercent: 1, compactPercent: 1}}`),
 		Entry("a compaction below the default of the warning", `spec: {context: {compactPercent: 50}}`),
 		Entry("the highest percentages of the context", `spec: {context: {warnPercent: 100, compactPercent: 100}}`),

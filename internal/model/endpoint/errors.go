@@ -35,6 +35,9 @@ func (x *exchange) classifyCause(ctx context.Context, err error, partial model.R
 		return &model.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
 	}
 	sinceSent, sent := x.payload.sinceSent()
+	if errors.Is(err, netpolicy.ErrUnprocessed) {
+		sinceSent, sent = 0, false // the endpoint has refused it, and it was not sent again
+	}
 	if ctx.Err() != nil {
 		e := as(model.Cancelled, "the request was cancelled")
 		e.MayBeBilled = sent
@@ -84,11 +87,11 @@ func (x *exchange) classifyCause(ctx context.Context, err error, partial model.R
 		return e
 	case isSyntax, isType:
 		return as(model.Malformed, "the response does not follow %s%s", p.protocol.Name(), x.contentTypeHint())
-	case isNet && netErr.Timeout() && (!sent || errors.Is(err, netpolicy.ErrUnprocessed)):
+	case isNet && netErr.Timeout() && !sent:
 		return p.withCause(model.Timeout, fmt.Sprintf("no connection to the %s within %s", remote, p.cfg.ConnectTimeout), err)
 	}
 	e := p.withCause(model.Network, fmt.Sprintf("the connection to the %s failed", remote), err)
-	e.MayBeBilled = (sinceSent > unbilled || partial.Received > 0) && !errors.Is(err, netpolicy.ErrUnprocessed)
+	e.MayBeBilled = sinceSent > unbilled || partial.Received > 0
 	return e
 }
 

@@ -7,7 +7,8 @@ import (
 	"github.com/shopspring/decimal"
 )
 
-// maxTokens is the maximum number of tokens of an account, so that no sum overflows.
+// maxTokens is the maximum number of tokens of an account, and of Turns and requests when they are raised, so that no
+// sum overflows.
 const maxTokens int64 = 1 << 60
 
 // Tx is the ledger within a transaction of a store.
@@ -89,16 +90,16 @@ func Raise(tx Tx, spent ...Account) error {
 
 // Raise raises the amounts spent to at least those of another account.
 func (a *Account) Raise(to Account) {
-	a.Turns = max(a.Turns, to.Turns)
+	a.Turns = max(a.Turns, min(to.Turns, maxTokens))
 	a.Tokens = max(a.Tokens, min(to.Tokens, maxTokens))
-	a.Unpriced = max(a.Unpriced, to.Unpriced)
+	a.Unpriced = max(a.Unpriced, min(to.Unpriced, maxTokens))
 	a.Cost = decimal.Max(a.Cost, to.Cost)
 }
 
 // Lacks reports whether the account has lost amounts that it had earlier. The number of Turns alone does not show
 // this: it falls if the first request of a Turn is not sent after all.
 func (a *Account) Lacks(earlier Account) bool {
-	return a.Tokens < min(earlier.Tokens, maxTokens) || a.Unpriced < earlier.Unpriced || a.Cost.LessThan(earlier.Cost)
+	return a.Tokens < min(earlier.Tokens, maxTokens) || a.Unpriced < min(earlier.Unpriced, maxTokens) || a.Cost.LessThan(earlier.Cost)
 }
 
 // settle replaces a reservation by the usage of the request.

@@ -216,7 +216,7 @@ func (run *runner) plan(ctx context.Context, step int, open []openCall) plan {
 
 // maxCutOffCalls is the number of attempts of a call after which it is not repeated, if the run was cut off during each
 // of them. The call itself may be the reason why each run ends. The number does not apply to sub-agents: a result
-// without the usage of the sub-agent's Turn would hide that usage, and a repeated call only looks for that Turn. The
+// without the usage of the sub-agent's Turn would hide that usage, and a repeated call finds that Turn. The
 // time limit of the Turn bounds these attempts.
 const maxCutOffCalls = 8
 

@@ -105,7 +105,7 @@ func (run *runner) reservations(c *Candidate, r *Request) ([]budget.Rule, *budge
 		rules = rules[:min(len(rules), budget.MaxOfTurn)]
 	}
 	r.Reserved = len(rules) > 0
-	if r.CountsTurn = r.Reserved && !run.State.counted; !r.Reserved {
+	if r.CountsTurn = r.Reserved && !run.State.counted && !run.IsCounted; !r.Reserved {
 		return nil, run.State.CloseReservations(), nil
 	}
 	reserve, err := Reservations(rules, c, r, r.CountsTurn, run.Now())

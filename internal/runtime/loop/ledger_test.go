@@ -142,6 +142,21 @@ func TestExceededBudget(t *testing.T) {
 
 // TestOptionalRequestsDoNotWaitForABudget checks that an answer that exists is not held back until the next period,
 // because a Budget does not allow a request that the Turn can do without.
+// TestCountedTurnIsNotRefused checks that a budget does not count a Turn again whose journal was lost, and so does not
+// refuse it.
+func TestCountedTurnIsNotRefused(t *testing.T) {
+	rule := daily("day", budget.Limits{Turns: new(int64(1))}, false)
+	j := &journaltest.Store{}
+	spend(t, j, rule, budget.Amount{Tokens: 10})
+	c, _ := candidate("one", 2, says("Fine."))
+	in := withBudgets(inputOf(t, j, 1, withOutputLimit(c, 100)), rule)
+	in.IsCounted = true
+	end, err := loop.Run(t.Context(), &in)
+	if err != nil || end.Reason != loop.Answered || account(t, j, "day").Turns != 1 {
+		t.Errorf("Run: %+v, %v, and the account is %+v; want an answer, and one Turn", end, err, account(t, j, "day"))
+	}
+}
+
 func TestOptionalRequestsDoNotWaitForABudget(t *testing.T) {
 	for name, tc := range map[string]struct {
 		prepare func(*loop.Input)
