@@ -309,14 +309,10 @@ func agentLimits(v snapshot) *v1alpha1.Limits {
 // Otherwise an Agent that is deleted and created again would end all Turns that have waited longer than the defaults,
 // although its own limits allow it.
 func untilDeadline(v snapshot) time.Duration {
-	own := v.turn.Spec.Limits
+	own := cmp.Or(v.turn.Spec.Limits, &v1alpha1.Limits{})
 	if v.turn.Status.StartTime != nil {
 		limit := v1alpha1.Timeout(own, agentLimits(v))
-		left := turnstatus.TimeLeft(v.turn, limit, v.now)
-		if v.agent == nil && (own == nil || own.TimeoutSeconds == nil) {
-			left = max(left, limit-v.withoutAgent)
-		}
-		return left
+		return v.leftWithoutAgent(turnstatus.TimeLeft(v.turn, limit, v.now), limit, own.TimeoutSeconds)
 	}
 	limit := v1alpha1.StartingDeadline(own, agentLimits(v))
 	// Object times are truncated to whole seconds; a Turn must not end earlier than its limit.
@@ -325,10 +321,16 @@ func untilDeadline(v snapshot) time.Duration {
 		since = v.now // this reconciliation ends its suspension
 	}
 	left := min(since.Add(limit).Sub(v.now), limit+time.Second)
-	if v.agent == nil && (own == nil || own.StartingDeadlineSeconds == nil) {
-		left = max(left, limit-v.withoutAgent)
+	return v.leftWithoutAgent(left, limit, own.StartingDeadlineSeconds)
+}
+
+// leftWithoutAgent returns the time that is left of a limit: left, or more if there is no Agent. own is the limit that
+// the Turn itself sets, or nil.
+func (v snapshot) leftWithoutAgent(left, limit time.Duration, own *int32) time.Duration {
+	if v.agent != nil || own != nil {
+		return left
 	}
-	return left
+	return max(left, limit-v.withoutAgent)
 }
 
 // executorGrace returns how long a Turn whose time is over still waits for an executor, because its journal may hold an

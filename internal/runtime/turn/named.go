@@ -12,6 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
 )
 
 // AttachedPrefix begins the names of the artifacts that are attachments of a Turn. The name of the attachment follows.
@@ -70,10 +71,10 @@ func kindsOf(name string) []journal.Kind {
 // artifactEntry is what an entry says about artifacts.
 type artifactEntry struct {
 	artifacts []NamedArtifact
-	// call is the call whose output the artifact is, or whose output was checked. refuses is true if output policies
-	// have refused this output as the answer.
-	call    callKey
-	refuses bool
+	// call is the call whose output the artifact is, or whose output was checked. isAnswer is true if the output may be
+	// the answer of its Turn. refuses is true if output policies have refused it.
+	call              callKey
+	isAnswer, refuses bool
 }
 
 // readArtifactEntry decodes the payload of an entry.
@@ -88,7 +89,7 @@ func readArtifactEntry(e journal.Entry) (a artifactEntry, err error) {
 		if err := json.Unmarshal(e.Payload, &f); err != nil {
 			return a, err
 		}
-		a.call = callKey{f.Step, f.CallID}
+		a.call, a.isAnswer = callKey{f.Step, f.CallID}, f.EndsTurn
 	}
 	a.artifacts, err = ArtifactsOf(e)
 	return a, err
@@ -139,12 +140,13 @@ func ReadArtifact(ctx context.Context, j journal.Journal, uid, name string, maxB
 }
 
 // findArtifact returns the first artifact of a journal with this name. It returns an *ArtifactError for an output that
-// output policies have refused as the answer: only people who may read journals may see such an output.
+// output policies have refused as the answer, or have not checked yet: only people who may read journals may see it.
 func findArtifact(ctx context.Context, j journal.Journal, uid, name string, reserve Reserve) (NamedArtifact, error) {
 	kinds := kindsOf(name)
 	var known []string
 	var found *NamedArtifact
-	var call callKey
+	var source artifactEntry
+	isChecked := false
 	for e, err := range j.Read(ctx, uid, 0) {
 		if err != nil {
 			return NamedArtifact{}, err
@@ -153,21 +155,26 @@ func findArtifact(ctx context.Context, j journal.Journal, uid, name string, rese
 			continue
 		}
 		read, err := loadArtifactEntry(ctx, j, uid, e, reserve)
-		switch {
-		case err != nil:
+		if err != nil {
 			return NamedArtifact{}, err
-		case found != nil && read.refuses && read.call == call:
-			return NamedArtifact{}, &ArtifactError{fmt.Sprintf(
-				"artifact %q cannot be used: an output policy has refused it as the answer", name)}
+		}
+		if found != nil && read.call == source.call {
+			if isChecked = true; read.refuses {
+				return NamedArtifact{}, &ArtifactError{fmt.Sprintf(
+					"artifact %q cannot be used: an output policy has refused it as the answer", name)}
+			}
 		}
 		for _, a := range read.artifacts {
 			if found == nil && a.Name == name {
-				found, call = &a, read.call
+				found, source = &a, read
 			}
 			known = append(known, a.Name)
 		}
 	}
-	if found != nil {
+	switch {
+	case found != nil && source.isAnswer && !isChecked:
+		return *found, checkNoPolicy(ctx, j, uid, name, reserve)
+	case found != nil:
 		return *found, nil
 	}
 	has := "it has no artifacts of this kind so far"
@@ -175,6 +182,43 @@ func findArtifact(ctx context.Context, j journal.Journal, uid, name string, rese
 		has = "it has " + strings.Join(known[max(0, n-maxNamed):], ", ")
 	}
 	return NamedArtifact{}, &ArtifactError{fmt.Sprintf("there is no artifact %q: %s", name, has)}
+}
+
+// checkNoPolicy returns an *ArtifactError if a Turn has output policies that its answer must comply with. The check of
+// an answer may still be running, or may have been impossible, for example because of a limit.
+func checkNoPolicy(ctx context.Context, j journal.Journal, uid, name string, reserve Reserve) error {
+	for e, err := range j.Read(ctx, uid, 0) {
+		if err != nil {
+			return err
+		}
+		if e.Kind != journal.PreparationInput {
+			continue
+		}
+		enforced, err := enforcesPolicies(ctx, j, uid, e, reserve)
+		if err == nil && enforced {
+			err = &ArtifactError{fmt.Sprintf("artifact %q cannot be used: the output policies have not checked it as the answer", name)}
+		}
+		return err
+	}
+	return nil
+}
+
+// enforcesPolicies reports whether an entry with the input for the messages has enforced output policies.
+func enforcesPolicies(ctx context.Context, j journal.Journal, uid string, e journal.Entry, reserve Reserve) (bool, error) {
+	release, err := loadPayload(ctx, j, uid, &e, reserve)
+	defer release()
+	if err != nil {
+		return false, asArtifactError(err)
+	}
+	var f struct { // not frozen, because only the policies are needed
+		Input struct {
+			Profile struct{ OutputPolicies []outputpolicy.Policy }
+		}
+	}
+	if err := json.Unmarshal(e.Payload, &f); err != nil {
+		return false, &ArtifactError{fmt.Sprintf("entry %d of its journal cannot be read: %s", e.Seq, err)}
+	}
+	return outputpolicy.AnyEnforced(f.Input.Profile.OutputPolicies), nil
 }
 
 // loadArtifactEntry fills the payload of an entry and returns what it says about artifacts.

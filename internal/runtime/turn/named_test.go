@@ -3,6 +3,7 @@ package turn_test
 import (
 	"context"
 	"errors"
+	"iter"
 	"strings"
 	"testing"
 
@@ -103,6 +104,58 @@ func TestReadRefusedArtifactOfAnotherTurn(t *testing.T) {
 				t.Errorf("error is %v, want %q", err, want)
 			}
 		})
+	}
+}
+
+// TestReadUncheckedArtifactOfAnotherTurn checks that a result that may be the answer is not given to another Turn
+// before enforced output policies have checked it. The check is not recorded while it runs, or if a limit makes it
+// impossible.
+func TestReadUncheckedArtifactOfAnotherTurn(t *testing.T) {
+	for action, refused := range map[outputpolicy.Action]bool{outputpolicy.Fail: true, outputpolicy.Report: false, "": false} {
+		t.Run("action "+string(action), func(t *testing.T) {
+			c, _ := candidate("p0", 1, answer{reply: calls("", call("c1", "find"), call("c2", "close"))},
+				says(`{"verdicts":[{"rule":"short","violated":false,"reason":""}]}`))
+			in := input(c)
+			if action != "" {
+				in.Preparation = preparationOf(func(m *prepare.Input) {
+					m.Profile.OutputPolicies = []outputpolicy.Policy{{Name: "short", Prompt: "Be short.", OnViolation: action}}
+				})
+			}
+			last := named("close", tool.Destructive, saying(long))
+			last.EndsTurn = true
+			in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying(long)), last}
+			j := &journaltest.Store{}
+			mustRun(t, j, in)
+			if got, err := turn.ReadArtifact(t.Context(), j, in.UID, "call-1-2", 1<<20, nil); err != nil || string(got) != long {
+				t.Errorf("the checked result has %d bytes, %v; want all of it", len(got), err)
+			}
+			unchecked := untilCheck{j}
+			if got, err := turn.ReadArtifact(t.Context(), unchecked, in.UID, "call-1-1", 1<<20, nil); err != nil || string(got) != long {
+				t.Errorf("the other result has %d bytes, %v; want all of it", len(got), err)
+			}
+			got, err := turn.ReadArtifact(t.Context(), unchecked, in.UID, "call-1-2", 1<<20, nil)
+			problem, _ := errors.AsType[*turn.ArtifactError](err)
+			const want = `artifact "call-1-2" cannot be used: the output policies have not checked it as the answer`
+			switch {
+			case refused && (problem == nil || problem.Message != want):
+				t.Errorf("error is %v, want %q", err, want)
+			case !refused && (err != nil || string(got) != long):
+				t.Errorf("the result has %d bytes, %v; want all of it", len(got), err)
+			}
+		})
+	}
+}
+
+// untilCheck is a journal as it is before the check of the answer is recorded.
+type untilCheck struct{ *journaltest.Store }
+
+func (u untilCheck) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
+	return func(yield func(journal.Entry, error) bool) {
+		for e, err := range u.Store.Read(ctx, uid, after) {
+			if e.Kind == journal.OutputChecked || !yield(e, err) {
+				return
+			}
+		}
 	}
 }
 
