@@ -101,6 +101,11 @@ func TestFill(t *testing.T) {
 			result:  "[" + strings.Repeat("1,", 3000) + "1]",
 			problem: compensation.TooCostly, argument: "id",
 		},
+		"growing text": {
+			reason: "the type of the result is not known before the evaluation",
+			tool:   toolWith("id", "size([result].map(a, a+a+a+a+a+a).map(a, a+a+a+a+a+a)[0])"), result: strings.Repeat("x", 1<<19),
+			problem: compensation.TooCostly, argument: "id",
+		},
 		"an invalid expression": {
 			reason: "a ToolServer may be older than the check", tool: toolWith("id", "result."),
 			problem: compensation.InvalidExpression, argument: "id",
