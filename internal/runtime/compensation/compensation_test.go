@@ -106,6 +106,12 @@ func TestFill(t *testing.T) {
 			tool:   toolWith("id", "size([result].map(a, a+a+a+a+a+a).map(a, a+a+a+a+a+a)[0])"), result: strings.Repeat("x", 1<<19),
 			problem: compensation.TooCostly, argument: "id",
 		},
+		"comparisons": {
+			reason:  "a list contains another one many times",
+			tool:    toolWith("id", "[result].map(a, [a,a,a,a,a,a,a,a,a,a]).map(a, [a,a,a,a,a,a,a,a,a,a]).all(a, a == a)"),
+			result:  "[" + strings.Repeat("1,", 10_000) + "1]",
+			problem: compensation.TooCostly, argument: "id",
+		},
 		"an invalid expression": {
 			reason: "a ToolServer may be older than the check", tool: toolWith("id", "result."),
 			problem: compensation.InvalidExpression, argument: "id",

@@ -20,8 +20,8 @@ import (
 const (
 	// MaxLength is the maximum length of an expression, in characters.
 	MaxLength = 2048
-	// MaxTime bounds the evaluation of an expression that compares large values. CEL counts only a part of their cost:
-	// the elements of a list, but not the elements of the lists within it.
+	// MaxTime bounds the evaluation of an expression on a slow or busy machine. CEL looks at the time after each element
+	// of a list, and never within a comparison: maxWork bounds comparisons.
 	MaxTime = 2 * time.Second
 	// maxDepth is the maximum depth of an expression. maxNesting is the maximum depth of nested macros over lists.
 	maxDepth, maxNesting = 64, 3
