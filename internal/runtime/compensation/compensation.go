@@ -194,13 +194,27 @@ func evaluate(ctx context.Context, source string, variables map[string]any) (any
 	case err != nil:
 		return nil, TooCostly
 	}
-	left := maxValues
-	return plain(value, &left, maxDepth)
+	left := remaining{maxValues, MaxArguments}
+	return left.plain(value, maxDepth)
 }
 
-// plain converts a CEL value into a value that marshals to JSON. left is the number of values that are still allowed.
-func plain(v ref.Val, left *int, depth int) (any, Problem) {
-	if *left--; *left < 0 || depth < 0 {
+// remaining is the number of values, and of bytes in texts, that one argument can still have. A value can contain the
+// same text many times, and its JSON is then much larger than its memory.
+type remaining struct{ values, bytes int }
+
+// text returns a text for JSON. It reports false if the text is too long.
+func (r *remaining) text(s types.String) (string, bool) {
+	if len(s) > MaxArguments {
+		return "", false
+	}
+	valid := strings.ToValidUTF8(string(s), "\uFFFD")
+	r.bytes -= len(valid)
+	return valid, r.bytes >= 0
+}
+
+// plain converts a CEL value into a value that marshals to JSON.
+func (r *remaining) plain(v ref.Val, depth int) (any, Problem) {
+	if r.values--; r.values < 0 || depth < 0 {
 		return nil, TooLarge
 	}
 	switch v := v.(type) {
@@ -209,21 +223,22 @@ func plain(v ref.Val, left *int, depth int) (any, Problem) {
 	case types.Bool, types.Int, types.Uint:
 		return v.Value(), ""
 	case types.String:
-		if len(v) > MaxArguments {
+		text, ok := r.text(v)
+		if !ok {
 			return nil, TooLarge
 		}
-		return strings.ToValidUTF8(string(v), "\uFFFD"), ""
+		return text, ""
 	case types.Double:
 		if f := float64(v); math.IsNaN(f) || math.IsInf(f, 0) {
 			return nil, NotJSON
 		}
 		return float64(v), ""
 	case traits.Mapper:
-		return plainMap(v, left, depth)
+		return r.plainMap(v, depth)
 	case traits.Lister:
 		var all []any
 		for i := v.Iterator(); i.HasNext() == types.True; {
-			element, problem := plain(i.Next(), left, depth-1)
+			element, problem := r.plain(i.Next(), depth-1)
 			if problem != "" {
 				return nil, problem
 			}
@@ -237,7 +252,7 @@ func plain(v ref.Val, left *int, depth int) (any, Problem) {
 	return nil, NotJSON
 }
 
-func plainMap(m traits.Mapper, left *int, depth int) (any, Problem) {
+func (r *remaining) plainMap(m traits.Mapper, depth int) (any, Problem) {
 	all := map[string]any{}
 	for i := m.Iterator(); i.HasNext() == types.True; {
 		key := i.Next()
@@ -245,7 +260,10 @@ func plainMap(m traits.Mapper, left *int, depth int) (any, Problem) {
 		if !ok {
 			return nil, NotJSON
 		}
-		element, problem := plain(m.Get(key), left, depth-1)
+		if _, ok := r.text(name); !ok {
+			return nil, TooLarge
+		}
+		element, problem := r.plain(m.Get(key), depth-1)
 		if problem != "" {
 			return nil, problem
 		}

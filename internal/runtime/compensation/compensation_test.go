@@ -88,6 +88,22 @@ func TestFill(t *testing.T) {
 			reason: "the number of values is limited", tool: toolWith("id", "result"), result: "[" + strings.Repeat("1,", 5000) + "1]",
 			problem: compensation.TooLarge, argument: "id",
 		},
+		"a text many times": {
+			reason: "the JSON has each of the texts", tool: toolWith("id", "[result, result, result]"),
+			result:  strings.Repeat("x", compensation.MaxArguments/2),
+			problem: compensation.TooLarge, argument: "id",
+		},
+		"keys of a map": {
+			reason: "keys count as texts", tool: toolWith("id", "{result: {result: {result: 1}}}"),
+			result:  strings.Repeat("x", compensation.MaxArguments/2),
+			problem: compensation.TooLarge, argument: "id",
+		},
+		"a list many times": {
+			reason:  "each level multiplies the values",
+			tool:    toolWith("id", "[result].map(a, [a,a,a,a,a,a,a,a,a,a]).map(a, [a,a,a,a,a,a,a,a,a,a])"),
+			result:  "[" + strings.Repeat("1,", 99) + "1]",
+			problem: compensation.TooLarge, argument: "id",
+		},
 		"too deep": {
 			reason: "the depth is limited", tool: toolWith("id", "result"), result: strings.Repeat("[", 100) + strings.Repeat("]", 100),
 			problem: compensation.TooLarge, argument: "id",
@@ -99,6 +115,17 @@ func TestFill(t *testing.T) {
 		"costly": {
 			reason: "the cost of the evaluation is limited", tool: toolWith("id", "result.map(x, result.filter(y, y == x))"),
 			result:  "[" + strings.Repeat("1,", 3000) + "1]",
+			problem: compensation.TooCostly, argument: "id",
+		},
+		"growing text": {
+			reason: "the type of the result is not known before the evaluation",
+			tool:   toolWith("id", "size([result].map(a, a+a+a+a+a+a).map(a, a+a+a+a+a+a)[0])"), result: strings.Repeat("x", 1<<19),
+			problem: compensation.TooCostly, argument: "id",
+		},
+		"comparisons": {
+			reason:  "a list contains another one many times",
+			tool:    toolWith("id", "[result].map(a, [a,a,a,a,a,a,a,a,a,a]).map(a, [a,a,a,a,a,a,a,a,a,a]).all(a, a == a)"),
+			result:  "[" + strings.Repeat("1,", 10_000) + "1]",
 			problem: compensation.TooCostly, argument: "id",
 		},
 		"an invalid expression": {

@@ -10,7 +10,9 @@ import (
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common"
+	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/types/ref"
+	"github.com/google/cel-go/interpreter"
 
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 )
@@ -18,8 +20,8 @@ import (
 const (
 	// MaxLength is the maximum length of an expression, in characters.
 	MaxLength = 2048
-	// MaxTime bounds the evaluation of an expression that compares large values. CEL counts only a part of their cost:
-	// the elements of a list, but not the elements of the lists within it.
+	// MaxTime bounds the evaluation of an expression on a slow or busy machine. CEL looks at the time after each element
+	// of a list, and never within a comparison: maxWork bounds comparisons.
 	MaxTime = 2 * time.Second
 	// maxDepth is the maximum depth of an expression. maxNesting is the maximum depth of nested macros over lists.
 	maxDepth, maxNesting = 64, 3
@@ -76,7 +78,10 @@ func Located(field string, err error) error {
 }
 
 // Program is a compiled expression. It is safe for concurrent use.
-type Program struct{ program cel.Program }
+type Program struct {
+	env     *cel.Env
+	checked *cel.Ast
+}
 
 // Compile compiles an expression. accepts returns the reason why a result of the given type cannot be used, or "" if it
 // can be used. If accepts is nil, any type can be used. If the expression is invalid, the error is an *Error.
@@ -90,14 +95,39 @@ func Compile(env *cel.Env, source string, accepts func(*cel.Type) string) (*Prog
 			return nil, &Error{common.NewLocation(1, 0), why}
 		}
 	}
+	if err := checkLiterals(checked); err != nil {
+		return nil, err
+	}
 	if err := checkPatterns(checked); err != nil {
 		return nil, err
 	}
-	made, err := env.Program(checked, cel.CostLimit(maxCost), cel.InterruptCheckFrequency(1), cel.CostTracking(searchCosts{}))
-	if err != nil {
+	p := &Program{env, checked}
+	if _, err := p.plan(&meter{}); err != nil {
 		return nil, fmt.Errorf("failed to plan the expression: %w", err)
 	}
-	return &Program{made}, nil
+	return p, nil
+}
+
+// checkLiterals returns an error if an expression makes an object of a type of protobuf. CEL copies each value into such
+// an object, with all of its elements, and does not count the cost.
+func checkLiterals(checked *cel.Ast) error {
+	var fault error
+	native := checked.NativeRep()
+	ast.PostOrderVisit(native.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		if e.Kind() == ast.StructKind && fault == nil {
+			fault = &Error{
+				native.SourceInfo().GetStartLocation(e.ID()),
+				fmt.Sprintf("an expression cannot make an object of the type %s", e.AsStruct().TypeName()),
+			}
+		}
+	}))
+	return fault
+}
+
+// plan makes the program for one evaluation, whose work m counts.
+func (p *Program) plan(m *meter) (cel.Program, error) {
+	return p.env.Program(p.checked, cel.CostLimit(maxCost), cel.InterruptCheckFrequency(1), cel.CostTracking(searchCosts{}),
+		m.option())
 }
 
 // firstIssue returns the first fault that the compiler has found.
@@ -111,17 +141,22 @@ func firstIssue(issues *cel.Issues) error {
 	return issues.Err()
 }
 
-// Eval evaluates the expression for these values of its variables. It takes at most MaxTime, and does not stop when ctx
-// ends. Its error is ErrTime, ErrCost or ErrValue.
+// Eval evaluates the expression for these values of its variables. It takes at most about MaxTime, and does not stop
+// when ctx ends. Its error is ErrTime, ErrCost or ErrValue.
 func (p *Program) Eval(ctx context.Context, variables map[string]any) (ref.Val, error) {
+	planned, err := p.plan(&meter{})
+	if err != nil { // impossible, because Compile has planned the same expression
+		return nil, ErrValue
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), MaxTime)
 	defer cancel()
-	value, details, err := p.program.ContextEval(ctx, variables)
+	value, _, err := planned.ContextEval(ctx, variables)
+	stopped, _ := errors.AsType[interpreter.EvalCancelledError](err)
 	switch {
+	case errors.Is(err, errSearch), stopped.Cause == interpreter.CostLimitExceeded:
+		return nil, ErrCost
 	case ctx.Err() != nil:
 		return nil, ErrTime
-	case errors.Is(err, errSearch), err != nil && details != nil && details.ActualCost() != nil && *details.ActualCost() > maxCost:
-		return nil, ErrCost
 	case err != nil:
 		return nil, ErrValue
 	}

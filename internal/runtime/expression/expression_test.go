@@ -2,6 +2,9 @@ package expression_test
 
 import (
 	"errors"
+	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/google/cel-go/cel"
@@ -46,6 +49,65 @@ func TestEval(t *testing.T) {
 	}
 }
 
+// TestWork checks that work is counted that CEL does not count: the texts that an evaluation makes, the values that it
+// compares, and the constants of its literals.
+func TestWork(t *testing.T) {
+	env, err := expression.NewEnv(cel.Variable("all", cel.DynType), cel.Variable("list", cel.ListType(cel.DynType)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	join := func(n int, value, separator string) string { return strings.Repeat(value+separator, n-1) + value }
+	const each = ".map(a, %s).map(a, %s)" // n*n values of one
+	sums := func(n int) string { return strings.ReplaceAll(each, "%s", join(n, "a", "+")) }
+	lists := func(n int) string { return strings.ReplaceAll(each, "%s", "["+join(n, "a", ",")+"]") }
+	var pairs []string
+	for i := range 40 {
+		pairs = append(pairs, fmt.Sprintf("%d:1", i))
+	}
+	text, many, numbers := strings.Repeat("a", 1<<16), make([]any, 3000), map[string]any{}
+	for i := range many {
+		many[i] = int64(i)
+		numbers[strconv.Itoa(i)] = int64(i)
+	}
+	for name, tc := range map[string]struct {
+		reason, source string
+		all            any
+		err            error
+	}{
+		"a short sum":      {"it makes texts of 2 MB", "[all]" + sums(4) + ".size() == 1", text, nil},
+		"a long sum":       {"it makes texts of 18 MB", "[all]" + sums(8) + ".size() == 1", text, expression.ErrCost},
+		"a sum of bytes":   {"bytes count as texts do", "[dyn(bytes(all))]" + sums(8) + ".size() == 1", text, expression.ErrCost},
+		"conversions":      {"each makes a text", "list.all(x, bytes(all) != b'')", text, expression.ErrCost},
+		"an ignored error": {"|| ignores no limit", "[all]" + sums(8) + ".size() == 2 || true", text, expression.ErrCost},
+		"a sum of lists":   {"it makes 135,000 values", "[all]" + sums(4) + ".all(a, a[47999] == 2999)", many, nil},
+		"a longer sum":     {"it makes 420,000 values", "[all]" + sums(6) + ".size() == 1", many, expression.ErrCost},
+		"typed lists":      {"their types are known", "[list]" + sums(6) + ".size() == 1", many, expression.ErrCost},
+		"equal lists":      {"they have 75,000 elements", "[all]" + lists(5) + ".all(a, a == a)", many, nil},
+		"longer lists":     {"they have 1.2 million elements", "[all]" + lists(20) + ".all(a, a == a)", many, expression.ErrCost},
+		"unequal lists":    {"!= compares the elements, too", "[all]" + lists(20) + ".all(a, !(a != a))", many, expression.ErrCost},
+		"in a list":        {"in compares the elements, too", "[all]" + lists(20) + ".all(a, a in [a])", many, expression.ErrCost},
+		"other lengths":    {"no element is compared", "[all]" + lists(20) + ".all(a, a != [a, a])", many, nil},
+		"another type":     {"no element is compared", "[all]" + lists(20) + ".all(a, dyn(a) != null && a != dyn(1))", many, nil},
+		"equal maps":       {"their values are compared", "[all]" + lists(20) + ".all(a, a == a)", numbers, expression.ErrCost},
+		"equal texts":      {"their bytes are compared", "list.all(a, all == all)", text, expression.ErrCost},
+		"in a map":         {"a map needs no search", "list.all(a, '7' in all)", numbers, nil},
+		"many lists":       {"constants take memory", "list.map(x, [" + join(100, "1", ",") + "]).size() == 1", many, expression.ErrCost},
+		"many short lists": {"they are small", "list.map(x, [" + join(10, "1", ",") + "]).size() == 3000", many, nil},
+		"many maps":        {"they take memory", "list.map(x, {" + strings.Join(pairs, ",") + "}).size() == 1", many, expression.ErrCost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := expression.Compile(env, tc.source, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := p.Eval(t.Context(), map[string]any{"all": tc.all, "list": many})
+			if !errors.Is(err, tc.err) || err == nil && got.Value() != true {
+				t.Errorf("Eval = %v, %v; want true, %v: %s", got, err, tc.err, tc.reason)
+			}
+		})
+	}
+}
+
 // TestCompile checks that an invalid expression is rejected with its position, and that the caller can reject a result
 // type.
 func TestCompile(t *testing.T) {
@@ -58,6 +120,8 @@ func TestCompile(t *testing.T) {
 			"'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}",
 		"all.matches(all.other)": "f:1:16: the pattern of matches() must be a string literal",
 		"'a'":                    "f:1:1: string is not accepted",
+		"google.protobuf.Value{string_value: 'a'}": "f:1:22: an expression cannot make an object of the type " +
+			"google.protobuf.Value",
 	} {
 		_, err := expression.Compile(env, source, func(kind *cel.Type) string {
 			if kind.IsExactType(cel.StringType) {

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/types"
 
 	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/expression"
@@ -119,7 +120,7 @@ func (p *Policy) Holds(ctx context.Context, o *Output) (holds bool, why string) 
 	if err != nil {
 		return false, "the expression cannot be compiled"
 	}
-	value, err := compiled.Eval(ctx, map[string]any{"output": o})
+	value, err := compiled.Eval(ctx, map[string]any{"output": newAnswer(o)})
 	switch {
 	case errors.Is(err, expression.ErrTime):
 		return false, err.Error()
@@ -128,12 +129,11 @@ func (p *Policy) Holds(ctx context.Context, o *Output) (holds bool, why string) 
 	case err != nil:
 		return false, "the expression cannot be evaluated for this answer: a part of output.data is missing, or has another type"
 	}
-	result, ok := value.Value().(bool)
-	switch {
-	case !ok:
-		return false, "the expression is neither true nor false for this answer"
-	case !result:
+	switch value { // not its Value(), which copies a list with all of its elements
+	case types.True:
+		return true, ""
+	case types.False:
 		return false, "the expression is false"
 	}
-	return true, ""
+	return false, "the expression is neither true nor false for this answer"
 }

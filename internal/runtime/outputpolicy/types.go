@@ -52,13 +52,29 @@ type field struct {
 	get  func(any) any
 }
 
+// answer is an Output as CEL reads it. Expressions have the types Output and Citations for it. An expression can read a
+// field many times, so that the pages are converted before. Output is a pointer: the error of CEL for an expression that
+// uses the whole answer as a value is a text with all other fields.
+type answer struct {
+	*Output
+	pages []map[string]string
+}
+
+func newAnswer(o *Output) *answer {
+	a := &answer{Output: o, pages: make([]map[string]string, 0, len(o.Citations.Web))}
+	for _, p := range o.Citations.Web {
+		a.pages = append(a.pages, map[string]string{"title": p.Title, "url": p.URL})
+	}
+	return a
+}
+
 // fields lists the fields of each type that expressions can see.
 var fields = map[string]map[string]field{
 	typeOutput: {
-		"text":      {cel.StringType, get(func(o *Output) any { return o.Text })},
-		"data":      {cel.DynType, get(func(o *Output) any { return o.Data })},
-		"usage":     {cel.ObjectType(typeUsage), get(func(o *Output) any { return &o.Usage })},
-		"citations": {cel.ObjectType(typeCitations), get(func(o *Output) any { return &o.Citations })},
+		"text":      {cel.StringType, get(func(a *answer) any { return a.Text })},
+		"data":      {cel.DynType, get(func(a *answer) any { return a.Data })},
+		"usage":     {cel.ObjectType(typeUsage), get(func(a *answer) any { return &a.Usage })},
+		"citations": {cel.ObjectType(typeCitations), get(func(a *answer) any { return a })},
 	},
 	typeUsage: {
 		"inputTokens":         {cel.IntType, get(func(u *Usage) any { return u.InputTokens })},
@@ -75,14 +91,10 @@ var fields = map[string]map[string]field{
 		})},
 	},
 	typeCitations: {
-		"local": {cel.ListType(cel.StringType), get(func(c *Citations) any { return c.Local })},
-		"web": {cel.ListType(cel.MapType(cel.StringType, cel.StringType)), get(func(c *Citations) any {
-			pages := make([]map[string]string, 0, len(c.Web))
-			for _, p := range c.Web {
-				pages = append(pages, map[string]string{"title": p.Title, "url": p.URL})
-			}
-			return pages
-		})},
+		"local": {cel.ListType(cel.StringType), get(func(a *answer) any { return a.Citations.Local })},
+		"web": {
+			cel.ListType(cel.MapType(cel.StringType, cel.StringType)), get(func(a *answer) any { return a.pages }),
+		},
 	},
 }
 
