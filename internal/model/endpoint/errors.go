@@ -158,6 +158,9 @@ func (p *Provider) statusError(status int, code, message string) *model.Error {
 	case refusesInput(message):
 		return as(model.InvalidRequest, "the model does not accept images or files: remove the capability Images or Files from it, "+
 			"or use another model")
+	case refusesOrder(message):
+		return as(model.InvalidRequest, "the chat template of the model refuses the order of the messages%s: check that "+
+			"spec.requests.systemMessages of the ModelProvider is Merged", statusSuffix(status))
 	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusBadRequest && refusesKey(message):
 		return as(model.Auth, "%s", p.credentialsRefused(status))
 	case status == http.StatusTooManyRequests, strings.Contains(code, "rate_limit"):
@@ -250,6 +253,13 @@ func refusesInput(message string) bool {
 		"model is not multimodal",       // vLLM and SGLang: github.com/BerriAI/litellm/pull/32237
 		"unknown variant `image_url`",   // DeepSeek: github.com/1jehuang/jcode/issues/310
 	)
+}
+
+// refusesOrder reports whether the message of an error means that the chat template of the model refuses the order of
+// the messages. llama.cpp sends it with status 500, but the server works, so it must not count as failed:
+// github.com/ggml-org/llama.cpp/issues/19851 and github.com/anomalyco/opencode/issues/5034.
+func refusesOrder(message string) bool {
+	return strings.Contains(strings.ToLower(message), "conversation roles must alternate")
 }
 
 // refusesKey reports whether the message of an error means that the key is refused. Gemini and xAI send such a message
