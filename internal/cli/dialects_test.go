@@ -158,6 +158,18 @@ var (
 	})
 )
 
+// toolsWithCalls refuses calls in a request without tools. Source: github.com/BerriAI/litellm/issues/40735.
+func toolsWithCalls(w wire) string {
+	hasCalls := slices.ContainsFunc(w.messages, func(m wireMessage) bool { return len(m.ToolCalls) > 0 })
+	switch {
+	case w.fields["tools"] == nil && hasCalls:
+		return "Bedrock doesn't support tool calling without `tools=` param specified."
+	case w.fields["tool_choice"] != nil:
+		return "Bedrock doesn't support tool_choice"
+	}
+	return ""
+}
+
 // returns requires that each call is sent back with exactly this data.
 func returns(data, problem string) rule {
 	return perMessage(func(_, m wireMessage) string {
@@ -301,7 +313,10 @@ var strictServers = map[string]strictServer{
 		"AbCdEfGhIjKlMnOpQrStUvWxYz012345", "tool_calls",
 	},
 	"LMStudio": {[]rule{systemFirst, needs("max_tokens", "stream_options")}, 400, `{"error":%q}`, "365174485", "tool_calls"},
-	"LiteLLM":  {[]rule{systemFirst, noNames, needs("max_tokens", "stream_options")}, 400, nestedError, "toolu_01A", "tool_calls"},
+	"LiteLLM": {
+		[]rule{systemFirst, noNames, toolsWithCalls, needs("max_tokens", "stream_options")},
+		400, nestedError, "toolu_01A", "tool_calls",
+	},
 	// github.com/agno-agi/agno/issues/8794
 	"OpenRouter": {
 		[]rule{

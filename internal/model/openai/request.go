@@ -85,6 +85,9 @@ func bodyOf(req *model.Request, d *Dialect, c *endpoint.Contents) ([]byte, error
 		}
 		out.Tools = append(out.Tools, toolOf(t, d.StrictSchemas))
 	}
+	if d.NeedsTool && len(req.Tools) == 0 && hasCalls(req.Messages) {
+		out.Tools = []api.Tool{toolOf(noTool, false)}
+	}
 	if len(req.Output) > 0 {
 		if !json.Valid(req.Output) {
 			return nil, endpoint.Unsendable("the schema of the answer is not JSON")
@@ -134,6 +137,15 @@ func toolOf(t model.Tool, strict bool) api.Tool {
 	return api.Tool{Type: api.ToolTypeFunction, Function: &api.FunctionDefinition{
 		Name: t.Name, Description: t.Description, Parameters: parameters, Strict: strict,
 	}}
+}
+
+// noTool is the tool of a request without tools whose messages have calls. LiteLLM refuses the tool_choice none for
+// Bedrock, so the description must keep the model from calling the tool: github.com/anomalyco/opencode/pull/18539.
+var noTool = model.Tool{Name: "no_more_tools", Description: "Never call this tool. It does nothing. Answer with text."}
+
+// hasCalls reports whether a message has calls.
+func hasCalls(messages []model.Message) bool {
+	return slices.ContainsFunc(messages, func(m model.Message) bool { return len(m.ToolCalls) > 0 })
 }
 
 func messagesOf(messages []model.Message, d *Dialect, c *endpoint.Contents) []chatMessage {
