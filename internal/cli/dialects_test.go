@@ -124,6 +124,13 @@ var (
 		}
 		return ""
 	})
+	// github.com/ggml-org/llama.cpp/issues/19851 and github.com/vllm-project/vllm/issues/6862
+	usersAlternate = perMessage(func(before, m wireMessage) string {
+		if m.Role == "user" && before.Role == "user" {
+			return "Conversation roles must alternate user/assistant/user/assistant/..."
+		}
+		return ""
+	})
 	// github.com/charmbracelet/crush/issues/279 and github.com/avante-corp/avante.nvim/pull/2695
 	mistralOrder = perMessage(func(before, m wireMessage) string {
 		after := map[string][]string{
@@ -157,6 +164,18 @@ var (
 		return ""
 	})
 )
+
+// toolsWithCalls refuses calls in a request without tools. Source: github.com/BerriAI/litellm/issues/40735.
+func toolsWithCalls(w wire) string {
+	hasCalls := slices.ContainsFunc(w.messages, func(m wireMessage) bool { return len(m.ToolCalls) > 0 })
+	switch {
+	case w.fields["tools"] == nil && hasCalls:
+		return "Bedrock doesn't support tool calling without `tools=` param specified."
+	case w.fields["tool_choice"] != nil:
+		return "Bedrock doesn't support tool_choice"
+	}
+	return ""
+}
 
 // returns requires that each call is sent back with exactly this data.
 func returns(data, problem string) rule {
@@ -262,7 +281,7 @@ const nestedError = `{"error":{"message":%q,"type":"invalid_request_error","para
 // strictServers are the servers by dialect. Comments name the sources of the rules and of the error messages.
 var strictServers = map[string]strictServer{
 	"Generic": {
-		[]rule{systemFirst, noNames, mistralOrder, noPrefill, needs("max_tokens"), without("max_completion_tokens",
+		[]rule{systemFirst, usersAlternate, noNames, mistralOrder, noPrefill, needs("max_tokens"), without("max_completion_tokens",
 			"parallel_tool_calls"), returns("", "Extra inputs are not permitted: reasoning_content")},
 		400, nestedError, "", "stop",
 	},
@@ -279,13 +298,13 @@ var strictServers = map[string]strictServer{
 	},
 	// github.com/1Panel-dev/MaxKB/issues/3073
 	"VLLM": {
-		[]rule{systemFirst, noPrefill, needs("max_tokens", "stream_options")},
+		[]rule{systemFirst, usersAlternate, noPrefill, needs("max_tokens", "stream_options")},
 		400,
 		`{"object":"error","message":%q,"type":"BadRequestError","param":null,"code":400}`,
 		"chatcmpl-tool-0123456789abcdef0123456789abcdef", "tool_calls",
 	},
 	"SGLang": {
-		[]rule{systemFirst, noPrefill, needs("max_tokens", "stream_options")},
+		[]rule{systemFirst, usersAlternate, noPrefill, needs("max_tokens", "stream_options")},
 		400,
 		`{"object":"error","message":%q,"type":"BadRequest","param":null,"code":400}`, "call_0", "tool_calls",
 	},
@@ -295,13 +314,19 @@ var strictServers = map[string]strictServer{
 		"tool_calls",
 	},
 	"LlamaCpp": {
-		[]rule{systemFirst, noPrefill, needs("max_tokens", "stream_options")},
+		[]rule{systemFirst, usersAlternate, noPrefill, needs("max_tokens", "stream_options")},
 		500,
 		`{"error":{"code":500,"message":%q,"type":"server_error"}}`,
 		"AbCdEfGhIjKlMnOpQrStUvWxYz012345", "tool_calls",
 	},
-	"LMStudio": {[]rule{systemFirst, needs("max_tokens", "stream_options")}, 400, `{"error":%q}`, "365174485", "tool_calls"},
-	"LiteLLM":  {[]rule{systemFirst, noNames, needs("max_tokens", "stream_options")}, 400, nestedError, "toolu_01A", "tool_calls"},
+	"LMStudio": {
+		[]rule{systemFirst, usersAlternate, needs("max_tokens", "stream_options")},
+		400, `{"error":%q}`, "365174485", "tool_calls",
+	},
+	"LiteLLM": {
+		[]rule{systemFirst, noNames, toolsWithCalls, needs("max_tokens", "stream_options")},
+		400, nestedError, "toolu_01A", "tool_calls",
+	},
 	// github.com/agno-agi/agno/issues/8794
 	"OpenRouter": {
 		[]rule{

@@ -10,17 +10,24 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// dataFormat is the format of model.ProviderData with a list of thoughts.
-const dataFormat = "anthropic/thinking"
+// dataFormat is the format of model.ProviderData with the blocks of a reply in their order, as a list of sentBlock.
+const dataFormat = "anthropic/blocks"
 
-// maxThoughts bounds the thoughts of one reply. If a reply has more thoughts, none is sent back.
-const maxThoughts = 256
+// maxThoughts bounds the thoughts of one reply, and maxBlocks bounds all its blocks. If a reply has more, no thought is
+// sent back.
+const (
+	maxThoughts = 256
+	maxBlocks   = 1024
+)
 
-// thought is a block of thinking that is sent back unchanged, because it is signed.
-type thought struct {
-	// At is the number of other blocks before the thought: the text of the reply, if there is one, and calls.
-	At    int             `json:"at"`
-	Block json.RawMessage `json:"block"`
+// sentBlock is a block of a reply that is sent back. Exactly one member is set.
+type sentBlock struct {
+	// Thought is a block of thinking. It is sent back unchanged, because it is signed.
+	Thought json.RawMessage `json:"thought,omitempty"`
+	// Text is the number of bytes of a block of text. The reply has the texts of all blocks as one text.
+	Text int `json:"text,omitempty"`
+	// Call is true for the next call of the reply.
+	Call bool `json:"call,omitempty"`
 }
 
 // event is an event of a stream, or a whole answer. It has only the members that Capstan needs.
@@ -113,15 +120,35 @@ type decoder struct {
 	// ignored is the index of the newest block if its type is not known, such as a call of a tool that the endpoint
 	// itself makes, or nil.
 	ignored *lenient.Number
-	// otherBlocks is the number of other blocks so far, as in thought.At. thoughts are the thoughts so far.
-	otherBlocks int
-	hasText     bool
-	thoughts    []*thinkingBlock
+	// blocks are the blocks so far, in their order. Beyond maxBlocks, no more are noted. thoughts are the thoughts so
+	// far.
+	blocks   []receivedBlock
+	thoughts []*thinkingBlock
 }
+
+// receivedBlock is a block of the reply.
+type receivedBlock struct {
+	kind blockKind
+	// bytes is the number of bytes of a text.
+	bytes int
+	// thought is the thought if the block is one, or nil.
+	thought *thinkingBlock
+}
+
+// blockKind is the kind of a received block.
+type blockKind int
+
+// The kinds of received blocks. A dropped block is not a part of the reply: a call of the answer tool, or a block of an
+// unknown type.
+const (
+	droppedBlock blockKind = iota
+	textBlock
+	callBlock
+	thoughtBlock
+)
 
 // thinkingBlock is a thought that is being received.
 type thinkingBlock struct {
-	at                    int
 	index                 lenient.Number
 	isRedacted            bool
 	text, signature, data strings.Builder
@@ -179,13 +206,13 @@ func (d *decoder) begin(index lenient.Number, b *content, out *endpoint.Answer) 
 	d.ignored = nil
 	switch b.Type.Value {
 	case "text":
+		d.note(receivedBlock{kind: textBlock})
 		d.addText(b.Text.Value, out)
 	case "thinking", "redacted_thinking":
 		if len(d.thoughts) <= maxThoughts {
-			d.thoughts = append(d.thoughts, &thinkingBlock{
-				at: d.otherBlocks, index: index,
-				isRedacted: b.Type.Value == "redacted_thinking",
-			})
+			t := &thinkingBlock{index: index, isRedacted: b.Type.Value == "redacted_thinking"}
+			d.thoughts = append(d.thoughts, t)
+			d.note(receivedBlock{kind: thoughtBlock, thought: t})
 		}
 		d.addThought(index, b.Thinking.Value, b.Signature.Value, b.Data.Value, out)
 	case "tool_use":
@@ -197,15 +224,24 @@ func (d *decoder) begin(index lenient.Number, b *content, out *endpoint.Answer) 
 			d.answered, d.answer = true, index
 			out.ResetText()
 			out.AddText(arguments)
+			d.note(receivedBlock{kind: droppedBlock})
 			return
 		}
-		d.otherBlocks++
+		d.note(receivedBlock{kind: callBlock})
 		out.AddCall(endpoint.CallPiece{Index: given(index), ID: b.ID.Value, Name: b.Name.Value, Arguments: arguments})
 		if arguments == "" {
 			d.open = &index
 		}
 	default:
 		d.ignored = &index
+		d.note(receivedBlock{kind: droppedBlock})
+	}
+}
+
+// note notes a block of the reply.
+func (d *decoder) note(b receivedBlock) {
+	if len(d.blocks) <= maxBlocks {
+		d.blocks = append(d.blocks, b)
 	}
 }
 
@@ -229,10 +265,10 @@ func (d *decoder) addText(piece string, out *endpoint.Answer) {
 	if d.answered || piece == "" {
 		return
 	}
-	if !d.hasText && strings.TrimSpace(piece) != "" {
-		d.hasText = true
-		d.otherBlocks++
+	if len(d.blocks) == 0 || d.blocks[len(d.blocks)-1].kind != textBlock {
+		d.note(receivedBlock{kind: textBlock})
 	}
+	d.blocks[len(d.blocks)-1].bytes += len(piece)
 	out.AddText(piece)
 }
 
@@ -280,29 +316,34 @@ func given(index lenient.Number) lenient.Maybe[lenient.Number] {
 	return lenient.Maybe[lenient.Number]{Value: index, Given: true}
 }
 
-// ProviderData returns the thoughts of a reply with calls, which the endpoint needs again until the Turn has ended.
+// ProviderData returns the thoughts of a reply with calls, and the places of all its blocks. The endpoint needs the
+// thoughts again until the Turn has ended, and refuses them if they are in other places.
 func (d *decoder) ProviderData(*endpoint.Answer) *model.ProviderData {
-	if len(d.thoughts) > maxThoughts {
+	if len(d.thoughts) > maxThoughts || len(d.blocks) > maxBlocks {
 		return nil
 	}
-	all := make([]thought, 0, len(d.thoughts))
-	for _, t := range d.thoughts {
-		var block []byte
-		var err error
+	all := make([]sentBlock, 0, len(d.blocks))
+	hasThoughts, hasDropped := false, false
+	for _, b := range d.blocks {
 		switch {
-		case t.isRedacted:
-			block, err = json.Marshal(map[string]string{"type": "redacted_thinking", "data": t.data.String()})
-		case t.signature.Len() > 0: // the endpoint refuses thoughts without a signature
-			block, err = json.Marshal(map[string]string{
-				"type": "thinking", "thinking": t.text.String(), "signature": t.signature.String(),
-			})
+		case b.kind == droppedBlock, b.kind == textBlock && d.answered:
+			hasDropped = true
+		case b.kind == callBlock:
+			all = append(all, sentBlock{Call: true})
+		case b.kind == textBlock && b.bytes > 0:
+			all = append(all, sentBlock{Text: b.bytes})
+		case b.kind == thoughtBlock:
+			block := b.thought.block()
+			if block == nil {
+				continue
+			}
+			if hasDropped { // the thought cannot be sent back in its place
+				return nil
+			}
+			all, hasThoughts = append(all, sentBlock{Thought: block}), true
 		}
-		if err != nil || block == nil {
-			continue
-		}
-		all = append(all, thought{At: t.at, Block: block})
 	}
-	if len(all) == 0 {
+	if !hasThoughts {
 		return nil
 	}
 	blocks, err := json.Marshal(all)
@@ -310,4 +351,20 @@ func (d *decoder) ProviderData(*endpoint.Answer) *model.ProviderData {
 		return nil
 	}
 	return &model.ProviderData{Format: dataFormat, Blocks: blocks}
+}
+
+// block returns the whole thought, or nil if it has no signature: the endpoint refuses such thoughts.
+func (t *thinkingBlock) block() json.RawMessage {
+	members := map[string]string{"type": "thinking", "thinking": t.text.String(), "signature": t.signature.String()}
+	switch {
+	case t.isRedacted:
+		members = map[string]string{"type": "redacted_thinking", "data": t.data.String()}
+	case t.signature.Len() == 0:
+		return nil
+	}
+	block, err := json.Marshal(members)
+	if err != nil {
+		return nil
+	}
+	return block
 }

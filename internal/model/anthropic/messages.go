@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -206,30 +207,93 @@ func systemBlocks(m *model.Message) []block {
 
 // assistantBlocks returns the blocks of a reply: its text and its calls, with the thoughts in their original places.
 func assistantBlocks(m *model.Message) []block {
-	blocks := textBlocks(m.Content)
+	calls := make([]block, 0, len(m.ToolCalls))
 	for _, c := range m.ToolCalls {
 		input := json.RawMessage(c.Arguments)
 		if !strings.HasPrefix(strings.TrimSpace(c.Arguments), "{") || !json.Valid(input) {
 			input = json.RawMessage("{}")
 		}
-		blocks = append(blocks, block{
+		calls = append(calls, block{
 			Type: "tool_use", ID: endpoint.CallID(c.ID, endpoint.CallIDsPlain), Name: endpoint.ToolName(c.Name), Input: input,
 		})
 	}
-	for _, t := range slices.Backward(thoughtsOf(m)) {
+	if blocks := originalBlocks(m, calls); blocks != nil {
+		return blocks
+	}
+	blocks := append(textBlocks(m.Content), calls...)
+	for _, t := range slices.Backward(earlierThoughts(m)) {
 		blocks = slices.Insert(blocks, min(t.At, len(blocks)), block{raw: t.Block})
 	}
 	return blocks
 }
 
-// thoughtsOf returns the thoughts of a reply in their order. It returns nil if the reply has none, or if an endpoint
-// with another protocol made the reply.
-func thoughtsOf(m *model.Message) []thought {
-	var thoughts []thought
-	if m.ProviderData == nil || m.ProviderData.Format != dataFormat || json.Unmarshal(m.ProviderData.Blocks, &thoughts) != nil {
+// originalBlocks returns the blocks of a reply in their original order. It returns nil if their places are not known,
+// or if the reply no longer has the same calls or the same texts: then no thoughts are sent. The only text of a reply
+// may have changed, because its place is still known.
+func originalBlocks(m *model.Message, calls []block) []block {
+	var sent []sentBlock
+	if !hasData(m, dataFormat, &sent) {
+		return nil
+	}
+	texts := 0
+	for _, b := range sent {
+		if b.Text > 0 {
+			texts++
+		}
+	}
+	blocks := make([]block, 0, len(sent))
+	rest := m.Content
+	for _, b := range sent {
+		switch {
+		case b.Thought != nil:
+			blocks = append(blocks, block{raw: b.Thought})
+		case b.Call:
+			if len(calls) == 0 {
+				return nil
+			}
+			blocks, calls = append(blocks, calls[0]), calls[1:]
+		default:
+			n := b.Text
+			if texts == 1 {
+				n = len(rest)
+			}
+			if n > len(rest) || !utf8.ValidString(rest[:n]) {
+				return nil
+			}
+			blocks, rest = append(blocks, textBlocks(rest[:n])...), rest[n:]
+		}
+	}
+	if rest != "" || len(calls) > 0 {
+		return nil
+	}
+	return blocks
+}
+
+// earlierFormat is the format of model.ProviderData of earlier versions: a list of thoughts without the places of the
+// other blocks. Journals may contain it.
+const earlierFormat = "anthropic/thinking"
+
+// earlierThought is a thought in the earlier format.
+type earlierThought struct {
+	// At is the number of other blocks before the thought: the text of the reply, if there is one, and calls.
+	At    int             `json:"at"`
+	Block json.RawMessage `json:"block"`
+}
+
+// earlierThoughts returns the thoughts of a reply in their order, or nil if it has none in the earlier format.
+func earlierThoughts(m *model.Message) []earlierThought {
+	var thoughts []earlierThought
+	if !hasData(m, earlierFormat, &thoughts) {
 		return nil
 	}
 	return thoughts
+}
+
+// hasData reports whether a reply has data in this format, and reads it. A reply of an endpoint with another protocol
+// has none.
+func hasData(m *model.Message, format string, into any) bool {
+	d := m.ProviderData
+	return d != nil && d.Format == format && json.Unmarshal(d.Blocks, into) == nil
 }
 
 // mayHaveThinkingBudget reports whether a request may have a budget for thinking. With such a budget, the protocol
@@ -242,8 +306,7 @@ func mayHaveThinkingBudget(messages []model.Message) bool {
 		case model.RoleUser:
 			return may
 		case model.RoleAssistant:
-			thoughts := thoughtsOf(m)
-			may = len(m.ToolCalls) == 0 || len(thoughts) > 0 && thoughts[0].At == 0
+			may = len(m.ToolCalls) == 0 || assistantBlocks(m)[0].raw != nil
 		case model.RoleSystem, model.RoleTool:
 		}
 	}

@@ -55,10 +55,11 @@ type CallPiece struct {
 	Data string
 }
 
-// add adds one piece.
+// add adds one piece. A piece with nothing but an index is not a call. DeepSeek sends such a piece after the calls of a
+// reply: github.com/langchain4j/langchain4j/pull/5209.
 func (c *calls) add(piece CallPiece) {
-	if c.tooMany {
-		return // the reply is unusable
+	if c.tooMany || piece == (CallPiece{Index: piece.Index}) {
+		return // if there were too many calls, the reply is unusable
 	}
 	if known := c.find(piece); known != nil {
 		known.extend(piece)

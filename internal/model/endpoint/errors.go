@@ -151,13 +151,16 @@ func (p *Provider) statusError(status int, code, message string) *model.Error {
 	switch {
 	case isOverflow(status, code, message):
 		return as(model.ContextLength, "the prompt is longer than the model's context window")
-	case containsAny(code, "content_filter", "content_policy") || isFiltered(message):
+	case isFiltered(code, message):
 		return as(model.ContentFiltered, "the content filter refused the request")
 	case isSpent(status, code, message):
 		return as(model.QuotaExceeded, "the account's quota is used up%s: check its plan and billing", statusSuffix(status))
 	case refusesInput(message):
 		return as(model.InvalidRequest, "the model does not accept images or files: remove the capability Images or Files from it, "+
 			"or use another model")
+	case refusesOrder(message):
+		return as(model.InvalidRequest, "the chat template of the model refuses the order of the messages%s: check that "+
+			"spec.requests.systemMessages of the ModelProvider is Merged", statusSuffix(status))
 	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusBadRequest && refusesKey(message):
 		return as(model.Auth, "%s", p.credentialsRefused(status))
 	case status == http.StatusTooManyRequests, strings.Contains(code, "rate_limit"):
@@ -227,16 +230,34 @@ func isSpent(status int, code, message string) bool {
 	})
 }
 
-// isFiltered reports whether the message of an error is that of a content filter. The status and the code are those of
-// an invalid request or of a refused key. After such an error, Capstan would ask another model, which would bypass the
-// filter.
-func isFiltered(message string) bool {
-	return containsAny(strings.ToLower(message),
-		"content exists risk",              // DeepSeek, 400: github.com/666ghj/BettaFish/issues/108
-		"content violates usage guideline", // xAI, 403: github.com/UKGovernmentBEIS/inspect_ai/pull/2267
-		"content filtering policy",         // Anthropic, 400 and in the stream: github.com/anthropics/claude-code/issues/58367
-		"considered high risk",             // Moonshot, also without its code: github.com/MoonshotAI/kimi-code/issues/242
-	)
+// filterCodes are parts of the codes of errors of content filters, in lower case. OpenAI's invalid_prompt is none: it
+// also stands for requests that do not follow the protocol.
+var filterCodes = []string{
+	"content_filter", "content_policy", // OpenAI, Azure and most other services
+	"cyber_policy",                                   // OpenAI: github.com/UKGovernmentBEIS/inspect_ai/pull/3607
+	"data_inspection_failed", "datainspectionfailed", // DashScope: github.com/camel-ai/owl/issues/432
+	"sensitive_words_detected", // new-api, 500: github.com/QuantumNous/new-api/issues/4499
+}
+
+// filterMessages are parts of the messages of such errors, in lower case. The status and the code are those of an
+// invalid request or of a refused key.
+var filterMessages = []string{
+	"content exists risk",                       // DeepSeek, 400: github.com/666ghj/BettaFish/issues/108
+	"content violates usage guideline",          // xAI, 403: github.com/UKGovernmentBEIS/inspect_ai/pull/2267
+	"content filtering policy",                  // Anthropic, 400 and in the stream: github.com/anthropics/claude-code/issues/58367
+	"considered high risk",                      // Moonshot, also without its code: github.com/MoonshotAI/kimi-code/issues/242
+	"flagged as potentially violating",          // OpenAI, 400: github.com/songquanpeng/one-api/issues/2101
+	"limited access to this content for safety", // OpenAI, 400: github.com/microsoft/PyRIT/pull/1463
+	"high-risk cyber activity",                  // OpenAI, also without its code
+	"may contain inappropriate content",         // DashScope, also without its code: github.com/QwenLM/qwen-code/issues/2905
+	"sensitive_words_detected",                  // new-api, also without its code
+	"系统检测到输入或生成内容可能包含不安全或敏感内容", // Zhipu, 400, whose code is only 1301
+}
+
+// isFiltered reports whether an error is that of a content filter. After an error of another kind, Capstan would ask
+// another model, which would bypass the filter.
+func isFiltered(code, message string) bool {
+	return containsAny(code, filterCodes...) || containsAny(strings.ToLower(message), filterMessages...)
 }
 
 // refusesInput reports whether the message of an error means that the model does not accept images or files. The status
@@ -250,6 +271,13 @@ func refusesInput(message string) bool {
 		"model is not multimodal",       // vLLM and SGLang: github.com/BerriAI/litellm/pull/32237
 		"unknown variant `image_url`",   // DeepSeek: github.com/1jehuang/jcode/issues/310
 	)
+}
+
+// refusesOrder reports whether the message of an error means that the chat template of the model refuses the order of
+// the messages. llama.cpp sends it with status 500, but the server works, so it must not count as failed:
+// github.com/ggml-org/llama.cpp/issues/19851 and github.com/anomalyco/opencode/issues/5034.
+func refusesOrder(message string) bool {
+	return strings.Contains(strings.ToLower(message), "conversation roles must alternate")
 }
 
 // refusesKey reports whether the message of an error means that the key is refused. Gemini and xAI send such a message

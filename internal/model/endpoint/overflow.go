@@ -32,6 +32,9 @@ var overflowMessages = []string{
 	"context size has been exceeded",     // LM Studio
 	"contextwindowexceeded",              // LiteLLM
 	"exceeded model token limit",         // Moonshot
+	"total message size",                 // Moonshot, for bytes
+	"range of input length",              // DashScope
+	"context window exceeds limit",       // MiniMax
 	"maximum number of tokens",           // Gemini
 	"but model only supports up to",      // Gemini
 	"maximum prompt length",              // xAI

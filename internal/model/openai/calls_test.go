@@ -53,6 +53,27 @@ func TestToolCalls(t *testing.T) {
 			callPart(0, "a", "count", ""),
 			callEvent(`"index":0,"function":{"arguments":"{\"n\""}`), callEvent(`"index":0,"function":{"arguments":":1}"}`),
 		}, "", "", one},
+		"empty piece": {
+			"a piece with only an index is not a call",
+			[]string{
+				callPart(0, "a", "count", `{"n":1}`),
+				callEvent(`"index":1,"id":"","type":"function","function":{"arguments":null}`),
+			},
+			"", "", one,
+		},
+		"empty piece before a call": {
+			"a call may begin at the index of an empty piece",
+			[]string{callPart(0, "a", "count", `{"n":1}`), callPart(1, "", "", ""), callPart(1, "b", "list", `{}`)},
+			"", "", two,
+		},
+		"only an empty piece": {
+			"the answer is a text", []string{delta(`"content":"yes","tool_calls":[{}]`)}, "stop", "yes", nil,
+		},
+		"only an empty function": {
+			"the same in the older protocol",
+			[]string{delta(`"content":"yes","function_call":{"name":"","arguments":""}`)},
+			"stop", "yes", nil,
+		},
 		"id and name later": {"ID and name may come later", []string{
 			callEvent(`"index":0,"type":"function"`),
 			callPart(0, "a", "", ""), callPart(0, "", "count", ""), callPart(0, "", "", `{"n":1}`),
@@ -383,6 +404,9 @@ func TestToolCalls(t *testing.T) {
 			want := model.Reply{
 				Text: tc.text, ToolCalls: tc.want, FinishReason: model.FinishToolCalls,
 				Usage: model.Usage{InputTokens: 9, OutputTokens: 4},
+			}
+			if tc.want == nil {
+				want.FinishReason = model.FinishStop
 			}
 			if diff := cmp.Diff(want, got); diff != "" || err != nil {
 				t.Errorf("%s (error %v): -want +got:\n%s", tc.reason, err, diff)

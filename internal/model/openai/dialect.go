@@ -57,6 +57,9 @@ type Dialect struct {
 	// github.com/BerriAI/litellm/issues/40260. If OpenEnd is false, an answer without either counts as cut off, even if
 	// the HTTP response ends properly: github.com/ollama/ollama/issues/17118.
 	OpenEnd bool
+	// NeedsTool is true if the endpoint may refuse calls in the messages of a request without tools. Such a request
+	// then offers a tool that does nothing.
+	NeedsTool bool
 	// Extra are further fields of the body of a request. Their names differ from each other and from the names of other
 	// fields.
 	Extra []model.ExtraField
@@ -161,6 +164,12 @@ func withOpenEnd(d Dialect) Dialect {
 	return d
 }
 
+// withNeedsTool returns d for servers that may refuse calls in a request without tools.
+func withNeedsTool(d Dialect) Dialect {
+	d.NeedsTool = true
+	return d
+}
+
 // dialects are the presets by name. The comments give the sources for the differences from generic.
 var dialects = map[string]Dialect{
 	// The server may be one that does not call tools in a request with a schema, or a gateway that omits the marks of
@@ -184,8 +193,9 @@ var dialects = map[string]Dialect{
 	"LlamaCpp": withSchemasAlone(withAccepts(selfHosted, withoutWebP)),
 	"LMStudio": withSchemasAlone(withAccepts(selfHosted, withoutGIF)),
 
-	// LiteLLM translates PDFs for the services behind it: docs.litellm.ai, document understanding.
-	"LiteLLM": withAccepts(generic, anyImagesAndPDFs),
+	// LiteLLM translates PDFs for the services behind it: docs.litellm.ai, document understanding. For Bedrock and
+	// Claude, it refuses calls in a request without tools: github.com/BerriAI/litellm/issues/40735.
+	"LiteLLM": withNeedsTool(withAccepts(generic, anyImagesAndPDFs)),
 
 	// No tiers, and no reasoning efforts but high and none: docs.cohere.com, compatibility API. Error for
 	// stream_options: strandsagents.com/docs, model provider Cohere. A schema excludes tools:

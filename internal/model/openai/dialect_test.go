@@ -85,8 +85,8 @@ func TestSwitchesOfADialect(t *testing.T) {
 	}
 }
 
-// TestPlacesOfSystemMessages checks where system messages are sent. A conversation is given by the first letters of its
-// roles, with numbers for system messages.
+// TestPlacesOfSystemMessages checks where system messages are sent, and which messages become one message. A
+// conversation is given by the first letters of its roles, with numbers for the messages that matter.
 func TestPlacesOfSystemMessages(t *testing.T) {
 	for name, tc := range map[string]struct{ reason, messages, inPlace, beforeReplies, merged string }{
 		"first":  {"the usual beginning", "s1 s2 u", "s1 s2 u", "s1 s2 u", "s1+2 u"},
@@ -96,15 +96,16 @@ func TestPlacesOfSystemMessages(t *testing.T) {
 			"history, then facts for the request", "s1 s2 u a s3 s4 u", "s1 s2 u a s3 s4 u", "s1 s2 s3+4 u a u",
 			"s1+2+3+4 u a u",
 		},
-		"after a request": {"only replies matter to Mistral", "s1 u s2 u", "s1 u s2 u", "s1 u s2 u", "s1+2 u u"},
+		"after a request": {"only replies matter to Mistral", "s1 u2 s3 u4", "s1 u2 s3 u4", "s1 u2 s3 u4", "s1+3 u2+4"},
 		"after a result":  {"servers refuse a user's message there", "s1 u a t s2", "s1 u a t s2", "s1 s2 u a t", "s1+2 u a t"},
 		"after a draft":   {"a reply must not be the last message", "s1 u a s2", "s1 u a s2", "s1 u a u2", "s1 u a u2"},
 		"two after a draft": {
-			"each of them follows the draft", "s1 u a s2 s3", "s1 u a s2 s3", "s1 u a u2 u3", "s1 u a u2 u3",
+			"each of them follows the draft", "s1 u a s2 s3", "s1 u a s2 s3", "s1 u a u2+3", "s1 u a u2+3",
 		},
+		"two users": {"chat templates refuse them", "s1 u2 u3 u4 a u5", "s1 u2 u3 u4 a u5", "s1 u2+3+4 a u5", "s1 u2+3+4 a u5"},
 		"a user after a result": {
-			"Mistral refuses it without a reply between them", "s1 u a t t u2 u3", "s1 u a t t u2 u3", "s1 u a t t a u2 u3",
-			"s1 u a t t a u2 u3",
+			"Mistral refuses it without a reply between them", "s1 u a t t u2 u3", "s1 u a t t u2 u3", "s1 u a t t a u2+3",
+			"s1 u a t t a u2+3",
 		},
 		"alone":         {"a request may have no other message", "s1 s2", "s1 s2", "s1 s2", "s1+2"},
 		"none in front": {"the merged message comes first", "u a s1 u", "u a s1 u", "s1 u a u", "s1 u a u"},

@@ -5,6 +5,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
+// partText is the type of a part with a text.
+const partText = "text"
+
 // part is a part of a message with images or files.
 type part struct {
 	Type     string    `json:"type"`
@@ -45,5 +48,29 @@ func contentOf(m *model.Message, c *endpoint.Contents) any {
 	if len(media) == 0 {
 		return &text
 	}
-	return append(parts, part{Type: "text", Text: text})
+	return append(parts, part{Type: partText, Text: text})
+}
+
+// joinContents returns the content of two messages as the content of one message. Texts that become neighbours become
+// one text with a blank line between them, because chat templates put nothing between parts.
+func joinContents(first, second any) any {
+	parts, next := partsOf(first), partsOf(second)
+	if last := &parts[len(parts)-1]; last.Type == partText && next[0].Type == partText {
+		last.Text += "\n\n" + next[0].Text
+		next = next[1:]
+	}
+	parts = append(parts, next...)
+	if len(parts) == 1 {
+		return &parts[0].Text
+	}
+	return parts
+}
+
+// partsOf returns a content of contentOf as a list of parts, which is never empty.
+func partsOf(content any) []part {
+	if text, ok := content.(*string); ok {
+		return []part{{Type: partText, Text: *text}}
+	}
+	parts, _ := content.([]part)
+	return parts
 }

@@ -3,6 +3,7 @@ package openai_test
 import (
 	"testing"
 
+	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
@@ -42,6 +43,38 @@ func TestAttachmentsOnTheWire(t *testing.T) {
 			want := `[{"role":"system","name":"system_prompt","content":"Be brief."},{"role":"user","content":` + tc.want + `}]`
 			if got != want {
 				t.Errorf("%s:\ngot  %s\nwant %s", tc.reason, got, want)
+			}
+		})
+	}
+}
+
+// TestJoinedAttachments checks that two messages of the user become one message with all attachments in their order,
+// and with both texts.
+func TestJoinedAttachments(t *testing.T) {
+	image := model.Attachment{Name: "plan", MediaType: model.MediaPNG, SHA256: "1", Bytes: 3}
+	const sentImage, text = `{"type":"image_url","image_url":{"url":"data:image/png;base64,YWJj"}}`, `{"type":"text","text":`
+	for name, tc := range map[string]struct {
+		first, second []model.Attachment
+		want          string
+	}{
+		"none":   {nil, nil, `"One.\n\nTwo."`},
+		"first":  {[]model.Attachment{image}, nil, "[" + sentImage + "," + text + `"One.\n\nTwo."}]`},
+		"second": {nil, []model.Attachment{image}, "[" + text + `"One."},` + sentImage + "," + text + `"Two."}]`},
+		"both": {
+			[]model.Attachment{image},
+			[]model.Attachment{image},
+			"[" + sentImage + "," + text + `"One."},` + sentImage + "," + text + `"Two."}]`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := attached()
+			req.Messages = []model.Message{
+				{Role: model.RoleUser, Content: "One.", Attachments: tc.first},
+				{Role: model.RoleUser, Content: "Two.", Attachments: tc.second},
+			}
+			got, _ := sentBody(t, req, "messages", withDialect(openai.Dialect{System: openai.SystemMerged}))
+			if want := `[{"role":"user","content":` + tc.want + `}]`; got != want {
+				t.Errorf("got  %s\nwant %s", got, want)
 			}
 		})
 	}

@@ -85,6 +85,9 @@ func bodyOf(req *model.Request, d *Dialect, c *endpoint.Contents) ([]byte, error
 		}
 		out.Tools = append(out.Tools, toolOf(t, d.StrictSchemas))
 	}
+	if d.NeedsTool && len(req.Tools) == 0 && hasCalls(req.Messages) {
+		out.Tools = []api.Tool{toolOf(noTool, false)}
+	}
 	if len(req.Output) > 0 {
 		if !json.Valid(req.Output) {
 			return nil, endpoint.Unsendable("the schema of the answer is not JSON")
@@ -136,6 +139,15 @@ func toolOf(t model.Tool, strict bool) api.Tool {
 	}}
 }
 
+// noTool is the tool of a request without tools whose messages have calls. LiteLLM refuses the tool_choice none for
+// Bedrock, so the description must keep the model from calling the tool: github.com/anomalyco/opencode/pull/18539.
+var noTool = model.Tool{Name: "no_more_tools", Description: "Never call this tool. It does nothing. Answer with text."}
+
+// hasCalls reports whether a message has calls.
+func hasCalls(messages []model.Message) bool {
+	return slices.ContainsFunc(messages, func(m model.Message) bool { return len(m.ToolCalls) > 0 })
+}
+
 func messagesOf(messages []model.Message, d *Dialect, c *endpoint.Contents) []chatMessage {
 	messages = placeSystemMessages(messages, d.System)
 	out := make([]chatMessage, 0, len(messages))
@@ -162,15 +174,31 @@ func messagesOf(messages []model.Message, d *Dialect, c *endpoint.Contents) []ch
 			d.addReturned(&sent, &m, i > lastUser)
 		case m.Content == "" && len(m.Attachments) == 0:
 			continue // a profile may have an empty prompt, but the API refuses a message without content
-		case m.Role == model.RoleUser && d.System != SystemInPlace && len(out) > 0 && out[len(out)-1].Role == api.ChatMessageRoleTool:
-			text := afterResults
-			out = append(out, chatMessage{Role: api.ChatMessageRoleAssistant, Content: &text})
 		case m.Role == model.RoleSystem && d.DeveloperRole:
 			sent.Role = roleDeveloper
 		}
-		out = append(out, sent)
+		out = d.appendMessage(out, sent)
 	}
 	return out
+}
+
+// appendMessage appends a message. If the dialect restricts system messages, the models behind it have chat templates.
+// Many templates refuse two messages of the user in a row, so these become one message:
+// github.com/vllm-project/vllm/issues/6862, github.com/charmbracelet/crush/issues/279 and
+// github.com/anomalyco/opencode/issues/5034.
+func (d *Dialect) appendMessage(out []chatMessage, m chatMessage) []chatMessage {
+	if d.System == SystemInPlace || m.Role != api.ChatMessageRoleUser || len(out) == 0 {
+		return append(out, m)
+	}
+	switch last := &out[len(out)-1]; last.Role {
+	case api.ChatMessageRoleUser:
+		last.Content = joinContents(last.Content, m.Content)
+		return out
+	case api.ChatMessageRoleTool:
+		text := afterResults
+		out = append(out, chatMessage{Role: api.ChatMessageRoleAssistant, Content: &text})
+	}
+	return append(out, m)
 }
 
 // placeSystemMessages returns the messages with system messages only where they are allowed. It merges the other system

@@ -73,6 +73,47 @@ func TestToolsOnTheWire(t *testing.T) {
 	}
 }
 
+// TestToolAfterCalls checks that a request without tools offers a tool that does nothing if the messages have calls and
+// the endpoint may refuse them otherwise.
+func TestToolAfterCalls(t *testing.T) {
+	calls := []model.Message{
+		{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{{ID: "a", Name: "count", Arguments: "{}"}}},
+		{Role: model.RoleTool, Content: "7", ToolCallID: "a"},
+	}
+	const parameters = `"parameters":{"type":"object","properties":{}}},"type":"function"}]`
+	for name, tc := range map[string]struct {
+		reason, dialect string
+		tools           []model.Tool
+		messages        []model.Message
+		want            string
+	}{
+		"after calls": {
+			"LiteLLM refuses the request to Bedrock otherwise", "LiteLLM", nil, calls,
+			`[{"function":{"name":"no_more_tools","description":"Never call this tool. It does nothing. Answer with text.",` + parameters,
+		},
+		"with tools": {
+			"the tools of the request are enough", "LiteLLM",
+			[]model.Tool{{Name: "now"}},
+			calls,
+			`[{"function":{"name":"now",` + parameters,
+		},
+		"without calls":   {"the model needs no tools", "LiteLLM", nil, nil, ""},
+		"another dialect": {"other servers accept the request", openai.Generic, nil, calls, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := request("hello")
+			req.Tools, req.Messages = tc.tools, append(req.Messages, tc.messages...)
+			if got, _ := sentBody(t, req, "tools", withDialect(openai.DialectOf(tc.dialect, ""))); got != tc.want {
+				t.Errorf("sent the tools %s, want %s: %s", got, tc.want, tc.reason)
+			}
+			choice, _ := sentBody(t, req, "tool_choice", withDialect(openai.DialectOf(tc.dialect, "")))
+			if choice != "" {
+				t.Errorf("sent the tool_choice %s, which LiteLLM may refuse", choice)
+			}
+		})
+	}
+}
+
 func TestToolMessagesOnTheWire(t *testing.T) {
 	call := model.ToolCall{ID: "a", Name: "count", Arguments: `{"n":1}`}
 	function := func(id, name, arguments string) string {
