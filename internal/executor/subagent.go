@@ -177,14 +177,13 @@ func noteSending(ctx context.Context, sent *atomic.Bool) context.Context {
 // created the object: it refused the request before it reached the storage. A time-out or a lost connection is no such
 // error, nor is any other failure within the API server.
 func isNotCreated(err error) bool {
-	if apierrors.IsTooManyRequests(err) || apierrors.IsUnauthorized(err) {
+	if apierrors.IsTooManyRequests(err) || apierrors.IsUnauthorized(err) || writeerror.IsDenied(err) {
 		return true
 	}
-	// The API server has no reason of its own for webhooks that fail, but these messages have not changed for years.
-	// If they change, the call has an unknown outcome, which is safe.
+	// The API server has no reason of its own for webhooks that fail, but this message has not changed for years. If it
+	// changes, the call has an unknown outcome, which is safe.
 	status, ok := errors.AsType[*apierrors.StatusError](err)
-	return ok && (strings.HasPrefix(status.ErrStatus.Message, "Internal error occurred: failed calling webhook ") ||
-		strings.HasPrefix(status.ErrStatus.Message, "admission webhook "))
+	return ok && strings.HasPrefix(status.ErrStatus.Message, "Internal error occurred: failed calling webhook ")
 }
 
 // find returns the result of the existing child.
