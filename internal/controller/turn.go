@@ -247,7 +247,7 @@ func (r *TurnReconciler) act(ctx context.Context, v snapshot, d decision) (ctrl.
 	case cancelSubAgents: // the watch shows the change
 		err = r.cancelSubAgents(ctx, v)
 	case cancel: // the watch shows the change
-		err = r.cancelTurn(ctx, t)
+		err = r.cancelOrphan(ctx, v, d)
 	case end:
 		err = r.endTurn(ctx, t, d)
 	case remove:

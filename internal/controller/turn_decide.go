@@ -41,7 +41,7 @@ const (
 	park action = "park"
 	// cancelSubAgents: cancel the Turns of sub-agents, which must end before the Turn does.
 	cancelSubAgents action = "cancelSubAgents"
-	// cancel: set the Turn's desiredState to Cancelled.
+	// cancel: set the Turn's desiredState to Cancelled, because no parent Turn waits for it any more.
 	cancel action = "cancel"
 	// endFromJournal: bind the Turn to an executor that only writes the Turn's end, with the usage and the result from
 	// the journal, and asks no model. If there is no executor, end the Turn without one.
@@ -185,11 +185,11 @@ func whenFinished(v snapshot) (decision, bool) {
 
 // whenBound leaves a Turn to its executor as long as the executor is alive.
 func whenBound(v snapshot) (decision, bool) {
-	if v.turn.BoundTo() == "" || !v.executorAlive {
-		return decision{}, false
-	}
-	return decision{action: follow}, true
+	return decision{action: follow}, v.isRunning()
 }
+
+// isRunning reports whether the Turn is bound to an executor that may still be running.
+func (v snapshot) isRunning() bool { return v.turn.BoundTo() != "" && v.executorAlive }
 
 // whenCancelled ends a cancelled Turn that is not running. A Turn that was deleted, but that a finalizer keeps, ends in
 // the same way, so that nothing waits for it: neither its parent nor the next Turn of its Session.

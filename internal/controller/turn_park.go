@@ -9,6 +9,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -18,6 +19,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
+	"github.com/capstan-dev/capstan/internal/writeerror"
 )
 
 // waitProgress holds the state of everything that a parked Turn waits for, as the cache shows it.
@@ -197,7 +199,28 @@ func whenOrphaned(v snapshot) (decision, bool) {
 	if !v.orphaned || v.turn.IsCancelled() {
 		return decision{}, false
 	}
-	return decision{action: cancel}, true
+	return decision{
+		action: cancel, reason: v1alpha1.TurnReasonCancelled, message: "no Turn waits for the answer of this sub-agent any more",
+		after: maxTimer,
+	}, true
+}
+
+// cancelOrphan cancels the Turn of a sub-agent that no parent Turn waits for any more. If the API server rejects every
+// change of its spec, because of an admission policy or a newer schema, a Turn that runs continues until its executor
+// ends it or hands it back, and any other Turn ends: its status can still be written, and the rest of its usage is then
+// taken from its journal. Otherwise the rejected write would be repeated, and the Turn would never reach its deadline.
+func (r *TurnReconciler) cancelOrphan(ctx context.Context, v snapshot, d decision) error {
+	err := r.cancelTurn(ctx, v.turn)
+	if !writeerror.IsRejected(err) {
+		return err
+	}
+	if v.isRunning() {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to cancel the turn of a sub-agent, because the API server rejects it")
+		r.useSlot(v.turn, confirmSlot)
+		return nil
+	}
+	d.message += "; the turn ended without an executor, because its spec cannot be changed: " + err.Error()
+	return r.endTurn(ctx, v.turn, d)
 }
 
 // isOrphaned reports whether a Turn belongs to a sub-agent and its parent was cancelled, has ended or was deleted.

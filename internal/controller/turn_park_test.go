@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	webhookerrors "k8s.io/apiserver/pkg/admission/plugin/webhook/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -417,6 +419,50 @@ func TestSubAgentIsCancelledWithParent(t *testing.T) {
 			}
 			if got := b.turn(t, "child").Spec.DesiredState == v1alpha1.DesiredStateCancelled; got != tc.want {
 				t.Errorf("cancelled: %t, want %t: %s", got, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
+// TestSubAgentThatCannotBeCancelled checks that the Turn of a sub-agent that no parent waits for ends although the API
+// server rejects each change of its spec, unless its executor may still run it.
+func TestSubAgentThatCannotBeCancelled(t *testing.T) {
+	denied := webhookerrors.ToStatusErr("check.example", &metav1.Status{Code: 403, Reason: metav1.StatusReasonForbidden, Message: "no"})
+	invalid := apierrors.NewInvalid(schema.GroupKind{Kind: "Turn"}, "child", field.ErrorList{
+		field.Invalid(field.NewPath("spec"), "", "a rule that is newer than the Turn"),
+	})
+	for name, tc := range map[string]struct {
+		cause error
+		child *v1alpha1.Turn
+		ends  bool
+		// err is true if the reconciliation must be repeated soon.
+		err bool
+	}{
+		"new":                       {denied, childOf("uid-one", "child"), true, false},
+		"invalid by a newer schema": {invalid, childOf("uid-one", "child"), true, false},
+		"suspended":                 {denied, childOf("uid-one", "child", desired(v1alpha1.DesiredStateSuspended)), true, false},
+		"waits for a person":        {denied, childOf("uid-one", "child", parked(waiting("a"))), true, false},
+		"its executor is lost":      {denied, childOf("uid-one", "child", boundTo("lost")), true, false},
+		"its executor runs it":      {denied, childOf("uid-one", "child", boundTo("self")), false, false},
+		"another error":             {broken, childOf("uid-one", "child"), false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newTestEnv(t, interceptor.Funcs{
+				Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+					return tc.cause
+				},
+			}, tc.child, agentWith(metav1.ConditionTrue, ""), leaseOf("self", 10, now))
+			if _, err := b.reconcile(t, "child"); (err != nil) != tc.err {
+				t.Errorf("error %v, want one: %t", err, tc.err)
+			}
+			got := b.turn(t, "child")
+			if got.IsFinished() != tc.ends {
+				t.Fatalf("the Turn has ended: %t, want %t", got.IsFinished(), tc.ends)
+			}
+			const message = "no Turn waits for the answer of this sub-agent any more"
+			if m := got.Status.Conditions; tc.ends && (got.StateReason() != v1alpha1.TurnReasonCancelled ||
+				!strings.HasPrefix(m[0].Message, message) || !strings.HasSuffix(m[0].Message, tc.cause.Error())) {
+				t.Errorf("%s: %+v, want Cancelled with the cause", got.StateReason(), m)
 			}
 		})
 	}

@@ -491,6 +491,7 @@ func TestTotalsThatCannotBeWritten(t *testing.T) {
 	}{
 		"conflicts": {[]error{conflict, conflict}, once},
 		"a refusal": {[]error{refusal}, refused},
+		"a denial":  {[]error{denial}, refused},
 	} {
 		for how, end := range map[string]func(context.Context, *Charger, *Executor, *v1alpha1.Turn) error{
 			"of a Turn that has ended": func(ctx context.Context, c *Charger, _ *Executor, one *v1alpha1.Turn) error {

@@ -47,6 +47,10 @@ const (
 	LeaseDuration = 10 * time.Second
 
 	leaseInterval = 3 * time.Second
+
+	// maxAnnotations limits the names and values of all annotations of a Lease, in bytes. The API server refuses an
+	// object with more than 256 KiB of them.
+	maxAnnotations = 200 << 10
 )
 
 // heldLease is the Lease of a running executor.
@@ -54,6 +58,8 @@ type heldLease struct {
 	executor *Executor
 	// acceptsTurns is false when no more Turns may be bound to the executor.
 	acceptsTurns atomic.Bool
+	// leftOut is true if a report was left out of the Lease because of maxAnnotations, and this is in the log.
+	leftOut atomic.Bool
 	// release releases the Lease.
 	release func()
 }
@@ -137,6 +143,28 @@ func (h *heldLease) describe(l *coordinationv1.Lease) {
 			delete(l.Annotations, name) // left by an earlier process
 		} else {
 			l.Annotations[name] = value
+		}
+	}
+	h.limitReports(l)
+}
+
+// limitReports leaves reports out of the Lease while its annotations are too long, for example because of annotations
+// of another program. Otherwise the API server would refuse each renewal, and the executor would count as lost.
+func (h *heldLease) limitReports(l *coordinationv1.Lease) {
+	size := 0
+	for name, value := range l.Annotations {
+		size += len(name) + len(value)
+	}
+	for _, report := range []string{CircuitsAnnotation, JournalUseAnnotation} {
+		value, ok := l.Annotations[report]
+		if size <= maxAnnotations || !ok {
+			continue
+		}
+		size -= len(report) + len(value)
+		delete(l.Annotations, report)
+		if !h.leftOut.Swap(true) {
+			h.executor.Log.Info("Left a report out of the lease, because the annotations of the lease would be too long",
+				"executor", h.executor.Name, "annotation", report, "limitBytes", maxAnnotations)
 		}
 	}
 }

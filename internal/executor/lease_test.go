@@ -2,12 +2,19 @@ package executor
 
 import (
 	"context"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -16,8 +23,13 @@ import (
 	typedv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/pace"
+	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
@@ -202,5 +214,77 @@ func TestLeasePublishesStorePosition(t *testing.T) {
 		if err := stores.Mark(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// openCircuits opens the circuits of four models with long names for each of count ModelProviders.
+func openCircuits(t *testing.T, gates *providers.Cache, count int) {
+	t.Helper()
+	refuses := modelFunc(func(context.Context, *model.Request) (*model.Reply, error) {
+		return nil, &model.Error{Kind: model.Network, Message: "refused"}
+	})
+	for i := range count {
+		p := gates.Gated(&v1alpha1.ModelProvider{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: strconv.Itoa(i)}},
+			pace.Caller{Namespace: "demo"}, refuses)
+		for _, letter := range []string{"a", "b", "c", "d"} {
+			for range 5 {
+				_, _ = p.Generate(t.Context(), &model.Request{Model: strings.Repeat(letter, 256)})
+			}
+		}
+	}
+	if n := len(gates.OpenCircuits()); n != count {
+		t.Fatalf("%d ModelProviders have open circuits, want %d", n, count)
+	}
+}
+
+// TestLeaseWithLongAnnotations checks that a Lease has no reports that would make its annotations too long for the API
+// server, and that the log says so once.
+func TestLeaseWithLongAnnotations(t *testing.T) {
+	const foreign = "example.com/foreign"
+	report := &quota.Report{Namespaces: map[string]quota.Budget{}}
+	for i := range 500 {
+		report.Namespaces[fmt.Sprintf("%063d", i)] = quota.Budget{Used: math.MaxInt64, Limit: math.MaxInt64}
+	}
+	for name, tc := range map[string]struct {
+		foreign            int
+		circuits, journals bool
+		messages           int
+	}{
+		"no other annotations":        {0, true, true, 0},
+		"space for one report":        {130 << 10, false, true, 1},
+		"space for no report":         {190 << 10, false, false, 1},
+		"more than the limit already": {250 << 10, false, false, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gates := providers.NewCache(nil, nil, nil, nil)
+			openCircuits(t, gates, 15)
+			var messages atomic.Int32
+			h := &heldLease{executor: &Executor{
+				Name: me, Store: store.NewTracker(&journaltest.Store{}, store.TrackerOptions{}), Gates: gates,
+				Quota: func() *quota.Report { return report },
+				Log:   funcr.New(func(string, string) { messages.Add(1) }, funcr.Options{}),
+			}}
+			lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+				Annotations: map[string]string{foreign: strings.Repeat("f", tc.foreign)},
+			}}
+			for range 2 {
+				h.describe(lease)
+			}
+			if err := validation.ValidateAnnotationsSize(lease.Annotations); err != nil {
+				t.Error(err)
+			}
+			if _, ok := lease.Annotations[CircuitsAnnotation]; ok != tc.circuits {
+				t.Errorf("the Lease has the open circuits: %t, want %t", ok, tc.circuits)
+			}
+			if _, ok := lease.Annotations[JournalUseAnnotation]; ok != tc.journals {
+				t.Errorf("the Lease has the use of the journals: %t, want %t", ok, tc.journals)
+			}
+			if lease.Annotations[PositionAnnotation] == "" || len(lease.Annotations[foreign]) != tc.foreign {
+				t.Error("the Lease lacks the position of the store or the annotation of another program")
+			}
+			if n := int(messages.Load()); n != tc.messages {
+				t.Errorf("the log has %d messages, want %d", n, tc.messages)
+			}
+		})
 	}
 }

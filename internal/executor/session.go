@@ -60,7 +60,7 @@ func sessionGone(name string) error {
 
 // onLoss returns the function that a Turn calls if the history of earlier Turns of its Session is lost. The
 // function records the loss in the Session's status. Then the Turn continues or waits, as the Session's policy
-// says.
+// says, also if the API server rejects that status.
 func (e *Executor) onLoss(t *v1alpha1.Turn) func(ctx context.Context, missing int64) error {
 	key := client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.SessionRef.Name}
 	return func(ctx context.Context, missing int64) error {
@@ -69,7 +69,11 @@ func (e *Executor) onLoss(t *v1alpha1.Turn) func(ctx context.Context, missing in
 			return &retryError{fmt.Errorf("failed to get session %q: %w", key.Name, err)}
 		}
 		if translate.LoseHistory(&s, missing, e.Now()) {
-			if err := e.Client.Status().Update(ctx, &s); err != nil {
+			err := e.Client.Status().Update(ctx, &s)
+			switch {
+			case writeerror.IsRejected(err): // a repetition would be rejected, too
+				e.Log.Error(err, "Failed to record the loss of the history of a session, because the API server rejects it", "session", key)
+			case err != nil:
 				return &retryError{fmt.Errorf("failed to write the status of session %q: %w", key.Name, err)}
 			}
 			e.Log.Info("The history of a session was lost", "session", key, "missingTurns", s.Status.MissingTurns)

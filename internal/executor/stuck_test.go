@@ -12,6 +12,8 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	webhookerrors "k8s.io/apiserver/pkg/admission/plugin/webhook/errors"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -185,6 +187,55 @@ func TestLeaseOffersSlotsOfStuckTurns(t *testing.T) {
 	h.acceptsTurns.Store(false)
 	if h.describe(l); l.Annotations[StuckAnnotation] != "" {
 		t.Error("an executor that stops offers no slots")
+	}
+}
+
+// denial is the error of an API server whose admission denies a status.
+var denial = webhookerrors.ToStatusErr("check.example", &metav1.Status{Code: 403, Reason: metav1.StatusReasonForbidden, Message: "no"})
+
+// TestDeniedStatus checks that a Turn whose status admission denies ends with its facts, and is stuck if its end is
+// denied, too.
+func TestDeniedStatus(t *testing.T) {
+	for name, tc := range map[string]struct {
+		denials []error
+		ended   bool
+		stuck   int
+	}{
+		"its result":         {[]error{denial}, true, 0},
+		"its result and end": {[]error{denial, denial}, false, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, _ := newExecutor(t, failing(tc.denials...), append(surroundings(), turnWith())...)
+			e.observe(t.Context(), stored(t, e))
+			e.all.Wait()
+			got := stored(t, e)
+			if got.IsFinished() != tc.ended || e.stuckTurns() != tc.stuck {
+				t.Fatalf("ended: %t, %d stuck; want %t and %d", got.IsFinished(), e.stuckTurns(), tc.ended, tc.stuck)
+			}
+			const want = `its journal has the whole record: failed to write the status of turn "one": ` +
+				`admission webhook "check.example" denied the request: no`
+			if m := got.Status.Conditions[0].Message; tc.ended && !strings.Contains(m, want) {
+				t.Errorf("the message is %q, want %q in it", m, want)
+			}
+		})
+	}
+}
+
+// TestRejectedLossOfHistory checks that a Turn of a Session continues or waits after a loss, as the Session says, also
+// if the API server rejects the status of the Session.
+func TestRejectedLossOfHistory(t *testing.T) {
+	for policy, waits := range map[v1alpha1.OnHistoryLoss]bool{
+		v1alpha1.OnHistoryLossContinue: false, v1alpha1.OnHistoryLossWait: true,
+	} {
+		t.Run(string(policy), func(t *testing.T) {
+			s := talk()
+			s.Spec.OnHistoryLoss = policy
+			e, _ := newExecutor(t, failing(denial), s, turnWith(inTalk))
+			err := e.onLoss(stored(t, e))(t.Context(), 2)
+			if _, handsBack := errors.AsType[*notReadyError](err); handsBack != waits || err != nil && !handsBack {
+				t.Errorf("error %v, want the Turn to wait: %t", err, waits)
+			}
+		})
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -83,7 +84,7 @@ func (s *subAgent) attempt(
 	ctx context.Context, wanted *v1alpha1.Turn, c tool.Call, made *creation,
 ) (tool.Result, error) {
 	if c.Attempt > 1 {
-		result, err := s.find(ctx, wanted)
+		result, err := s.find(ctx, wanted, c.TurnUID)
 		if !apierrors.IsNotFound(err) {
 			return result, err
 		}
@@ -110,7 +111,7 @@ func (s *subAgent) attempt(
 		return s.endRefused(ctx, wanted, err, made.unseen)
 	}
 	made.mayExist = true
-	result, err := s.find(ctx, wanted)
+	result, err := s.find(ctx, wanted, "")
 	if apierrors.IsNotFound(err) {
 		return s.endDeleted(ctx, wanted, "") // deleted between the two requests
 	}
@@ -177,24 +178,35 @@ func noteSending(ctx context.Context, sent *atomic.Bool) context.Context {
 // created the object: it refused the request before it reached the storage. A time-out or a lost connection is no such
 // error, nor is any other failure within the API server.
 func isNotCreated(err error) bool {
-	if apierrors.IsTooManyRequests(err) || apierrors.IsUnauthorized(err) {
+	if apierrors.IsTooManyRequests(err) || apierrors.IsUnauthorized(err) || writeerror.IsDenied(err) {
 		return true
 	}
-	// The API server has no reason of its own for webhooks that fail, but these messages have not changed for years.
-	// If they change, the call has an unknown outcome, which is safe.
+	// The API server has no reason of its own for webhooks that fail, but this message has not changed for years. If it
+	// changes, the call has an unknown outcome, which is safe.
 	status, ok := errors.AsType[*apierrors.StatusError](err)
-	return ok && (strings.HasPrefix(status.ErrStatus.Message, "Internal error occurred: failed calling webhook ") ||
-		strings.HasPrefix(status.ErrStatus.Message, "admission webhook "))
+	return ok && strings.HasPrefix(status.ErrStatus.Message, "Internal error occurred: failed calling webhook ")
 }
 
-// find returns the result of the existing child.
-func (s *subAgent) find(ctx context.Context, wanted *v1alpha1.Turn) (tool.Result, error) {
+// find returns the result of the existing child. uid is the UID of the child, or empty if it is unknown. If the child
+// was deleted, or another Turn has its name by now, the error is one for which apierrors.IsNotFound is true.
+//
+// A child with a known UID is the one that the call has created, even if admission has changed its spec, for example
+// with a limit for all Turns. Without the UID, only the spec can show that: a user may have created a Turn with the
+// name of the child and with the parent as its owner before the call did.
+func (s *subAgent) find(ctx context.Context, wanted *v1alpha1.Turn, uid string) (tool.Result, error) {
 	child := &v1alpha1.Turn{}
 	if err := s.executor.Reader.Get(ctx, client.ObjectKeyFromObject(wanted), child); err != nil {
 		return tool.Result{}, err
 	}
+	if uid != "" && string(child.UID) != uid {
+		return tool.Result{}, apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource("turns").GroupResource(), wanted.Name)
+	}
+	isOwn := translate.SameChild(child, wanted, s.parent)
+	if uid != "" {
+		isOwn = metav1.IsControlledBy(child, s.parent)
+	}
 	switch {
-	case !translate.SameChild(child, wanted, s.parent):
+	case !isOwn:
 		return tool.Result{Descendants: new(0)}, &tool.Error{
 			Class:   tool.Failed,
 			Message: fmt.Sprintf("another Turn already has the name %q", wanted.Name),
@@ -270,7 +282,7 @@ func (s *subAgent) endRefused(ctx context.Context, wanted *v1alpha1.Turn, err er
 	if !unseen {
 		return tool.Result{Descendants: new(0)}, refusal
 	}
-	result, err := s.find(ctx, wanted)
+	result, err := s.find(ctx, wanted, "")
 	if apierrors.IsNotFound(err) {
 		return tool.Result{}, refusal // the earlier request may still create the Turn, so keep the reservation
 	}

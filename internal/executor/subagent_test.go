@@ -246,6 +246,66 @@ func TestForeignTurnIsNotTheResultOfACall(t *testing.T) {
 	}
 }
 
+// TestChildWithAKnownUID checks that a call whose Turn was recorded accepts exactly this Turn, even if admission has
+// changed its spec. Without the record, such a Turn may be the Turn of a user.
+func TestChildWithAKnownUID(t *testing.T) {
+	const foreign = "another Turn already has the name"
+	for name, tc := range map[string]struct {
+		uid     string
+		change  func(*v1alpha1.Turn)
+		class   tool.Class
+		message string
+	}{
+		"changed by admission":                   {uid: "uid-child"},
+		"changed by admission, without a record": {"", nil, tool.Failed, foreign},
+		"deleted, and another Turn has the name": {"uid-before", nil, tool.OutcomeUnknown, "was deleted"},
+		"the Turn belongs to another caller now": {
+			"uid-child", func(t *v1alpha1.Turn) { t.OwnerReferences[0].UID = "x" }, tool.Failed, foreign,
+		},
+		"the Turn has no owner any more": {"uid-child", func(t *v1alpha1.Turn) { t.OwnerReferences = nil }, tool.Failed, foreign},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, _ := newExecutor(t, interceptor.Funcs{
+				Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+					child := o.(*v1alpha1.Turn)
+					child.UID, child.Spec.WebMode = "uid-child", v1alpha1.WebModeOff
+					child.Spec.Limits.MaxSteps = new(int32(3))
+					return c.Create(ctx, child, opts...)
+				},
+			}, turnWith())
+			if _, err := callHelper(t.Context(), e, stored(t, e)); !isPending(err) {
+				t.Fatal(err)
+			}
+			if tc.change != nil {
+				child := children(t, e)[0]
+				tc.change(&child)
+				if err := e.Client.Update(t.Context(), &child); err != nil {
+					t.Fatal(err)
+				}
+			}
+			repeat := func() (tool.Result, error) {
+				return callHelper(t.Context(), e, stored(t, e), func(c *tool.Call) { c.Attempt, c.TurnUID = 2, tc.uid })
+			}
+			_, err := repeat()
+			if tc.class != "" {
+				if failure, ok := errors.AsType[*tool.Error](err); !ok || failure.Class != tc.class ||
+					!strings.Contains(failure.Message, tc.message) {
+					t.Errorf("error %v, want %s: %s", err, tc.class, tc.message)
+				}
+				return
+			}
+			if pending, ok := errors.AsType[*tool.Pending](err); !ok || pending.UID != tc.uid {
+				t.Fatalf("error %v, want a call that waits for its Turn", err)
+			}
+			endChild(t, e, metav1.ConditionTrue, "Completed", &v1alpha1.TurnResult{Text: "42"})
+			got, err := repeat()
+			if err != nil || got.Content != "42" || got.Spent == nil || got.Spent.Usage.InputTokens != 10 {
+				t.Errorf("result %+v, %v; want the answer and the usage of the Turn", got, err)
+			}
+		})
+	}
+}
+
 func TestInvalidArgumentsOfASubAgent(t *testing.T) {
 	for name, arguments := range map[string]string{
 		"no object": `[]`, "a number": `{"task": 1}`, "no task": `{}`,

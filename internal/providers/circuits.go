@@ -12,11 +12,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/fairgate"
 )
 
-// maxCircuits is the maximum number of ModelProviders with open circuits that an executor reports, and maxCircuitModels
-// is the maximum number of models of each. A report has at most about 70 KiB.
+// maxCircuits is the maximum number of ModelProviders with open circuits that an executor reports, maxCircuitModels is
+// the maximum number of models of each, and maxCircuitBytes limits these models in bytes of JSON: JSON needs up to six
+// bytes for a character. A report has at most about 70 KiB. The limit in bytes applies to each ModelProvider on its
+// own, so that long names in one namespace take no space from another one.
 const (
 	maxCircuits      = 50
 	maxCircuitModels = 4
+	maxCircuitBytes  = 1100
 )
 
 // Circuits lists the models of ModelProviders whose circuits are open, in order.
@@ -47,10 +50,26 @@ func (c Circuits) Encode() string {
 	keys = fairgate.InTurn(keys, func(key types.NamespacedName) string { return key.Namespace })
 	named := map[string][]string{}
 	for _, key := range keys[:min(len(keys), maxCircuits)] {
-		named[key.String()] = c[key][:min(len(c[key]), maxCircuitModels)]
+		if models := reported(c[key]); len(models) > 0 {
+			named[key.String()] = models
+		}
 	}
 	text, _ := json.Marshal(named) //nolint:errchkjson // because texts can be encoded
 	return string(text)
+}
+
+// reported returns the first models that fit into a report. A name that is too long is left out and not cut: the
+// controllers compare whole names.
+func reported(models []string) []string {
+	var fit []string
+	size := 0
+	for _, model := range models {
+		text, _ := json.Marshal(model) //nolint:errchkjson // because texts can be encoded
+		if len(fit) < maxCircuitModels && size+len(text) <= maxCircuitBytes {
+			fit, size = append(fit, model), size+len(text)
+		}
+	}
+	return fit
 }
 
 // DecodeCircuits returns the circuits of a text from Encode. It returns nil if the text cannot be read.

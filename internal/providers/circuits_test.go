@@ -2,6 +2,7 @@ package providers_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,17 +42,55 @@ func TestOpenCircuits(t *testing.T) {
 	}
 }
 
-// TestReportOfCircuitsIsBounded checks that a report fits into an annotation.
+// TestReportOfCircuitsIsBounded checks that a report fits into an annotation, also with names for which JSON needs
+// several bytes for each character, and that such names in one namespace do not hide the circuits of another one.
 func TestReportOfCircuitsIsBounded(t *testing.T) {
-	many := providers.Circuits{}
-	for i := range 1000 {
-		key := types.NamespacedName{Namespace: strings.Repeat("n", 63), Name: fmt.Sprintf("%0253d", i)}
-		for range 64 {
-			many[key] = append(many[key], strings.Repeat("m", 256))
-		}
+	for name, tc := range map[string]struct {
+		model string
+		// fits is true if the name of the model is short enough to be reported.
+		fits bool
+	}{
+		"ASCII":                    {strings.Repeat("m", 256), true},
+		"characters of HTML":       {strings.Repeat("<", 256), false},
+		"control characters":       {strings.Repeat("\x01", 256), false},
+		"characters of four bytes": {strings.Repeat("\U0001F916", 256), true},
+		"quotes":                   {strings.Repeat(`"`, 256), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			many := providers.Circuits{{Namespace: "z", Name: "main"}: {"model"}}
+			for i := range 1000 {
+				key := types.NamespacedName{Namespace: strings.Repeat("n", 63), Name: fmt.Sprintf("%0253d", i)}
+				for range 64 {
+					many[key] = append(many[key], tc.model)
+				}
+			}
+			text := many.Encode()
+			if n := len(text); n > 80<<10 {
+				t.Errorf("a report has %d bytes, want at most 80 KiB", n)
+			}
+			got := providers.DecodeCircuits(text)
+			if models := got[types.NamespacedName{Namespace: "z", Name: "main"}]; !slices.Equal(models, []string{"model"}) {
+				t.Errorf("the report has the models %q of another namespace, want its model", models)
+			}
+			for key, models := range got {
+				if key.Namespace != "z" && models[0] != tc.model {
+					t.Fatalf("the report has the model %q, want whole names", models[0])
+				}
+			}
+			if reported := len(got) > 1; reported != tc.fits {
+				t.Errorf("the long names are reported: %t, want %t", reported, tc.fits)
+			}
+		})
 	}
-	if n := len(many.Encode()); n > 80<<10 {
-		t.Errorf("a report has %d bytes, want at most 80 KiB", n)
+}
+
+// TestLongNameDoesNotHideOpenCircuits checks that a report leaves out a name that is too long, but not the names after
+// it.
+func TestLongNameDoesNotHideOpenCircuits(t *testing.T) {
+	key := types.NamespacedName{Namespace: "demo", Name: "main"}
+	got := providers.DecodeCircuits(providers.Circuits{key: {strings.Repeat("<", 256), "a", "b"}}.Encode())
+	if diff := cmp.Diff(providers.Circuits{key: {"a", "b"}}, got); diff != "" {
+		t.Errorf("the report: -want +got:\n%s", diff)
 	}
 }
 

@@ -232,10 +232,10 @@ func shortenTo(name, identity string, always bool) string {
 	return strings.TrimRight(name[:min(len(name), maxChildName-1-len(hash))], ".-") + "-" + hash
 }
 
-// SameChild reports whether t is the Turn that a call of parent has created. wanted is the Turn that the same call
-// would create now. All fields that Child writes are compared, with one exception: what was left of the parent's limits
-// at that time is not known anymore, so the limits of t must only be within the parent's own limits. MaxDescendants
-// must be equal, because the call has reserved that number.
+// SameChild reports whether t is the Turn that a call of parent has created, if its UID is unknown. wanted is the Turn
+// that the same call would create now. All fields that Child writes are compared, with one exception: what was left of
+// the parent's limits at that time is not known anymore, so the limits of t must only be within the parent's own
+// limits. MaxDescendants must be equal, because the call has reserved that number.
 func SameChild(t, wanted, parent *v1alpha1.Turn) bool {
 	owner, wantedOwner := metav1.GetControllerOf(t), metav1.GetControllerOf(wanted)
 	if owner == nil || wantedOwner == nil || owner.UID != wantedOwner.UID || !isChildLimits(t.Spec.Limits, parent.Spec.Limits) ||

@@ -4,9 +4,12 @@ package writeerror
 import (
 	"errors"
 	"net/http"
+	"regexp"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // ChangedNothing reports whether the API server has refused a write or a deletion, so that it changed nothing. This
@@ -30,9 +33,30 @@ func ChangedNothing(err error) bool {
 }
 
 // IsRejected reports whether the API server rejects the object as it is, so that a repetition of the write cannot
-// succeed until the object is changed.
+// succeed until the object, or a rule of admission, is changed. A denial by admission is a rejection unless its code
+// asks for a repetition. Another Forbidden is not: a missing permission does not depend on the object.
 func IsRejected(err error) bool {
-	return apierrors.IsInvalid(err) || IsTooLarge(err)
+	return apierrors.IsInvalid(err) || IsTooLarge(err) || IsDenied(err) && ChangedNothing(err) && !apierrors.IsConflict(err)
+}
+
+// The beginnings of the messages about a denial by admission. The API server has no reason of its own for denials: a
+// webhook and a policy choose the code, and Forbidden is also the answer to a missing permission. The message about a
+// policy is also in a cause. If these messages change, a denial counts as an error that may pass.
+var (
+	deniedByWebhook = regexp.MustCompile(`^admission webhook "[^"]*" `)
+	deniedByPolicy  = regexp.MustCompile(`^(ValidatingAdmissionPolicy|policy) ['"][^'"]*['"]( with binding '[^']*')? denied request: `)
+)
+
+// IsDenied reports whether admission has denied a request: a webhook, a ValidatingAdmissionPolicy or a
+// MutatingAdmissionPolicy. Admission comes before the storage, so the request has changed nothing.
+func IsDenied(err error) bool {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok {
+		return false
+	}
+	s := status.ErrStatus
+	return deniedByWebhook.MatchString(s.Message) || s.Details != nil &&
+		slices.ContainsFunc(s.Details.Causes, func(c metav1.StatusCause) bool { return deniedByPolicy.MatchString(c.Message) })
 }
 
 // tooLarge are the messages about an object that etcd does not store because of its size: the first is that of etcd

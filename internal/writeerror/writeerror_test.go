@@ -5,17 +5,33 @@ import (
 	"fmt"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	webhookerrors "k8s.io/apiserver/pkg/admission/plugin/webhook/errors"
 
 	"github.com/capstan-dev/capstan/internal/writeerror"
 )
 
+var turns = schema.GroupResource{Group: "capstan.dev", Resource: "turns"}
+
+// deniedBy returns the error of the API server for a denial by a policy, with the message of the policy.
+func deniedBy(message string, reason metav1.StatusReason, code int32) error {
+	err := apierrors.NewForbidden(turns, "one", errors.New(message))
+	err.ErrStatus.Reason, err.ErrStatus.Code = reason, code
+	err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{Message: message})
+	return err
+}
+
 func TestMeaning(t *testing.T) {
-	turns := schema.GroupResource{Group: "capstan.dev", Resource: "turns"}
+	terminating := apierrors.NewForbidden(turns, "one", errors.New("unable to create new content in namespace demo"))
+	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{
+		Type: corev1.NamespaceTerminatingCause, Message: "namespace demo is being terminated", Field: "metadata.namespace",
+	}}
 	for name, tc := range map[string]struct {
-		err                                error
-		changedNothing, rejected, tooLarge bool
+		err                                        error
+		changedNothing, rejected, tooLarge, denied bool
 	}{
 		"no error":                 {},
 		"the connection was lost":  {err: errors.New("connection reset by peer")},
@@ -42,6 +58,47 @@ func TestMeaning(t *testing.T) {
 				"trying to send message larger than max (2100000 vs. 2097152)")),
 			changedNothing: true, rejected: true, tooLarge: true,
 		},
+		"denied by a webhook": {
+			err:            fmt.Errorf("failed to write: %w", webhookerrors.ToStatusErr("check.example", nil)),
+			changedNothing: true, rejected: true, denied: true,
+		},
+		"denied by a webhook with 403": {
+			err: webhookerrors.ToStatusErr("check.example", &metav1.Status{
+				Code: 403, Reason: metav1.StatusReasonForbidden, Message: "no secrets in a status",
+			}),
+			changedNothing: true, rejected: true, denied: true,
+		},
+		"denied by a webhook that asks for a repetition": {
+			err:    webhookerrors.ToStatusErr("check.example", &metav1.Status{Code: 429, Reason: metav1.StatusReasonTooManyRequests}),
+			denied: true,
+		},
+		"denied by a webhook with 409": {
+			err:            webhookerrors.ToStatusErr("check.example", &metav1.Status{Code: 409, Reason: metav1.StatusReasonConflict}),
+			changedNothing: true, denied: true,
+		},
+		"denied by a webhook with 500": {
+			err: webhookerrors.ToStatusErr("check.example", &metav1.Status{Code: 500}), denied: true,
+		},
+		"a webhook fails": {err: apierrors.NewInternalError(errors.New(`failed calling webhook "check.example": refused`))},
+		"denied by a policy": {
+			err: deniedBy("ValidatingAdmissionPolicy 'check' with binding 'all' denied request: no",
+				metav1.StatusReasonForbidden, 403),
+			changedNothing: true, rejected: true, denied: true,
+		},
+		"denied by a policy without a binding": {
+			err:            deniedBy("ValidatingAdmissionPolicy 'check' denied request: no", metav1.StatusReasonUnauthorized, 401),
+			changedNothing: true, rejected: true, denied: true,
+		},
+		"denied by a policy that mutates": {
+			err:            deniedBy("policy 'check' with binding 'all' denied request: no", metav1.StatusReasonForbidden, 403),
+			changedNothing: true, rejected: true, denied: true,
+		},
+		"a role is missing": {
+			err: apierrors.NewForbidden(turns, "one",
+				errors.New(`User "system:serviceaccount:a:capstan" cannot update resource "turns/status" in API group "capstan.dev"`)),
+			changedNothing: true,
+		},
+		"a namespace that is deleted": {err: terminating, changedNothing: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := writeerror.ChangedNothing(tc.err); got != tc.changedNothing {
@@ -52,6 +109,9 @@ func TestMeaning(t *testing.T) {
 			}
 			if got := writeerror.IsTooLarge(tc.err); got != tc.tooLarge {
 				t.Errorf("IsTooLarge = %t, want %t", got, tc.tooLarge)
+			}
+			if got := writeerror.IsDenied(tc.err); got != tc.denied {
+				t.Errorf("IsDenied = %t, want %t", got, tc.denied)
 			}
 		})
 	}
