@@ -180,8 +180,8 @@ func (r *ExecutorReconciler) startLeading(ctx context.Context) error {
 // have to be repeated. If the journal is in SQLite, the only executor starts when this process begins to lead.
 const startupTime = 3 * executor.LeaseDuration
 
-// startupLeft returns how long executors may still need to appear after this process began to lead, or 0 if that time is
-// over.
+// startupLeft returns how long executors may still need to appear after this process began to lead, or 0 if that time
+// is over.
 func (r *ExecutorReconciler) startupLeft(ctx context.Context) (time.Duration, error) {
 	if err := r.startLeading(ctx); err != nil {
 		return 0, err
