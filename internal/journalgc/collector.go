@@ -26,6 +26,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/store"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 // Store keeps journals, and the records of Turns with the comments on them.
@@ -60,6 +61,12 @@ type Collector struct {
 	// possibly more than once, and the journal is not retired while Charge fails. If Charge is nil, the usage of
 	// deleted Turns is not added.
 	Charge func(ctx context.Context, uid string) error
+	// End is called instead of Charge for a Turn that had ended when it was deleted, and whose journal may lack the end.
+	// It receives the end of the Turn, as translate.EndOf returns it for Labels. It does the work of Charge, with the
+	// reason and the time of this end. If End is nil, Charge is called.
+	End func(ctx context.Context, t *v1alpha1.Turn) error
+	// Labels are the keys of the labels of Turns that records keep.
+	Labels []string
 	// Retention is how long a journal is kept after its object was deleted. It may be 0.
 	Retention time.Duration
 	// Now returns the current time. It must not be nil.
@@ -298,6 +305,9 @@ func (c *Collector) Deleted(o client.Object) {
 	gone := objectOf(o)
 	if t, ok := o.(*v1alpha1.Turn); ok {
 		gone.charged = !t.EndedWithoutExecutor()
+		if _, _, ended := translate.ObjectEnd(t, nil); ended && !gone.charged {
+			gone.end = translate.EndOf(t, c.Labels)
+		}
 	}
 	c.suspects.hint(o.GetUID(), gone, c.Now())
 }

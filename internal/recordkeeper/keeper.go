@@ -19,8 +19,9 @@
 // into the journal, with the record, and charges the Session after that. If it is killed in between, the controller
 // later ends the Turn. So the package also charges the Sessions of such Turns, once in the life of a process.
 //
-// If a Turn is deleted before a hint or a round is handled, package journalgc ends its journal and adds its record. A
-// Turn without a journal has used nothing and then has no record.
+// If a Turn is deleted before a hint or a round is handled, package journalgc calls RecordDeleted with the last state of
+// the Turn. If it does not know this state, it ends the journal as that of a Turn that was deleted while it ran. A Turn
+// without a journal has used nothing and then has no record.
 //
 // A Turn that ended without an executor may still have a reservation in Budgets, if its run was killed during a request
 // and no later run continued the Turn. The package also charges these reservations.
@@ -499,15 +500,47 @@ func (k *Keeper) needsRecord(ctx context.Context, r *turnrecord.Record) (bool, e
 	}
 	until, known := k.deletedUntil[r.Namespace]
 	if !known {
-		bounded, cancel := context.WithTimeout(ctx, callTimeout)
-		defer cancel()
 		var err error
-		if until, err = k.Store.DeletedUntil(bounded, r.Namespace); err != nil {
-			return false, fmt.Errorf("failed to find out which records were deleted: %w", err)
+		if until, err = k.readDeletedUntil(ctx, r.Namespace); err != nil {
+			return false, err
 		}
 		k.deletedUntil[r.Namespace] = until
 	}
 	return r.Completed.After(until), nil
+}
+
+// readDeletedUntil calls DeletedUntil of the store.
+func (k *Keeper) readDeletedUntil(ctx context.Context, namespace string) (time.Time, error) {
+	bounded, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	until, err := k.Store.DeletedUntil(bounded, namespace)
+	if err != nil {
+		return until, fmt.Errorf("failed to find out which records were deleted: %w", err)
+	}
+	return until, nil
+}
+
+// RecordDeleted ends the journal of a Turn that had ended when it was deleted, charges its Session and adds its record,
+// as for a Turn that still exists. t is the last state of the Turn: translate.EndOf returns the fields that are needed.
+// RecordDeleted has no effect if this was done before. It returns a *loop.Parked error while a Turn of a sub-agent has
+// not ended. It is safe for concurrent use.
+func (k *Keeper) RecordDeleted(ctx context.Context, t *v1alpha1.Turn) error {
+	r, ok := translate.Record(t, k.Labels)
+	if !ok {
+		return nil
+	}
+	recorded, err := k.end(ctx, t)
+	if err != nil || recorded {
+		return err
+	}
+	if err := k.charge(ctx, t); err != nil {
+		return err
+	}
+	until, err := k.readDeletedUntil(ctx, r.Namespace)
+	if err != nil || r.Completed.Before(k.Now().Add(-k.Retention)) || !r.Completed.After(until) {
+		return err
+	}
+	return k.add(ctx, []turnrecord.Record{r})
 }
 
 // end calls End for a Turn. If Turns of sub-agents have not ended long after the Turn, they may never end, so end

@@ -294,6 +294,52 @@ func TestRecordedTurnIsCharged(t *testing.T) {
 	}
 }
 
+// TestRecordOfADeletedTurn checks that a deleted Turn gets a record from its last state if its journal does not give it
+// one, and if the record would be kept.
+func TestRecordOfADeletedTurn(t *testing.T) {
+	failure := errors.New("the store is away")
+	for name, tc := range map[string]struct {
+		turn     *v1alpha1.Turn
+		recorded bool
+		end      error
+		want     int
+		charges  int
+	}{
+		"its journal cannot be used": {ended("a", 1), false, nil, 1, 1},
+		"its journal is ended":       {ended("a", 1), true, nil, 0, 0},
+		"the store is away":          {ended("a", 1), false, failure, 0, 0},
+		"its record is too old":      {ended("a", 61), false, nil, 0, 1},
+		"its record was trimmed":     {ended("a", 10), false, nil, 0, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, charges := &journaltest.Store{}, 0
+			for i := range 3 {
+				r := turnrecord.Record{
+					UID: fmt.Sprint("uid-", i), Namespace: "helpdesk", Turn: fmt.Sprint("newer-", i),
+					Completed: now.Add(-time.Duration(i+7) * time.Minute),
+				}
+				if _, err := s.AddRecords(t.Context(), r); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := s.TrimRecords(t.Context(), 1, 10); err != nil { // what ended 8 minutes ago or earlier is deleted
+				t.Fatal(err)
+			}
+			k := keeper(t, s)
+			k.Retention = time.Hour
+			k.End = func(context.Context, *v1alpha1.Turn) (bool, error) { return tc.recorded, tc.end }
+			k.Charge = func(context.Context, *v1alpha1.Turn) error { charges++; return nil }
+			if err := k.RecordDeleted(t.Context(), tc.turn); !errors.Is(err, tc.end) {
+				t.Fatalf("RecordDeleted: %v, want %v", err, tc.end)
+			}
+			got := recordsByTurn(t, s)
+			if delete(got, "newer-0"); len(got) != tc.want || charges != tc.charges {
+				t.Errorf("the records %v after %d charges, want %d after %d", got, charges, tc.want, tc.charges)
+			}
+		})
+	}
+}
+
 // TestATurnThatWaitsIsTriedAgainAlone checks that a Turn whose journal cannot end yet is tried again each minute, and
 // that the other finished Turns are not listed for it.
 func TestATurnThatWaitsIsTriedAgainAlone(t *testing.T) {
