@@ -232,6 +232,52 @@ func TestRecordOfTurnDeletedAfterItsEnd(t *testing.T) {
 	}
 }
 
+// TestRecordOfTurnDeletedAfterItWasCutOff checks that a Turn that its executor ended without a result, because its
+// journal was lost or could not be used, has a record if it is deleted soon after that, and that a Turn whose journal
+// has its end costs nothing more.
+func TestRecordOfTurnDeletedAfterItWasCutOff(t *testing.T) {
+	for name, tc := range map[string]struct {
+		finalized metav1.ConditionStatus
+		ends      int
+	}{
+		"cut off":                  {metav1.ConditionFalse, 1},
+		"ended without its result": {metav1.ConditionUnknown, 1},
+		"ended with its result":    {metav1.ConditionTrue, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := newChargeEnv(t, sessionOf("talk"))
+			killed := func(_, kill func()) (tool.Result, error) { kill(); return tool.Result{}, context.Canceled }
+			if err := o.begin(t, killed); err == nil {
+				t.Fatal("the Turn has ended, want its run to stop before the end")
+			}
+			gone, ends, end := endedUnbound(), 0, o.End
+			gone.Status.Executor = &v1alpha1.ExecutorBinding{Name: "capstan-0", Epoch: 1, JournalEntries: new(int64(1000))}
+			gone.Status.Conditions[0].Reason = v1alpha1.TurnReasonInterrupted
+			gone.Status.Conditions = append(gone.Status.Conditions, metav1.Condition{
+				Type: v1alpha1.ConditionFinalized, Status: tc.finalized,
+			})
+			o.End = func(ctx context.Context, one *v1alpha1.Turn) error {
+				ends++
+				return end(ctx, one)
+			}
+			o.Deleted(gone)
+			o.followUp(t.Context())
+			if ends != tc.ends {
+				t.Fatalf("the end was handled %d times, want %d", ends, tc.ends)
+			}
+			if diff := cmp.Diff(totals{Retired: true}, o.totals(t)); diff != "" {
+				t.Errorf("totals, want no charge besides that of the executor (-want +got):\n%s", diff)
+			}
+			if ends == 0 {
+				return
+			}
+			if got := o.record(t); got.Reason != v1alpha1.TurnReasonInterrupted || !got.Incomplete {
+				t.Errorf("record %+v, want one from the status", got)
+			}
+		})
+	}
+}
+
 // TestDeletedTurnIsChargedToSession checks that a deleted Turn is charged with the usage in its journal, whatever
 // stopped its run.
 func TestDeletedTurnIsChargedToSession(t *testing.T) {

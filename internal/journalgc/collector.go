@@ -17,6 +17,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -298,16 +299,23 @@ func (c *Collector) onLeave(o client.Object) { c.suspects.leave(o.GetUID(), obje
 // Finished must be called when a Turn has finished and has therefore left the cache. It never blocks.
 func (c *Collector) Finished(uid types.UID) { c.suspects.finish(uid, c.Now()) }
 
-// Deleted must be called when a finished Turn was deleted. It never blocks. A Turn that an executor ended is charged
-// already, because the executor charges a Turn before it writes the end. A Turn that ended without an executor may have
-// been deleted before another process charged it.
+// Deleted must be called when a finished Turn was deleted. It never blocks. A Turn whose journal has its end is
+// recorded and charged already, because an executor does both before it writes the end into the status. Another Turn
+// may have been deleted before its journal was ended.
 func (c *Collector) Deleted(o client.Object) {
 	gone := objectOf(o)
 	if t, ok := o.(*v1alpha1.Turn); ok {
-		gone.charged = !t.EndedWithoutExecutor()
+		gone.charged = !mayLackEnd(t)
 		if _, _, ended := translate.ObjectEnd(t, nil); ended && !gone.charged {
 			gone.end = translate.EndOf(t, c.Labels)
 		}
 	}
 	c.suspects.hint(o.GetUID(), gone, c.Now())
+}
+
+// mayLackEnd reports whether the journal of a Turn that has ended may lack its end: the Turn ended without an executor,
+// or its executor had no result of the engine, because the journal was lost or could not be used.
+func mayLackEnd(t *v1alpha1.Turn) bool {
+	return t.EndedWithoutExecutor() ||
+		t.Status.Executor != nil && !meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionFinalized)
 }

@@ -19,9 +19,9 @@
 // into the journal, with the record, and charges the Session after that. If it is killed in between, the controller
 // later ends the Turn. So the package also charges the Sessions of such Turns, once in the life of a process.
 //
-// If a Turn is deleted before a hint or a round is handled, package journalgc calls RecordDeleted with the last state of
-// the Turn. If it does not know this state, it ends the journal as that of a Turn that was deleted while it ran. A Turn
-// without a journal has used nothing and then has no record.
+// If a Turn is deleted before a hint or a round is handled, package journalgc calls RecordDeleted with the last state
+// of the Turn. If it does not know this state, it ends the journal as that of a Turn that was deleted while it ran. A
+// Turn without a journal has used nothing and then has no record.
 //
 // A Turn that ended without an executor may still have a reservation in Budgets, if its run was killed during a request
 // and no later run continued the Turn. The package also charges these reservations.
