@@ -175,6 +175,20 @@ func (r *ExecutorReconciler) startLeading(ctx context.Context) error {
 	return nil
 }
 
+// startupTime is how long executors may need to appear after this process began to lead. An executor creates its Lease
+// after it has claimed the Turns of an earlier process, which takes up to executor.LeaseDuration, and each write may
+// have to be repeated. If the journal is in SQLite, the only executor starts when this process begins to lead.
+const startupTime = 3 * executor.LeaseDuration
+
+// startupLeft returns how long executors may still need to appear after this process began to lead, or 0 if that time
+// is over.
+func (r *ExecutorReconciler) startupLeft(ctx context.Context) (time.Duration, error) {
+	if err := r.startLeading(ctx); err != nil {
+		return 0, err
+	}
+	return max(0, startupTime-r.leases.LeadingFor(r.Now())), nil
+}
+
 // recordLeases records, once, the existing Leases.
 func (r *ExecutorReconciler) recordLeases(ctx context.Context) error {
 	if r.leases.Started() {

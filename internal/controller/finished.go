@@ -45,11 +45,11 @@ type Journals interface {
 	Deleted(o client.Object)
 }
 
-// Records receives Turns that may have no record yet. Its method must not block.
+// Records receives Turns that may have no record yet, or that their Sessions may lack. Its method must not block.
 type Records interface {
 	// Finished receives a Turn that has appeared in the watch of finished Turns. Usually it has just finished; after a
 	// gap in the watch, it may have finished long ago, and may have a record.
-	Finished(key types.NamespacedName, uid types.UID)
+	Finished(t *v1alpha1.Turn)
 }
 
 // FinishedTurns deletes Turns whose time to live is over, and updates status.observedGeneration of finished Turns.
@@ -206,7 +206,7 @@ func (f finishedStore) Add(o any) error {
 			f.Journals.Finished(t.UID)
 		}
 		if f.Records != nil {
-			f.Records.Finished(client.ObjectKeyFromObject(t), t.UID)
+			f.Records.Finished(t)
 		}
 	}
 	f.enqueueIfDue(o)

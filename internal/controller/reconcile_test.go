@@ -407,6 +407,7 @@ func TestTurnEndsWithoutExecutor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			turn := turnWith(boundTo("lost"), started(tc.age), called, desired(tc.state))
 			b := newTestEnv(t, interceptor.Funcs{}, turn, agentWith(metav1.ConditionTrue, ""))
+			b.executors.leases.Lead(now.Add(-startupTime))
 			if _, err := b.reconcile(t, "one"); err != nil {
 				t.Fatal(err)
 			}
@@ -426,6 +427,77 @@ func TestTurnEndsWithoutExecutor(t *testing.T) {
 	}
 }
 
+// TestNewLeaderWaitsForExecutor checks that a process that has just begun to lead ends no Turn without an executor,
+// however long the Turn has waited: its own executor has no Lease yet, and the time may have passed while no process
+// ran. If no executor appears within startupTime, the Turn ends.
+func TestNewLeaderWaitsForExecutor(t *testing.T) {
+	long := func(t *v1alpha1.Turn) { t.CreationTimestamp = metav1.NewTime(now.Add(-24 * time.Hour)) }
+	waited := func(t *v1alpha1.Turn) {
+		addCondition(t, v1alpha1.ConditionReconciling, metav1.ConditionTrue, v1alpha1.TurnReasonQueued, now.Add(-12*time.Hour))
+	}
+	for name, tc := range map[string]struct {
+		turn   *v1alpha1.Turn
+		reason string
+	}{
+		"past its deadline": {turnWith(long, boundTo("lost"), started(time.Hour)), v1alpha1.TurnReasonDeadlineExceeded},
+		"cancelled": {
+			turnWith(long, boundTo("lost"), started(time.Hour), desired(v1alpha1.DesiredStateCancelled)), v1alpha1.TurnReasonCancelled,
+		},
+		"past its starting deadline": {
+			turnWith(long, boundTo("lost"), handedBack(v1alpha1.TurnReasonQueued), waited), v1alpha1.TurnReasonDeadlineExceeded,
+		},
+	} {
+		for appears, end := range map[string]string{"an executor appears": "", "no executor appears": tc.reason} {
+			t.Run(name+", "+appears, func(t *testing.T) {
+				b := newTestEnv(t, interceptor.Funcs{}, tc.turn.DeepCopy(), agentWith(metav1.ConditionTrue, ""))
+				at := now
+				b.executors.Exclusive = true
+				b.executors.Now, b.turns.Now = func() time.Time { return at }, func() time.Time { return at }
+				result, err := b.reconcile(t, "one")
+				if err != nil || result.RequeueAfter != startupTime {
+					t.Fatalf("got %v, %v; want a requeue after %s", result, err, startupTime)
+				}
+				if got := b.turn(t, "one"); got.StateReason() != v1alpha1.TurnReasonPending || got.BoundTo() != "" {
+					t.Fatalf("the Turn is %s and bound to %q, want it Pending and unbound", got.StateReason(), got.BoundTo())
+				}
+				at = at.Add(startupTime)
+				if end == "" {
+					if err := b.client.Create(t.Context(), leaseOf("self", 1, at)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if _, err := b.reconcile(t, "one"); err != nil {
+					t.Fatal(err)
+				}
+				got := b.turn(t, "one")
+				if end == "" && got.BoundTo() != "self" {
+					t.Errorf("the Turn is %s and bound to %q, want it bound to self", got.StateReason(), got.BoundTo())
+				}
+				if end != "" && (got.StateReason() != end || !got.EndedWithoutExecutor()) {
+					t.Errorf("the Turn is %s and bound to %q, want it to end as %s without an executor",
+						got.StateReason(), got.BoundTo(), end)
+				}
+			})
+		}
+	}
+}
+
+// TestNewLeaderCancelsSubAgents checks that the Turns of sub-agents are cancelled before their parent ends, even if the
+// time for that passed while no process ran.
+func TestNewLeaderCancelsSubAgents(t *testing.T) {
+	parent := turnWith(boundTo("lost"), handedBack(v1alpha1.TurnReasonWaitingForSubAgent), started(time.Hour),
+		func(t *v1alpha1.Turn) { t.Status.AwaitedTurns = []string{"child"} })
+	b := newTestEnv(t, interceptor.Funcs{}, parent, childOf("uid-one", "child"), agentWith(metav1.ConditionTrue, ""))
+	result, err := b.reconcile(t, "one")
+	if err != nil || result.RequeueAfter != startupTime {
+		t.Fatalf("got %v, %v; want a requeue after %s", result, err, startupTime)
+	}
+	if parent, child := b.turn(t, "one"), b.turn(t, "child"); parent.IsFinished() || !child.IsCancelled() {
+		t.Errorf("the parent is %s and the child is cancelled: %t; want the child cancelled before the parent ends",
+			parent.StateReason(), child.IsCancelled())
+	}
+}
+
 // TestTurnDoesNotWaitForeverForSubAgent checks that a Turn ends without an executor if a Turn of a sub-agent does not
 // end within the grace. An executor would only wait for that Turn, and hand this one back.
 func TestTurnDoesNotWaitForeverForSubAgent(t *testing.T) {
@@ -434,6 +506,7 @@ func TestTurnDoesNotWaitForeverForSubAgent(t *testing.T) {
 	child := childOf("uid-one", "child", desired(v1alpha1.DesiredStateCancelled))
 	b := newTestEnv(t, interceptor.Funcs{}, parent, child, agentWith(metav1.ConditionTrue, ""),
 		leaseOf("e", 4, now))
+	b.executors.leases.Lead(now.Add(-startupTime))
 	if _, err := b.reconcile(t, "one"); err != nil {
 		t.Fatal(err)
 	}

@@ -291,6 +291,9 @@ func (r *TurnReconciler) snapshot(ctx context.Context, t *v1alpha1.Turn) (snapsh
 			return v, fmt.Errorf("failed to get the lease of executor %q: %w", name, err)
 		}
 	}
+	if v.startupLeft, err = r.Executors.startupLeft(ctx); err != nil {
+		return v, fmt.Errorf("failed to list the leases of executors: %w", err)
+	}
 	if v.agent, v.refusedAgent, err = r.agentOf(ctx, t); err != nil {
 		return v, err
 	}

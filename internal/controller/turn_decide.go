@@ -102,6 +102,8 @@ type snapshot struct {
 	withoutAgent time.Duration
 	// executorAlive reports whether the executor that the Turn is bound to may still be running.
 	executorAlive bool
+	// startupLeft is how long executors may still need to appear after this process began to lead.
+	startupLeft time.Duration
 	// missing says which ConfigMap the Turn waits for; it is empty if none is missing. recheck is the time until the
 	// reconciler looks for the ConfigMap again; it is 0 if an event will report the ConfigMap.
 	missing string
@@ -335,13 +337,15 @@ func (v snapshot) leftWithoutAgent(left, limit time.Duration, own *int32) time.D
 
 // executorGrace returns how long a Turn whose time is over still waits for an executor, because its journal may hold an
 // answer that was paid for. In total, the Turn waits as long as its time limit, or its starting deadline if it has not
-// started. A Turn that never ran has no journal, and does not wait.
+// started. It waits longer if this process has just begun to lead: the other time may have passed while no process ran.
+// A Turn that never ran has no journal, and does not wait.
 func (v snapshot) executorGrace() time.Duration {
-	switch {
-	case v.turn.Epoch() == 0:
+	if v.turn.Epoch() == 0 {
 		return 0
-	case v.turn.Status.StartTime == nil:
-		return v1alpha1.StartingDeadline(v.turn.Spec.Limits, agentLimits(v)) + untilDeadline(v)
 	}
-	return v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v)) + untilDeadline(v)
+	limit := v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v))
+	if v.turn.Status.StartTime == nil {
+		limit = v1alpha1.StartingDeadline(v.turn.Spec.Limits, agentLimits(v))
+	}
+	return max(limit+untilDeadline(v), v.startupLeft)
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/recordkeeper"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -28,6 +29,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
@@ -86,10 +89,17 @@ func newChargeEnv(t *testing.T, objects ...client.Object) *chargeEnv {
 	clock := func() time.Time { return now }
 	o.engine = &turn.Engine{Journal: store, Now: clock}
 	charger := executor.NewCharger(o.engine, o.api, o.api, nil, clock, logr.Discard())
-	o.Collector = &Collector{Store: store, Reader: o.api, Retention: time.Hour, Charge: charger.Charge, Now: func() time.Time {
-		now = now.Add(settleTime) // every hint is due at the next call
-		return now
-	}, Log: logr.Discard()}
+	records := &recordkeeper.Keeper{
+		Store: store, End: charger.EndFromObject, Charge: charger.ChargeFromStatus, Retention: 24 * time.Hour, Now: clock,
+		Log: logr.Discard(),
+	}
+	o.Collector = &Collector{
+		Store: store, Reader: o.api, Retention: time.Hour, Charge: charger.Charge, End: records.RecordDeleted, Log: logr.Discard(),
+		Now: func() time.Time {
+			now = now.Add(settleTime) // every hint is due at the next call
+			return now
+		},
+	}
 	return o
 }
 
@@ -157,6 +167,117 @@ func (o *chargeEnv) totals(t *testing.T) (got totals) {
 	return got
 }
 
+// endedUnbound returns the Turn a of the Session, which has ended without an executor.
+func endedUnbound() *v1alpha1.Turn {
+	one := turnOf("a")
+	one.Spec.AgentRef.Name, one.Spec.SessionRef = "helper", &v1alpha1.ObjectReference{Name: "talk"}
+	one.Status = v1alpha1.TurnStatus{
+		Executor: &v1alpha1.ExecutorBinding{Epoch: 1}, CompletionTime: new(metav1.NewMicroTime(time.Unix(999_990, 0))),
+		StopReason: v1alpha1.StopDeadline,
+		Conditions: []metav1.Condition{{
+			Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionFalse, Reason: v1alpha1.TurnReasonDeadlineExceeded,
+		}},
+	}
+	return one
+}
+
+// record returns the record of the Turn a.
+func (o *chargeEnv) record(t *testing.T) turnrecord.Record {
+	t.Helper()
+	all, _, err := o.store.Records(t.Context(), store.RecordQuery{})
+	if err != nil || len(all) != 1 {
+		t.Fatalf("the records are %+v, %v; want one", all, err)
+	}
+	return all[0]
+}
+
+// TestRecordOfTurnDeletedAfterItsEnd checks that the record of a Turn that is deleted soon after it ended without an
+// executor has the reason and the time of its end, in whatever order the watches show the deletion. If its journal has
+// lost entries, the record and the charge are made from its status.
+func TestRecordOfTurnDeletedAfterItsEnd(t *testing.T) {
+	for name, tc := range map[string]struct {
+		entries int64
+		tokens  int64
+	}{"with its journal": {2, 15}, "with a part of its journal": {1000, 40}} {
+		for order, leave := range map[string]func(o *chargeEnv, gone *v1alpha1.Turn){
+			"deleted before it left": func(o *chargeEnv, gone *v1alpha1.Turn) { o.Deleted(gone); o.onLeave(turnOf("a")) },
+			"deleted after it left":  func(o *chargeEnv, gone *v1alpha1.Turn) { o.onLeave(turnOf("a")); o.Deleted(gone) },
+		} {
+			t.Run(name+", "+order, func(t *testing.T) {
+				o := newChargeEnv(t, sessionOf("talk"))
+				killed := func(_, kill func()) (tool.Result, error) { kill(); return tool.Result{}, context.Canceled }
+				if err := o.begin(t, killed); err == nil {
+					t.Fatal("the Turn has ended, want its run to stop before the end")
+				}
+				gone := endedUnbound()
+				gone.Status.Executor.JournalEntries = &tc.entries
+				gone.Status.Usage = &v1alpha1.Usage{InputTokens: 30, OutputTokens: 10, TotalTokens: 40}
+				leave(o, gone)
+				o.followUp(t.Context())
+				want := totals{Turns: 1, Tokens: tc.tokens, HistoryTurns: 1, HistoryTokens: tc.tokens, Retired: true}
+				if diff := cmp.Diff(want, o.totals(t)); diff != "" {
+					t.Errorf("totals (-want +got):\n%s", diff)
+				}
+				got := o.record(t)
+				var tokens int64
+				for _, m := range got.Models {
+					tokens += m.Usage.InputTokens + m.Usage.OutputTokens
+				}
+				if got.Reason != v1alpha1.TurnReasonDeadlineExceeded || !got.Completed.Equal(gone.Status.CompletionTime.Time) ||
+					got.Incomplete != (tc.tokens == 40) || tokens != tc.tokens {
+					t.Errorf("record %+v, want the end of the object with %d tokens", got, tc.tokens)
+				}
+			})
+		}
+	}
+}
+
+// TestRecordOfTurnDeletedAfterItWasCutOff checks that a Turn that its executor ended without a result, because its
+// journal was lost or could not be used, has a record if it is deleted soon after that, and that a Turn whose journal
+// has its end costs nothing more.
+func TestRecordOfTurnDeletedAfterItWasCutOff(t *testing.T) {
+	for name, tc := range map[string]struct {
+		finalized metav1.ConditionStatus
+		ends      int
+	}{
+		"cut off":                  {metav1.ConditionFalse, 1},
+		"ended without its result": {metav1.ConditionUnknown, 1},
+		"ended with its result":    {metav1.ConditionTrue, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := newChargeEnv(t, sessionOf("talk"))
+			killed := func(_, kill func()) (tool.Result, error) { kill(); return tool.Result{}, context.Canceled }
+			if err := o.begin(t, killed); err == nil {
+				t.Fatal("the Turn has ended, want its run to stop before the end")
+			}
+			gone, ends, end := endedUnbound(), 0, o.End
+			gone.Status.Executor = &v1alpha1.ExecutorBinding{Name: "capstan-0", Epoch: 1, JournalEntries: new(int64(1000))}
+			gone.Status.Conditions[0].Reason = v1alpha1.TurnReasonInterrupted
+			gone.Status.Conditions = append(gone.Status.Conditions, metav1.Condition{
+				Type: v1alpha1.ConditionFinalized, Status: tc.finalized,
+			})
+			o.End = func(ctx context.Context, one *v1alpha1.Turn) error {
+				ends++
+				return end(ctx, one)
+			}
+			o.Deleted(gone)
+			o.followUp(t.Context())
+			if ends != tc.ends {
+				t.Fatalf("the end was handled %d times, want %d", ends, tc.ends)
+			}
+			if diff := cmp.Diff(totals{Retired: true}, o.totals(t)); diff != "" {
+				t.Errorf("totals, want no charge besides that of the executor (-want +got):\n%s", diff)
+			}
+			if ends == 0 {
+				return
+			}
+			if got := o.record(t); got.Reason != v1alpha1.TurnReasonInterrupted || !got.Incomplete {
+				t.Errorf("record %+v, want one from the status", got)
+			}
+		})
+	}
+}
+
 // TestDeletedTurnIsChargedToSession checks that a deleted Turn is charged with the usage in its journal, whatever
 // stopped its run.
 func TestDeletedTurnIsChargedToSession(t *testing.T) {
@@ -173,11 +294,12 @@ func TestDeletedTurnIsChargedToSession(t *testing.T) {
 			"ended without an executor": func(t *testing.T, o *chargeEnv) {
 				o.Finished("uid-a")
 				o.onLeave(turnOf("a"))
-				gone := turnOf("a")
-				gone.Status = v1alpha1.TurnStatus{
-					Executor:   &v1alpha1.ExecutorBinding{Epoch: 1},
-					Conditions: []metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionFalse}},
-				}
+				o.Deleted(endedUnbound())
+				o.followUp(t.Context())
+			},
+			"ended without an executor, and no longer ended": func(t *testing.T, o *chargeEnv) {
+				gone := endedUnbound()
+				gone.Status.CompletionTime = nil
 				o.Deleted(gone)
 				o.followUp(t.Context())
 			},

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -26,6 +27,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/store"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 // Store keeps journals, and the records of Turns with the comments on them.
@@ -60,6 +62,12 @@ type Collector struct {
 	// possibly more than once, and the journal is not retired while Charge fails. If Charge is nil, the usage of
 	// deleted Turns is not added.
 	Charge func(ctx context.Context, uid string) error
+	// End is called instead of Charge for a Turn that had ended when it was deleted, and whose journal may lack the end.
+	// It receives the end of the Turn, as translate.EndOf returns it for Labels. It does the work of Charge, with the
+	// reason and the time of this end. If End is nil, Charge is called.
+	End func(ctx context.Context, t *v1alpha1.Turn) error
+	// Labels are the keys of the labels of Turns that records keep.
+	Labels []string
 	// Retention is how long a journal is kept after its object was deleted. It may be 0.
 	Retention time.Duration
 	// Now returns the current time. It must not be nil.
@@ -291,13 +299,23 @@ func (c *Collector) onLeave(o client.Object) { c.suspects.leave(o.GetUID(), obje
 // Finished must be called when a Turn has finished and has therefore left the cache. It never blocks.
 func (c *Collector) Finished(uid types.UID) { c.suspects.finish(uid, c.Now()) }
 
-// Deleted must be called when a finished Turn was deleted. It never blocks. A Turn that an executor ended is charged
-// already, because the executor charges a Turn before it writes the end. A Turn that ended without an executor may have
-// been deleted before another process charged it.
+// Deleted must be called when a finished Turn was deleted. It never blocks. A Turn whose journal has its end is
+// recorded and charged already, because an executor does both before it writes the end into the status. Another Turn
+// may have been deleted before its journal was ended.
 func (c *Collector) Deleted(o client.Object) {
 	gone := objectOf(o)
 	if t, ok := o.(*v1alpha1.Turn); ok {
-		gone.charged = !t.EndedWithoutExecutor()
+		gone.charged = !mayLackEnd(t)
+		if _, _, ended := translate.ObjectEnd(t, nil); ended && !gone.charged {
+			gone.end = translate.EndOf(t, c.Labels)
+		}
 	}
 	c.suspects.hint(o.GetUID(), gone, c.Now())
+}
+
+// mayLackEnd reports whether the journal of a Turn that has ended may lack its end: the Turn ended without an executor,
+// or its executor had no result of the engine, because the journal was lost or could not be used.
+func mayLackEnd(t *v1alpha1.Turn) bool {
+	return t.EndedWithoutExecutor() ||
+		t.Status.Executor != nil && !meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionFinalized)
 }

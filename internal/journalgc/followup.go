@@ -132,12 +132,17 @@ func (c *Collector) check(ctx context.Context, d suspect) (retire bool, err erro
 	return true, nil
 }
 
-// charge adds the usage of a deleted Turn to its Session: see Charge.
+// charge adds the usage of a deleted Turn to its Session: see End and Charge.
 func (c *Collector) charge(ctx context.Context, d suspect) error {
-	if d.object.charged || d.object.kind.Kind != "Turn" {
+	switch {
+	case d.object.charged || d.object.kind.Kind != "Turn":
 		return nil
+	case d.object.end == nil || c.End == nil:
+		return c.chargeUID(ctx, string(d.uid))
 	}
-	return c.chargeUID(ctx, string(d.uid))
+	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	return c.End(bounded, d.object.end)
 }
 
 // chargeUID calls Charge for a UID.

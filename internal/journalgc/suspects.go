@@ -23,8 +23,11 @@ const maxSuspects = 10_000
 type object struct {
 	kind schema.GroupVersionKind
 	key  types.NamespacedName
-	// charged is true for a Turn that needs no charge: an executor has ended the Turn, or no executor has begun it.
+	// charged is true for a Turn that needs neither a charge nor a record: an executor has ended the Turn in its journal,
+	// or no executor has begun it.
 	charged bool
+	// end is the end of a Turn that needs a charge or a record: see Collector.End. It is nil if it is not known.
+	end *v1alpha1.Turn
 }
 
 func objectOf(o client.Object) object {
@@ -100,9 +103,9 @@ func (d *suspects) putBack(all []suspect) {
 	}
 }
 
-// add adds a suspect. Another hint about an open suspect does not end its back-off. If there are too many suspects, the
-// namespace that has the most loses one, so that it does not displace the hints of others. The caller must hold the
-// lock.
+// add adds a suspect. Another hint about an open suspect does not end its back-off, and keeps the end of the Turn. If
+// there are too many suspects, the namespace that has the most loses one, so that it does not displace the hints of
+// others. The caller must hold the lock.
 func (d *suspects) add(s suspect) {
 	if d.open == nil {
 		d.open, d.counts = map[types.UID]suspect{}, map[string]int{}
@@ -114,6 +117,9 @@ func (d *suspects) add(s suspect) {
 		}
 		if known.due.After(s.due) {
 			s.due = known.due
+		}
+		if s.object.end == nil {
+			s.object.end = known.object.end
 		}
 		d.remove(s.uid)
 	} else if len(d.open) >= maxSuspects && !d.displace(namespace) {

@@ -211,12 +211,21 @@ func (p *parts) addKeepers() error {
 	reader := identities.Reader{Reader: mgr.GetAPIReader(), REST: p.clientset.Discovery().RESTClient(), Mapper: mgr.GetRESTMapper()}
 	charger := executor.NewCharger(engine, mgr.GetAPIReader(), p.status, p.memory, p.now, p.log.WithName("journalgc"))
 	charger.Traces, charger.RecordLabels = p.traces, p.options.RecordLabels
+	records := &recordkeeper.Keeper{
+		Store: p.store, Ledger: p.store, Reader: reader, Namespaces: p.options.WatchNamespaces,
+		End: charger.EndFromObject, Charge: charger.ChargeFromStatus, Labels: p.options.RecordLabels,
+		Retention: p.options.RecordRetention, MostPerNamespace: p.options.MaxRecordsPerNamespace, Now: p.now,
+		Log: p.log.WithName("records"),
+	}
+	if err := mgr.Add(records); err != nil {
+		return err
+	}
 	journals := &journalgc.Collector{
 		Store: p.store, Reader: reader, Cache: mgr.GetCache(), Namespaces: p.options.WatchNamespaces,
 		Namespace: engine.Namespace,
 		Turns:     p.client, Reference: func(ctx context.Context, uid string) (string, error) { return engine.Reference(ctx, uid, nil) },
 		Retention: p.options.JournalRetention, Now: p.now,
-		Log: p.log.WithName("journalgc"), Charge: charger.Charge,
+		Log: p.log.WithName("journalgc"), Charge: charger.Charge, End: records.RecordDeleted, Labels: p.options.RecordLabels,
 	}
 	if err := mgr.Add(journals); err != nil {
 		return err
@@ -225,15 +234,6 @@ func (p *parts) addKeepers() error {
 		Ledger: p.store, Set: &p.budgets, Client: p.client, Requesters: p.requesters, Events: p.events, Now: p.now,
 		Log: p.log.WithName("budgets"),
 	}); err != nil {
-		return err
-	}
-	records := &recordkeeper.Keeper{
-		Store: p.store, Ledger: p.store, Reader: reader, Namespaces: p.options.WatchNamespaces,
-		End: charger.EndFromObject, Charge: charger.ChargeFromStatus, Labels: p.options.RecordLabels,
-		Retention: p.options.RecordRetention, MostPerNamespace: p.options.MaxRecordsPerNamespace, Now: p.now,
-		Log: p.log.WithName("records"),
-	}
-	if err := mgr.Add(records); err != nil {
 		return err
 	}
 	return mgr.Add(&controller.FinishedTurns{

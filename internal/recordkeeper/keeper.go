@@ -15,7 +15,12 @@
 //     asks the store whether the Turn has a record.
 //  2. A periodic round compares all finished Turns with all records. It finds the Turns whose hints were lost.
 //
-// If a Turn is deleted before a hint or a round is handled, package journalgc ends its journal and adds its record. A
+// A Turn that ended without an executor can have a record, but be missing in its Session: an executor writes the end
+// into the journal, with the record, and charges the Session after that. If it is killed in between, the controller
+// later ends the Turn. So the package also charges the Sessions of such Turns, once in the life of a process.
+//
+// If a Turn is deleted before a hint or a round is handled, package journalgc calls RecordDeleted with the last state
+// of the Turn. If it does not know this state, it ends the journal as that of a Turn that was deleted while it ran. A
 // Turn without a journal has used nothing and then has no record.
 //
 // A Turn that ended without an executor may still have a reservation in Budgets, if its run was killed during a request
@@ -65,8 +70,9 @@ type Keeper struct {
 	Store Store
 	// Ledger holds the reservations of Turns in Budgets. If Ledger is nil, there are no reservations.
 	Ledger budget.Ledger
-	// End ends the journal of a Turn that has ended, together with its record. It returns false if the status must be
-	// the source of the record. If End is nil, the status is the source of all records.
+	// End ends the journal of a Turn that has ended, together with its record, and charges the Session of the Turn if no
+	// executor has done so, also if the journal has its end already. It returns false if the status must be the source
+	// of the record. If End is nil, the status is the source of all records.
 	End func(ctx context.Context, t *v1alpha1.Turn) (recorded bool, err error)
 	// Charge adds the usage in the status of a Turn to its Session, unless the Session already contains it. It is
 	// called before the record is made from the status, possibly more than once. If Charge is nil, nothing is charged.
@@ -86,20 +92,49 @@ type Keeper struct {
 	Log logr.Logger
 
 	mu    sync.Mutex
-	hints map[types.UID]types.NamespacedName
+	hints map[types.UID]finishedTurn
 	// waiting holds the Turns whose journals cannot end yet, for a reason that is not a failure. Only the goroutine of
 	// Start uses it.
-	waiting map[types.UID]types.NamespacedName
+	waiting map[types.UID]finishedTurn
 	// settled holds the Turns that need no record, because it would be too old to be kept, or because the namespace has
-	// too many records that are newer. lastSettled holds the settled Turns of the previous round. A round keeps only
-	// the Turns that it finds again, so that deleted Turns are forgotten. Only the goroutine of Start uses both.
-	settled, lastSettled sets.Set[types.UID]
+	// too many records that are newer. charged holds the Turns whose Sessions need not be charged again although the
+	// Turns may have ended without an executor. Only the goroutine of Start uses both.
+	settled, charged remembered
 	// deletedUntil holds the results of Store.DeletedUntil since the beginning of the last round, by namespace. Only
 	// the goroutine of Start uses it.
 	deletedUntil map[string]time.Time
 	// hinted holds a token if hints were added since the last receive.
 	hinted chan struct{}
 	once   sync.Once
+}
+
+// finishedTurn names a Turn that has finished.
+type finishedTurn struct {
+	key types.NamespacedName
+	// unbound is true if the Turn has a Session and may have ended without an executor. Its Session may then lack it
+	// although it has a record.
+	unbound bool
+}
+
+// endedUnbound reports whether a Turn has a Session and ended without an executor.
+func endedUnbound(t *v1alpha1.Turn) bool { return t.Spec.SessionRef != nil && t.EndedWithoutExecutor() }
+
+// remembered holds Turns. It forgets those that a whole round has not found, so that deleted Turns are forgotten.
+type remembered struct{ current, last sets.Set[types.UID] }
+
+func newRemembered() remembered { return remembered{sets.Set[types.UID]{}, sets.Set[types.UID]{}} }
+
+// beginRound must be called at the beginning of a round.
+func (r *remembered) beginRound() { r.current, r.last = sets.Set[types.UID]{}, r.current }
+
+func (r *remembered) add(uid types.UID) { r.current.Insert(uid) }
+
+// has reports whether a Turn is remembered. If it is, it stays so until the end of the next round.
+func (r *remembered) has(uid types.UID) bool {
+	if r.last.Has(uid) {
+		r.add(uid)
+	}
+	return r.current.Has(uid)
 }
 
 const (
@@ -126,28 +161,44 @@ const (
 	callTimeout = time.Minute
 )
 
-// finished selects finished Turns.
-var finished = fields.OneTermNotEqualSelector("status.completionTime", "")
+// selections select all finished Turns, each with one of the selectors: the Turns that ended while they were bound, the
+// others without a Session, and the others with a Session, which may have ended without an executor.
+var selections = []struct {
+	selector fields.Selector
+	unbound  bool
+}{
+	{finishedAnd(fields.OneTermNotEqualSelector(fieldExecutor, "")), false},
+	{finishedAnd(fields.OneTermEqualSelector(fieldExecutor, ""), fields.OneTermEqualSelector(fieldSession, "")), false},
+	{finishedAnd(fields.OneTermEqualSelector(fieldExecutor, ""), fields.OneTermNotEqualSelector(fieldSession, "")), true},
+}
+
+// The API server selects Turns by these fields.
+const fieldCompletion, fieldExecutor, fieldSession = "status.completionTime", "status.executor.name", "spec.sessionRef.name"
+
+// finishedAnd returns a selector for the finished Turns that all of the given selectors select.
+func finishedAnd(more ...fields.Selector) fields.Selector {
+	return fields.AndSelectors(append(more, fields.OneTermNotEqualSelector(fieldCompletion, ""))...)
+}
 
 // NeedLeaderElection returns true, because only one process does this work.
 func (k *Keeper) NeedLeaderElection() bool { return true }
 
 func (k *Keeper) init() {
 	k.once.Do(func() {
-		k.hints, k.waiting = map[types.UID]types.NamespacedName{}, map[types.UID]types.NamespacedName{}
-		k.settled, k.lastSettled = sets.Set[types.UID]{}, sets.Set[types.UID]{}
+		k.hints, k.waiting = map[types.UID]finishedTurn{}, map[types.UID]finishedTurn{}
+		k.settled, k.charged = newRemembered(), newRemembered()
 		k.deletedUntil = map[string]time.Time{}
 		k.hinted = make(chan struct{}, 1)
 	})
 }
 
 // Finished adds a hint that a Turn has finished. It never blocks.
-func (k *Keeper) Finished(key types.NamespacedName, uid types.UID) {
+func (k *Keeper) Finished(t *v1alpha1.Turn) {
 	k.init()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.hints) < maxHints {
-		k.hints[uid] = key
+		k.hints[t.UID] = finishedTurn{client.ObjectKeyFromObject(t), endedUnbound(t)}
 	}
 	select {
 	case k.hinted <- struct{}{}:
@@ -156,18 +207,18 @@ func (k *Keeper) Finished(key types.NamespacedName, uid types.UID) {
 }
 
 // takeHints returns all hints, and removes them.
-func (k *Keeper) takeHints() map[types.UID]types.NamespacedName {
+func (k *Keeper) takeHints() map[types.UID]finishedTurn {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	all := k.hints
-	k.hints = map[types.UID]types.NamespacedName{}
+	k.hints = map[types.UID]finishedTurn{}
 	return all
 }
 
 // takeWaiting returns all Turns that wait, and removes them.
-func (k *Keeper) takeWaiting() map[types.UID]types.NamespacedName {
+func (k *Keeper) takeWaiting() map[types.UID]finishedTurn {
 	all := k.waiting
-	k.waiting = map[types.UID]types.NamespacedName{}
+	k.waiting = map[types.UID]finishedTurn{}
 	return all
 }
 
@@ -231,7 +282,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 
 // recordOrRetry calls record. If that fails, the next round begins within retryTime, because a round finds these Turns,
 // too.
-func (k *Keeper) recordOrRetry(ctx context.Context, turns map[types.UID]types.NamespacedName, round *alarm) {
+func (k *Keeper) recordOrRetry(ctx context.Context, turns map[types.UID]finishedTurn, round *alarm) {
 	if err := k.record(ctx, turns); err != nil {
 		k.report("record finished turns", err)
 		round.within(retryTime)
@@ -245,11 +296,13 @@ func (k *Keeper) report(what string, err error) {
 	}
 }
 
-// Round adds all missing records, except those of Turns whose journals cannot end yet, and deletes records that are too
-// old or too many. It also deletes old tasks and expired memories. If one part fails, the other parts still run.
+// Round adds all missing records, except those of Turns whose journals cannot end yet, charges the Sessions of Turns
+// that ended without an executor, and deletes records that are too old or too many. It also deletes old tasks and
+// expired memories. If one part fails, the other parts still run.
 func (k *Keeper) Round(ctx context.Context) error {
 	k.init()
-	k.settled, k.lastSettled = sets.Set[types.UID]{}, k.settled
+	k.settled.beginRound()
+	k.charged.beginRound()
 	clear(k.deletedUntil)
 	namespaces := k.Namespaces
 	if len(namespaces) == 0 {
@@ -257,29 +310,32 @@ func (k *Keeper) Round(ctx context.Context) error {
 	}
 	var errs []error
 	for _, namespace := range namespaces {
-		errs = append(errs, k.repair(ctx, namespace))
+		for _, s := range selections {
+			errs = append(errs, k.repair(ctx, namespace, s.selector, s.unbound))
+		}
 	}
 	return errors.Join(append(errs, k.purge(ctx), k.trim(ctx), k.purgeTasks(ctx), k.purgeMemories(ctx))...)
 }
 
-// repair adds the missing records of a namespace. Of Turns that have a record, it reads only the metadata. If it fails
-// for a page of Turns, it continues with the next page.
-func (k *Keeper) repair(ctx context.Context, namespace string) error {
+// repair adds the missing records of the Turns of a namespace that the selector selects. Of Turns that have a record,
+// it reads only the metadata, unless unbound is true: see finishedTurn. If it fails for a page of Turns, it continues
+// with the next page.
+func (k *Keeper) repair(ctx context.Context, namespace string, selector fields.Selector, unbound bool) error {
 	var errs []error
 	for next := ""; ; {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("TurnList"))
 		err := k.Reader.List(ctx, list, client.InNamespace(namespace), client.Limit(page), client.Continue(next),
-			client.MatchingFieldsSelector{Selector: finished})
+			client.MatchingFieldsSelector{Selector: selector})
 		if apierrors.IsResourceExpired(err) {
 			return errors.Join(errs...) // the list took so long that its token expired; the next round starts from the beginning
 		}
 		if err != nil {
 			return errors.Join(append(errs, fmt.Errorf("failed to list the finished turns: %w", err))...)
 		}
-		turns := map[types.UID]types.NamespacedName{}
+		turns := map[types.UID]finishedTurn{}
 		for i := range list.Items {
-			turns[list.Items[i].UID] = client.ObjectKeyFromObject(&list.Items[i])
+			turns[list.Items[i].UID] = finishedTurn{client.ObjectKeyFromObject(&list.Items[i]), unbound}
 		}
 		if err := k.record(ctx, turns); err != nil && ctx.Err() != nil {
 			return err
@@ -306,10 +362,11 @@ func (k *Keeper) closeReservations(ctx context.Context, turns []string) error {
 	return nil
 }
 
-// record ends those of the given Turns that have no record, and adds their records. It skips a Turn that does not exist
-// any more. It does not make a record from a status if the record would be too old to be kept, or if records of Turns
-// that ended later were deleted because of their number.
-func (k *Keeper) record(ctx context.Context, turns map[types.UID]types.NamespacedName) error {
+// record ends those of the given Turns that have no record, and adds their records. It charges the Sessions of those
+// that have a record and ended without an executor. It skips a Turn that does not exist any more. It does not make a
+// record from a status if the record would be too old to be kept, or if records of Turns that ended later were deleted
+// because of their number.
+func (k *Keeper) record(ctx context.Context, turns map[types.UID]finishedTurn) error {
 	if len(turns) == 0 {
 		return nil
 	}
@@ -323,29 +380,80 @@ func (k *Keeper) record(ctx context.Context, turns map[types.UID]types.Namespace
 	if err != nil {
 		return fmt.Errorf("failed to find out which turns have records: %w", err)
 	}
+	charged := k.chargeRecorded(ctx, turns, missing)
 	// Add the records last: a Turn with a record is not handled again, so its reservations must be closed before, even
 	// if this process is killed in between.
 	records, alive, ended := k.settle(ctx, turns, missing)
 	missing = slices.DeleteFunc(missing, func(uid string) bool { return slices.Contains(alive, uid) })
 	if err := k.closeReservations(ctx, missing); err != nil {
-		return errors.Join(ended, err)
+		return errors.Join(charged, ended, err)
 	}
-	return errors.Join(ended, k.add(ctx, records))
+	return errors.Join(charged, ended, k.add(ctx, records))
+}
+
+// chargeRecorded charges the Sessions of those of the given Turns that ended without an executor and that are not in
+// missing, because they have a record. The charge has no effect if the Session has the Turn.
+func (k *Keeper) chargeRecorded(ctx context.Context, turns map[types.UID]finishedTurn, missing []string) error {
+	unrecorded := sets.New(missing...)
+	var errs []error
+	for uid, f := range turns {
+		if !f.unbound || unrecorded.Has(string(uid)) || k.charged.has(uid) {
+			continue
+		}
+		var t v1alpha1.Turn
+		if err := k.Reader.Get(ctx, f.key, &t); err != nil {
+			if !apierrors.IsNotFound(err) {
+				errs = append(errs, fmt.Errorf("failed to read a finished turn: %w", err))
+			}
+			continue
+		}
+		if t.UID != uid {
+			continue // a new Turn with the same name
+		}
+		var err error
+		if endedUnbound(&t) {
+			_, err = k.end(ctx, &t)
+		}
+		switch {
+		case cannotEndYet(err):
+			k.wait(&t, f, err)
+		case err != nil:
+			errs = append(errs, fmt.Errorf("failed to charge the session of turn %q: %w", f.key, err))
+		default:
+			k.charged.add(uid)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// cannotEndYet reports whether the journal of a Turn cannot end yet, for a reason that is not a failure.
+func cannotEndYet(err error) bool {
+	_, parked := errors.AsType[*loop.Parked](err)
+	return parked || errors.Is(err, bytebudget.ErrShort)
+}
+
+// wait makes Start try again within retryTime to end the journal of a Turn, which cannot end yet because of err.
+func (k *Keeper) wait(t *v1alpha1.Turn, f finishedTurn, err error) {
+	if len(k.waiting) < maxHints { // otherwise the next round finds the Turn
+		k.waiting[t.UID] = f
+	}
+	k.Log.V(1).Info("The journal of a turn cannot end yet", "turn", f.key, "requester", t.Requester(), "cause", err.Error())
 }
 
 // settle ends the journals of the Turns in missing together with their records. It returns the records of the Turns
 // whose status must be the source. alive are the Turns that could not be read, or whose journal could not be ended: a
 // run may still write to the journal, and close its reservations itself.
-func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.NamespacedName, missing []string) (
+func (k *Keeper) settle(ctx context.Context, turns map[types.UID]finishedTurn, missing []string) (
 	records []turnrecord.Record, alive []string, err error,
 ) {
 	var errs []error
 	for _, uid := range missing {
-		if k.isSettled(types.UID(uid)) {
+		f := turns[types.UID(uid)]
+		if k.settled.has(types.UID(uid)) {
 			continue
 		}
 		var t v1alpha1.Turn
-		if err := k.Reader.Get(ctx, turns[types.UID(uid)], &t); err != nil {
+		if err := k.Reader.Get(ctx, f.key, &t); err != nil {
 			if !apierrors.IsNotFound(err) {
 				alive = append(alive, uid)
 				errs = append(errs, fmt.Errorf("failed to read a finished turn: %w", err))
@@ -357,30 +465,25 @@ func (k *Keeper) settle(ctx context.Context, turns map[types.UID]types.Namespace
 			continue // a new Turn with the same name
 		}
 		recorded, err := k.end(ctx, &t)
-		_, waits := errors.AsType[*loop.Parked](err)
-		if waits && k.Now().Sub(r.Completed) > waitForChildren {
-			waits, err = false, nil // the Turns of sub-agents may never end, so make the record from the status
-		}
 		if err == nil && !recorded {
 			err = k.charge(ctx, &t)
+		}
+		if err == nil && f.unbound {
+			k.charged.add(t.UID)
 		}
 		needed := true
 		if err == nil && !recorded {
 			needed, err = k.needsRecord(ctx, &r)
 		}
 		switch {
-		case waits || errors.Is(err, bytebudget.ErrShort):
+		case cannotEndYet(err):
 			alive = append(alive, uid)
-			if len(k.waiting) < maxHints { // otherwise the next round finds the Turn
-				k.waiting[types.UID(uid)] = turns[types.UID(uid)]
-			}
-			k.Log.V(1).Info("The journal of a turn cannot end yet", "turn", client.ObjectKeyFromObject(&t), "requester", t.Requester(),
-				"cause", err.Error())
+			k.wait(&t, f, err)
 		case err != nil:
 			alive = append(alive, uid)
-			errs = append(errs, fmt.Errorf("failed to end turn %q: %w", client.ObjectKeyFromObject(&t), err))
+			errs = append(errs, fmt.Errorf("failed to end turn %q: %w", f.key, err))
 		case !needed:
-			k.settled.Insert(types.UID(uid))
+			k.settled.add(t.UID)
 		case !recorded:
 			records = append(records, r)
 		}
@@ -397,34 +500,63 @@ func (k *Keeper) needsRecord(ctx context.Context, r *turnrecord.Record) (bool, e
 	}
 	until, known := k.deletedUntil[r.Namespace]
 	if !known {
-		bounded, cancel := context.WithTimeout(ctx, callTimeout)
-		defer cancel()
 		var err error
-		if until, err = k.Store.DeletedUntil(bounded, r.Namespace); err != nil {
-			return false, fmt.Errorf("failed to find out which records were deleted: %w", err)
+		if until, err = k.readDeletedUntil(ctx, r.Namespace); err != nil {
+			return false, err
 		}
 		k.deletedUntil[r.Namespace] = until
 	}
 	return r.Completed.After(until), nil
 }
 
-// isSettled reports whether a Turn needs no record. If it was settled in the previous round, isSettled adds it to the
-// settled Turns of this round.
-func (k *Keeper) isSettled(uid types.UID) bool {
-	if k.lastSettled.Has(uid) {
-		k.settled.Insert(uid)
+// readDeletedUntil calls DeletedUntil of the store.
+func (k *Keeper) readDeletedUntil(ctx context.Context, namespace string) (time.Time, error) {
+	bounded, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	until, err := k.Store.DeletedUntil(bounded, namespace)
+	if err != nil {
+		return until, fmt.Errorf("failed to find out which records were deleted: %w", err)
 	}
-	return k.settled.Has(uid)
+	return until, nil
 }
 
-// end calls End for a Turn.
+// RecordDeleted ends the journal of a Turn that had ended when it was deleted, charges its Session and adds its record,
+// as for a Turn that still exists. t is the last state of the Turn: translate.EndOf returns the fields that are needed.
+// RecordDeleted has no effect if this was done before. It returns a *loop.Parked error while a Turn of a sub-agent has
+// not ended. It is safe for concurrent use.
+func (k *Keeper) RecordDeleted(ctx context.Context, t *v1alpha1.Turn) error {
+	r, ok := translate.Record(t, k.Labels)
+	if !ok {
+		return nil
+	}
+	recorded, err := k.end(ctx, t)
+	if err != nil || recorded {
+		return err
+	}
+	if err := k.charge(ctx, t); err != nil {
+		return err
+	}
+	until, err := k.readDeletedUntil(ctx, r.Namespace)
+	if err != nil || r.Completed.Before(k.Now().Add(-k.Retention)) || !r.Completed.After(until) {
+		return err
+	}
+	return k.add(ctx, []turnrecord.Record{r})
+}
+
+// end calls End for a Turn. If Turns of sub-agents have not ended long after the Turn, they may never end, so end
+// returns false without an error.
 func (k *Keeper) end(ctx context.Context, t *v1alpha1.Turn) (recorded bool, err error) {
 	if k.End == nil {
 		return false, nil
 	}
 	bounded, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return k.End(bounded, t)
+	recorded, err = k.End(bounded, t)
+	at := t.Status.CompletionTime
+	if _, parked := errors.AsType[*loop.Parked](err); parked && at != nil && k.Now().Sub(at.Time) > waitForChildren {
+		return false, nil
+	}
+	return recorded, err
 }
 
 // charge calls Charge for a Turn.

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -45,36 +47,57 @@ func ended(name string, minutes int) *v1alpha1.Turn {
 	}
 }
 
+// hint returns a Turn that has ended, with any UID.
+func hint(name, uid string) *v1alpha1.Turn {
+	t := ended(name, 1)
+	t.UID = types.UID(uid)
+	return t
+}
+
 func keeper(t *testing.T, s Store, turns ...client.Object) *Keeper {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(turns...).
-		WithIndex(&v1alpha1.Turn{}, "status.completionTime", func(o client.Object) []string {
-			if t, ok := o.(*v1alpha1.Turn); ok && t.Status.CompletionTime != nil {
-				return []string{"set"}
-			}
-			return []string{""}
-		}).Build()
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(turns...).Build()
 	return &Keeper{
-		Store: s, Reader: anyFields{c}, Labels: []string{"team"}, Retention: 24 * time.Hour, MostPerNamespace: 100,
+		Store: s, Reader: selecting{c}, Labels: []string{"team"}, Retention: 24 * time.Hour, MostPerNamespace: 100,
 		Now: func() time.Time { return now }, Log: logr.Discard(),
 	}
 }
 
-// anyFields is a reader that ignores field selectors, which the fake client does not support for "not equal".
-type anyFields struct{ client.Reader }
+// selecting is a reader that applies the field selectors of a Keeper, which the fake client does not support for "not
+// equal".
+type selecting struct{ client.Reader }
 
-func (a anyFields) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	var kept []client.ListOption
-	for _, o := range opts {
-		if _, ok := o.(client.MatchingFieldsSelector); !ok {
-			kept = append(kept, o)
+// List lists the metadata of Turns.
+func (s selecting) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	var all v1alpha1.TurnList
+	o := (&client.ListOptions{}).ApplyOptions(opts)
+	if err := s.Reader.List(ctx, &all, client.InNamespace(o.Namespace)); err != nil {
+		return err
+	}
+	out, ok := list.(*metav1.PartialObjectMetadataList)
+	if !ok {
+		return fmt.Errorf("a list of %T, want one of metadata", list)
+	}
+	for i := range all.Items {
+		t, of := &all.Items[i], fields.Set{}
+		if end := t.Status.CompletionTime; end != nil {
+			of[fieldCompletion] = end.String()
+		}
+		if b := t.Status.Executor; b != nil {
+			of[fieldExecutor] = b.Name
+		}
+		if ref := t.Spec.SessionRef; ref != nil {
+			of[fieldSession] = ref.Name
+		}
+		if o.FieldSelector.Matches(of) {
+			out.Items = append(out.Items, metav1.PartialObjectMetadata{ObjectMeta: t.ObjectMeta})
 		}
 	}
-	return a.Reader.List(ctx, list, kept...)
+	return nil
 }
 
 func recordsByTurn(t *testing.T, s store.Records) map[string]turnrecord.Record {
@@ -205,6 +228,118 @@ func TestSessionIsChargedBeforeTheRecord(t *testing.T) {
 	}
 }
 
+// TestRecordedTurnIsCharged checks Turns that have a record, because an executor has written their ends into their
+// journals before it was killed. The Session is charged once if the Turn then ended without an executor, whether a hint
+// or a round finds it, and the charge is repeated if it fails.
+func TestRecordedTurnIsCharged(t *testing.T) {
+	unbound := func(name string) *v1alpha1.Turn {
+		one := ended(name, 1)
+		one.Status.Executor = &v1alpha1.ExecutorBinding{Epoch: 1}
+		return one
+	}
+	bound, alone := unbound("bound"), unbound("alone")
+	bound.Status.Executor.Name, alone.Spec.SessionRef = "capstan-0", nil
+	turns := []client.Object{unbound("a"), unbound("b"), bound, alone, ended("refused", 1)}
+	for how, find := range map[string]func(k *Keeper) error{
+		"by a round": func(k *Keeper) error { return k.Round(t.Context()) },
+		"by hints": func(k *Keeper) error {
+			for _, o := range turns {
+				if one, ok := o.(*v1alpha1.Turn); ok {
+					k.Finished(one)
+				}
+			}
+			k.Finished(hint("a", "uid-of-another-turn-of-this-name"))
+			k.Finished(unbound("gone"))
+			return k.record(t.Context(), k.takeHints())
+		},
+	} {
+		for name, failure := range map[string]error{
+			"no failure": nil, "the store is away": errors.New("the store is away"), "no memory": bytebudget.ErrShort,
+		} {
+			t.Run(how+", "+name, func(t *testing.T) {
+				s := &journaltest.Store{}
+				for _, o := range append(turns, unbound("gone")) {
+					r := turnrecord.Record{UID: string(o.GetUID()), Namespace: "helpdesk", Turn: o.GetName(), Completed: now}
+					if _, err := s.AddRecords(t.Context(), r); err != nil {
+						t.Fatal(err)
+					}
+				}
+				k := keeper(t, s, turns...)
+				charges, fails := map[string]int{}, failure
+				k.End = func(_ context.Context, one *v1alpha1.Turn) (bool, error) {
+					if one.Name == "b" && fails != nil {
+						return false, fails
+					}
+					charges[one.Name]++
+					return false, nil
+				}
+				err := find(k)
+				if waits := errors.Is(failure, bytebudget.ErrShort); waits && err != nil || !waits && !errors.Is(err, failure) {
+					t.Fatalf("got %v, want an error if the charge has failed", err)
+				}
+				if waiting := k.takeWaiting(); errors.Is(failure, bytebudget.ErrShort) != (len(waiting) == 1) {
+					t.Errorf("the Turns %v wait, want a Turn for which there is no memory", waiting)
+				}
+				fails = nil
+				for range 3 {
+					if err := errors.Join(find(k), k.Round(t.Context())); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if diff := cmp.Diff(map[string]int{"a": 1, "b": 1}, charges); diff != "" {
+					t.Errorf("charges (-want +got):\n%s", diff)
+				}
+			})
+		}
+	}
+}
+
+// TestRecordOfADeletedTurn checks that a deleted Turn gets a record from its last state if its journal does not give it
+// one, and if the record would be kept.
+func TestRecordOfADeletedTurn(t *testing.T) {
+	failure := errors.New("the store is away")
+	for name, tc := range map[string]struct {
+		turn     *v1alpha1.Turn
+		recorded bool
+		end      error
+		want     int
+		charges  int
+	}{
+		"its journal cannot be used": {ended("a", 1), false, nil, 1, 1},
+		"its journal is ended":       {ended("a", 1), true, nil, 0, 0},
+		"the store is away":          {ended("a", 1), false, failure, 0, 0},
+		"its record is too old":      {ended("a", 61), false, nil, 0, 1},
+		"its record was trimmed":     {ended("a", 10), false, nil, 0, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, charges := &journaltest.Store{}, 0
+			for i := range 3 {
+				r := turnrecord.Record{
+					UID: fmt.Sprint("uid-", i), Namespace: "helpdesk", Turn: fmt.Sprint("newer-", i),
+					Completed: now.Add(-time.Duration(i+7) * time.Minute),
+				}
+				if _, err := s.AddRecords(t.Context(), r); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := s.TrimRecords(t.Context(), 1, 10); err != nil { // what ended 8 minutes ago or earlier is deleted
+				t.Fatal(err)
+			}
+			k := keeper(t, s)
+			k.Retention = time.Hour
+			k.End = func(context.Context, *v1alpha1.Turn) (bool, error) { return tc.recorded, tc.end }
+			k.Charge = func(context.Context, *v1alpha1.Turn) error { charges++; return nil }
+			if err := k.RecordDeleted(t.Context(), tc.turn); !errors.Is(err, tc.end) {
+				t.Fatalf("RecordDeleted: %v, want %v", err, tc.end)
+			}
+			got := recordsByTurn(t, s)
+			if delete(got, "newer-0"); len(got) != tc.want || charges != tc.charges {
+				t.Errorf("the records %v after %d charges, want %d after %d", got, charges, tc.want, tc.charges)
+			}
+		})
+	}
+}
+
 // TestATurnThatWaitsIsTriedAgainAlone checks that a Turn whose journal cannot end yet is tried again each minute, and
 // that the other finished Turns are not listed for it.
 func TestATurnThatWaitsIsTriedAgainAlone(t *testing.T) {
@@ -232,8 +367,9 @@ func TestATurnThatWaitsIsTriedAgainAlone(t *testing.T) {
 				go func() { done <- k.Start(ctx) }()
 				time.Sleep(10*retryTime + time.Second) // within the bubble, this is the fake clock
 				synctest.Wait()
-				if got := recordsByTurn(t, s); len(got) != 2 || got["a"].Incomplete || tries != 4 || lists.n != 1 {
-					t.Errorf("records %v after %d attempts and %d lists, want two records after 4 attempts and 1 list", got, tries, lists.n)
+				if got := recordsByTurn(t, s); len(got) != 2 || got["a"].Incomplete || tries != 4 || lists.n != len(selections) {
+					t.Errorf("records %v after %d attempts and %d lists, want two records after 4 attempts and the lists of 1 round",
+						got, tries, lists.n)
 				}
 				cancel()
 				if err := <-done; err != nil {
@@ -552,9 +688,9 @@ func TestHintsAreFollowedUp(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &journaltest.Store{}
 				k := keeper(t, &failing{s, tc.failures}, ended("a", 1))
-				k.Finished(types.NamespacedName{Namespace: "helpdesk", Name: "a"}, "uid-a")
-				k.Finished(types.NamespacedName{Namespace: "helpdesk", Name: "gone"}, "uid-gone")
-				k.Finished(types.NamespacedName{Namespace: "helpdesk", Name: "a"}, "uid-of-another-turn-of-this-name")
+				k.Finished(ended("a", 1))
+				k.Finished(hint("gone", "uid-gone"))
+				k.Finished(hint("a", "uid-of-another-turn-of-this-name"))
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error)
 				go func() { done <- k.Start(ctx) }()
@@ -592,10 +728,10 @@ func TestHintDoesNotWaitForLaterHints(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- k.Start(ctx) }()
-		k.Finished(types.NamespacedName{Namespace: "helpdesk", Name: "a"}, "uid-a")
+		k.Finished(ended("a", 1))
 		for i := range 60 {
 			time.Sleep(time.Second) // within the bubble, this is the fake clock
-			k.Finished(types.NamespacedName{Namespace: "helpdesk", Name: "gone"}, types.UID(fmt.Sprint("uid-gone-", i)))
+			k.Finished(hint("gone", fmt.Sprint("uid-gone-", i)))
 		}
 		if got := recordsByTurn(t, s); len(got) != 1 {
 			t.Errorf("after a minute with a hint each second, the records are %v; want that of Turn a", got)
@@ -617,12 +753,12 @@ func TestFailedHintsDoNotPutOffRounds(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- k.Start(ctx) }()
 		for i := range 10 {
-			k.Finished(types.NamespacedName{Namespace: "helpdesk", Name: "gone"}, types.UID(fmt.Sprint("uid-gone-", i)))
+			k.Finished(hint("gone", fmt.Sprint("uid-gone-", i)))
 			time.Sleep(10 * time.Second) // within the bubble, this is the fake clock
 		}
 		synctest.Wait()
-		if reader.lists != 2 {
-			t.Errorf("%d rounds within %s, want the first one and one after a failed hint", reader.lists, 100*time.Second)
+		if reader.lists != 2*len(selections) {
+			t.Errorf("%d lists within %s, want those of the first round and of one after a failed hint", reader.lists, 100*time.Second)
 		}
 		cancel()
 		if err := <-done; err != nil {
@@ -634,7 +770,7 @@ func TestFailedHintsDoNotPutOffRounds(t *testing.T) {
 func TestHintsAreBounded(t *testing.T) {
 	k := keeper(t, &journaltest.Store{})
 	for i := range maxHints + 10 {
-		k.Finished(types.NamespacedName{}, types.UID(fmt.Sprint(i)))
+		k.Finished(hint("a", fmt.Sprint(i)))
 	}
 	if n := len(k.takeHints()); n != maxHints {
 		t.Errorf("%d hints are kept, want at most %d", n, maxHints)

@@ -32,8 +32,9 @@ type Leases struct {
 	// watching is true once all Leases that existed at the start have been recorded. A Lease that appears after that
 	// was just created.
 	watching bool
-	// leading is true once this process leads.
-	leading bool
+	// leadingSince is the time since which this process leads. It is zero before that, and has a reading of the monotonic
+	// clock.
+	leadingSince time.Time
 	// lastRenewal is the time at which this process last saw a renewal of any Lease.
 	lastRenewal time.Time
 	// writableSince is the time since which Leases can be written, as far as this process knows. No Lease expires
@@ -87,13 +88,23 @@ func (l *Leases) Started() bool {
 func (l *Leases) Lead(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.leading {
+	if !l.leadingSince.IsZero() {
 		return
 	}
-	l.leading = true
+	l.leadingSince = now
 	if now.Sub(l.lastRenewal) > renewalGap {
 		l.writableSince = now
 	}
+}
+
+// LeadingFor returns how long this process has led, or 0 if it does not lead.
+func (l *Leases) LeadingFor(now time.Time) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.leadingSince.IsZero() {
+		return 0
+	}
+	return now.Sub(l.leadingSince)
 }
 
 // Observe records a Lease that the informer has received.
@@ -217,7 +228,7 @@ func (l *Leases) record(lease *coordinationv1.Lease, now time.Time) sighting {
 	}
 	l.seen[lease.Name] = s
 	if s.renewed {
-		if !l.leading && now.Sub(l.lastRenewal) > renewalGap {
+		if l.leadingSince.IsZero() && now.Sub(l.lastRenewal) > renewalGap {
 			l.writableSince = now
 		}
 		l.lastRenewal = now

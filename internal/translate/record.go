@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -90,4 +91,25 @@ func Record(t *v1alpha1.Turn, labels []string) (turnrecord.Record, bool) {
 		out.Models = []turnrecord.Model{m}
 	}
 	return out, true
+}
+
+// EndOf returns a copy of a Turn that has ended, with only the small fields that Record, ObjectEnd, SessionTurn and
+// HasCounted use. labels are the keys of the labels that records keep.
+func EndOf(t *v1alpha1.Turn, labels []string) *v1alpha1.Turn {
+	s := t.Status.DeepCopy()
+	out := &v1alpha1.Turn{
+		ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: t.Name, UID: t.UID, Labels: selectedLabels(t.Labels, labels)},
+		Spec: v1alpha1.TurnSpec{
+			AgentRef: *t.Spec.AgentRef.DeepCopy(), SessionRef: t.Spec.SessionRef.DeepCopy(), RequestedBy: t.Spec.RequestedBy.DeepCopy(),
+		},
+		Status: v1alpha1.TurnStatus{
+			Executor: s.Executor, StartTime: s.StartTime, CompletionTime: s.CompletionTime, StopReason: s.StopReason,
+			DurationMilliseconds: s.DurationMilliseconds, Steps: s.Steps, Usage: s.Usage, SubAgentUsage: s.SubAgentUsage,
+			Preparation: s.Preparation, Decision: s.Decision, TraceID: s.TraceID,
+		},
+	}
+	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionSucceeded); c != nil {
+		out.Status.Conditions = []metav1.Condition{*c}
+	}
+	return out
 }

@@ -2,7 +2,9 @@ package controller_test
 
 import (
 	"context"
+	"net/http"
 	"path/filepath"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -10,6 +12,7 @@ import (
 	"github.com/shopspring/decimal"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -232,6 +235,61 @@ var _ = Describe("A Turn of a lost executor", func() {
 		Expect(message(t)).To(ContainSubstring("did not record its store"))
 	}, SpecTimeout(patience))
 })
+
+var _ = Describe("A Turn whose end was in the journal when its process died", func() {
+	It("ends with its answer, although its time ended long before another process starts", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
+		m := s.run()
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newTurn("paid", timeout(60)))
+		t := s.awaitState(ctx, "paid", v1alpha1.TurnReasonCompleted)
+		answer := t.Status.Result.Text
+		m.stop()
+		// The process died before it wrote the end into the status.
+		binding := *t.Status.Executor
+		binding.Name = m.options.ExecutorName
+		t.Status = v1alpha1.TurnStatus{}
+		bound(t, binding.Name, binding.Epoch)
+		t.Status.Executor = &binding
+		t.Status.StartTime = &metav1.MicroTime{Time: time.Now().Add(-10 * time.Minute)}
+		Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
+
+		o := m.options
+		o.ExecutorName = "replaced"
+		gate := make(chan struct{})
+		slow := rest.CopyConfig(apiConfig)
+		slow.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return heldBack{next, executor.LeasePrefix + o.ExecutorName, gate}
+		})
+		startAs(slow, o)
+		t = s.awaitState(ctx, "paid", v1alpha1.TurnReasonPending)
+		Expect(message(t)).To(Equal("no executor is running"))
+		close(gate)
+		t = s.awaitState(ctx, "paid", v1alpha1.TurnReasonCompleted)
+		Expect(t.Status.Result).To(HaveValue(HaveField("Text", answer)))
+		Expect(t.Status.Executor).To(beBound("replaced", binding.Epoch+1))
+		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1))
+	}, SpecTimeout(patience))
+})
+
+// heldBack holds the requests for a Lease back until the gate is closed.
+type heldBack struct {
+	next  http.RoundTripper
+	lease string
+	gate  <-chan struct{}
+}
+
+// RoundTrip implements http.RoundTripper.
+func (h heldBack) RoundTrip(r *http.Request) (*http.Response, error) {
+	if strings.HasSuffix(r.URL.Path, "/leases/"+h.lease) {
+		select {
+		case <-h.gate:
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		}
+	}
+	return h.next.RoundTrip(r)
+}
 
 var _ = Describe("An executor whose Turn was bound elsewhere", func() {
 	It("stops its run and writes nothing", func(ctx SpecContext) {
