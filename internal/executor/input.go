@@ -84,7 +84,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 			"the turn did not continue within %s (limits.startingDeadlineSeconds), or within its time limit while its Agent was missing",
 			v1alpha1.StartingDeadline(t.Spec.Limits, agent.Spec.Limits))
 	}
-	in.IsCounted = meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionJournalLost)
+	in.IsCounted = turnstatus.IsCounted(t)
 	in.Entries, in.BeforeEffect, in.Hold = &r.entries, r.beforeEffect, r.hold
 	in.ReserveCall, in.ReserveRead = r.reserveCall, r.reserveRead
 	in.Keep = r.keepReply
