@@ -105,7 +105,8 @@ type SessionStatus struct {
 	// +kubebuilder:validation:MaxLength=253
 	LastTurnName string `json:"lastTurnName,omitempty"`
 
-	// lastTurnTime is the time at which the Turn in lastTurnName ended.
+	// lastTurnTime is the latest end of a Turn that the field turns counts. It may be that of another Turn than
+	// lastTurnName, if that one was charged late.
 	// +optional
 	LastTurnTime *metav1.MicroTime `json:"lastTurnTime,omitempty"`
 
@@ -120,8 +121,8 @@ type SessionStatus struct {
 	// +kubebuilder:validation:MaxLength=40
 	KnownCost string `json:"knownCost,omitempty"`
 
-	// contextTokens is the number of tokens in the last answered request and its reply. The next Turn starts with about
-	// the same number of tokens.
+	// contextTokens is the number of tokens of the last request, reply included, of the last Turn whose answer is in
+	// the history. The next Turn starts with about the same number of tokens.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	ContextTokens int64 `json:"contextTokens,omitempty"`

@@ -360,7 +360,7 @@ type ExecutorBinding struct {
 
 	// overdue is true if the executor must end the Turn with the result from the journal, and must not continue it: the
 	// Turn had run, and then waited too long. It waited longer than limits.startingDeadlineSeconds after a suspension,
-	// or for a Budget before its first request, or longer than the default time limit for its missing Agent.
+	// or for a Budget before its first request, or longer than its time limit while its Agent was missing.
 	// +optional
 	Overdue bool `json:"overdue,omitempty"`
 }
@@ -577,8 +577,9 @@ type StepCounts struct {
 	// +kubebuilder:validation:Minimum=0
 	Reflections int32 `json:"reflections,omitempty"`
 
-	// unknownOutcomes is the number of Destructive calls whose outcome is unknown: the run was interrupted during the
-	// call, or the tool gave no result in time. The model was informed of each. If the journal was lost, the real
+	// unknownOutcomes is the number of Destructive calls whose outcome is unknown: the run was interrupted or the Turn
+	// ended during the call, the tool gave no result in time, the connection broke, or the server failed or sent a
+	// response that cannot be read. If the model was asked again, it was informed. If the journal was lost, the real
 	// number may be higher.
 	// +optional
 	// +kubebuilder:validation:Minimum=0

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/apiclock"
@@ -84,7 +85,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 			"the turn did not continue within %s (limits.startingDeadlineSeconds), or within its time limit while its Agent was missing",
 			v1alpha1.StartingDeadline(t.Spec.Limits, agent.Spec.Limits))
 	}
-	in.IsCounted = meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionJournalLost)
+	in.IsCounted = turnstatus.IsCounted(t)
 	in.Entries, in.BeforeEffect, in.Hold = &r.entries, r.beforeEffect, r.hold
 	in.ReserveCall, in.ReserveRead = r.reserveCall, r.reserveRead
 	in.Keep = r.keepReply
@@ -125,9 +126,25 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	}
 	in.HoldAnswer, in.Warned = r.suspended.Load, r.warnContext
 	in.Budgets = e.budgetsOf(ctx, t, agent)
+	in.HasEnded = func(ctx context.Context, name, uid string) (bool, error) {
+		return e.hasEnded(ctx, client.ObjectKey{Namespace: t.Namespace, Name: name}, uid)
+	}
 	trace := e.Traces.Of(t)
 	in.Observer, in.TraceID = observer{trace, t.Namespace, t.AgentName()}, trace.TraceID()
 	return &in, nil
+}
+
+// hasEnded reports whether a Turn has ended or does not exist any more. It asks the API server, because the cache may
+// not have a new Turn yet.
+func (e *Executor) hasEnded(ctx context.Context, key client.ObjectKey, uid string) (bool, error) {
+	var t v1alpha1.Turn
+	switch err := e.Reader.Get(ctx, key, &t); {
+	case apierrors.IsNotFound(err):
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("failed to get turn %q: %w", key.Name, err)
+	}
+	return string(t.UID) != uid || t.IsFinished(), nil
 }
 
 // observer records the parts of a Turn in its trace, and counts its requests.

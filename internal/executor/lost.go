@@ -43,7 +43,9 @@ func (r *run) checkJournal(ctx context.Context, found finding, in *turn.Input, a
 	if n := r.binding.JournalEntries; n != nil {
 		c.known = max(c.known, *n)
 	}
-	loss := &turnstatus.Loss{Reason: c.loss(), Facts: c.facts(e.Name), Entries: found.entries, SideEffects: c.effects}
+	loss := &turnstatus.Loss{
+		Reason: c.loss(), Facts: c.facts(e.Name), Entries: found.entries, SideEffects: c.effects, BeforeRequest: r.beforeRequest(),
+	}
 	switch c.verdict() {
 	case endTurn:
 		return r.cutOff(in, loss)
@@ -51,12 +53,22 @@ func (r *run) checkJournal(ctx context.Context, found finding, in *turn.Input, a
 		if err := r.startOver(ctx, own, loss); err != nil {
 			return err
 		}
-		in.IsCounted = true
+		in.IsCounted = turnstatus.IsCounted(r.turn) // startOver has written the loss
 	case continueRun:
 	}
 	r.entries.Store(found.entries)
 	r.store.Store(&own)
 	return nil
+}
+
+// beforeRequest reports whether certainly no run of the Turn has sent a request to a model: neither this run, nor an
+// earlier one, whose status is complete, nor a run before an earlier loss.
+func (r *run) beforeRequest() bool {
+	if p := r.progress.last(); p != nil && p.Counts.ModelRequests > 0 {
+		return false
+	}
+	steps := r.turn.Status.Steps
+	return (r.first || r.binding.JournalComplete) && (steps == nil || steps.ModelRequests == 0) && !turnstatus.IsCounted(r.turn)
 }
 
 // cutOff returns the error that ends a Turn whose journal is lost.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
@@ -445,6 +447,55 @@ func TestStatusSurvivesADamagedJournalAndAPanic(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestTurnThatStartsOverCountsOnce checks that a budget counts a Turn whose journal was lost, unless a request may have
+// been sent before a loss: then the budget has counted the Turn already.
+func TestTurnThatStartsOverCountsOnce(t *testing.T) {
+	parks := func(_ *purchaseHarness, limits *budget.Limits) { limits.Tokens = new(int64(0)) }
+	asks := func(s *purchaseHarness, _ *budget.Limits) { s.during = suspend }
+	dies := func(s *purchaseHarness, _ *budget.Limits) { s.onRequest = kill }
+	type run func(*purchaseHarness, *budget.Limits)
+	for name, tc := range map[string]struct {
+		lost []run // each run is followed by a loss
+		want int64
+	}{
+		"waited for the budget": {[]run{parks}, 1},
+		"waited twice":          {[]run{parks, parks}, 1},
+		"asked":                 {[]run{asks}, 0},
+		"asked, and waited":     {[]run{asks, parks}, 0},
+		"waited, and asked":     {[]run{parks, asks}, 0},
+		"its process was killed during its first request": {[]run{dies}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newPurchaseHarness(t)
+			s.effect = tool.ReadOnly
+			var limits budget.Limits
+			s.Budgets = func(context.Context, *v1alpha1.Turn, map[string]string, func() (string, error)) ([]budget.Rule, error) {
+				return []budget.Rule{{
+					UID: "b", Name: "team", Unit: budget.Day, Zone: time.UTC, Limits: limits, Queue: true, Currency: "USD",
+				}}, nil
+			}
+			for _, prepare := range tc.lost {
+				prepare(s, &limits)
+				s.bind(false)
+				if got := s.run(); got.IsFinished() {
+					t.Fatalf("the Turn is %s, want it unfinished", got.StateReason())
+				}
+				s.lose()
+				limits, s.during, s.onRequest = budget.Limits{}, nil, nil
+			}
+			s.bind(false)
+			got := s.run()
+			journals := s.open()
+			accounts, err := journals.Accounts(t.Context(), now)
+			if err := errors.Join(err, journals.Close()); err != nil || got.StateReason() != v1alpha1.TurnReasonCompleted ||
+				len(accounts) != 1 || accounts[0].Turns != tc.want {
+				t.Errorf("%s, accounts %+v, %v; want it completed, and counted %d times in the new store", got.StateReason(),
+					accounts, err, tc.want)
+			}
+		})
 	}
 }
 

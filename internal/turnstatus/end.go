@@ -204,6 +204,17 @@ type Loss struct {
 	Entries int64
 	// SideEffects is true if the Turn may have called a tool that is not ReadOnly.
 	SideEffects bool
+	// BeforeRequest is true if the Turn has certainly not sent a request to a model, so no budget has counted it.
+	BeforeRequest bool
+}
+
+// lostBeforeRequest begins the message of the condition JournalLost if Loss.BeforeRequest is true. IsCounted reads it.
+const lostBeforeRequest = "the journal of the turn was lost before its first request to a model: "
+
+// IsCounted reports whether a budget may have counted the Turn in a journal that was lost.
+func IsCounted(t *v1alpha1.Turn) bool {
+	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionJournalLost)
+	return c != nil && c.Status == metav1.ConditionTrue && !strings.HasPrefix(c.Message, lostBeforeRequest)
 }
 
 // Message returns the message for a Turn that does not continue, with the next step for the user.
@@ -226,7 +237,11 @@ func (l *Loss) Message(t *v1alpha1.Turn) string {
 
 // StartOver returns the message for a Turn that starts over, or that continues after the entries that are left.
 func (l *Loss) StartOver() string {
-	message := "the journal of the turn was lost: " + l.Facts
+	message := "the journal of the turn was lost: "
+	if l.BeforeRequest {
+		message = lostBeforeRequest
+	}
+	message += l.Facts
 	if l.Entries > 0 {
 		message += fmt.Sprintf(". The turn continues after entry %d, the last one left, and its status does not "+
 			"count its usage after that entry", l.Entries)

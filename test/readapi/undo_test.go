@@ -58,6 +58,16 @@ var _ = Describe("The command undo", func() {
 		Expect(atTerminal(ctx, "n\n", as()...).must(ctx, exit.Failed).err.String()).To(ContainSubstring("nothing was undone"))
 		Expect(s.undoTurns(ctx)).To(BeEmpty())
 
+		By("leaving a call to a Turn that undoes it, until that Turn is deleted")
+		other := s.turn(ctx, "other")
+		s.append(ctx, t, entry(5, journal.UndoBegun,
+			fmt.Sprintf(`{"step":1,"callID":"call_1","turnUID":%q,"turn":"other","repeatable":true}`, other.UID)))
+		blocked := capstan(ctx, as("--dry-run")...).must(ctx, exit.OK)
+		Expect(blocked.out.String()).To(ContainSubstring(`cannot be undone: the Turn "other" undoes the call`))
+		Expect(apiClient.Delete(ctx, other)).To(Succeed())
+		Expect(capstan(ctx, as("--dry-run")...).must(ctx, exit.OK).out.String()).To(Equal(shown.out.String()))
+		s.append(ctx, t, entry(6, journal.UndoEnded, fmt.Sprintf(`{"step":1,"callID":"call_1","turnUID":%q,"turn":"other"}`, other.UID)))
+
 		By("creating the Turn and waiting")
 		c := atTerminal(ctx, "y\n", as("--wait-seconds", "120")...)
 		Eventually(s.undoTurns).WithArguments(ctx).WithTimeout(time.Minute).Should(HaveLen(1))

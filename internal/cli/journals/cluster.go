@@ -69,7 +69,7 @@ func (c *ClusterFlags) Open(ctx context.Context, env terminal.Environment, names
 			return nil, err
 		}
 	}
-	remote.turn = func(ctx context.Context) (*v1alpha1.Turn, error) {
+	remote.turn = func(ctx context.Context, name string) (*v1alpha1.Turn, error) {
 		var t v1alpha1.Turn
 		err := api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &t)
 		return &t, err

@@ -35,8 +35,8 @@ type Remote struct {
 	// connect connects to a server that has the journal. The server changes when the Turn moves to another
 	// executor.
 	connect func(ctx context.Context) (*connection, error)
-	// turn gets the Turn from the API server. It is nil if there is no kubeconfig.
-	turn func(ctx context.Context) (*v1alpha1.Turn, error)
+	// turn gets a Turn of the namespace from the API server. It is nil if there is no kubeconfig.
+	turn func(ctx context.Context, name string) (*v1alpha1.Turn, error)
 	// UID is the UID of the Turn whose journal is being read. It is empty before the first reply, and if the server
 	// does not send it.
 	UID string

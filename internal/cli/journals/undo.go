@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/readapi"
-	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/termsafe"
 )
@@ -35,7 +37,37 @@ func (j *Source) UndoPlan(ctx context.Context, name string) (plan *turn.UndoPlan
 		return nil, exit.WithCode(exit.Failed, fmt.Errorf("the journal of Turn %s is empty: there is nothing to undo",
 			termsafe.Line(name, maxTitle)))
 	}
+	if err := reader.FindAbandoned(func(m turn.UndoMark) (bool, error) { return j.hasEnded(ctx, r, &m) }); err != nil {
+		return nil, err
+	}
 	return reader.Plan(uid), nil
+}
+
+// hasEnded reports whether the Turn that has written a mark has ended or is gone. In a cluster, it returns false with a
+// note if the Turn cannot be read.
+func (j *Source) hasEnded(ctx context.Context, r reader, m *turn.UndoMark) (bool, error) {
+	var t *v1alpha1.Turn
+	err := errors.New("there is no kubeconfig")
+	switch r := r.(type) {
+	case *local:
+		open, err := turn.IsOpen(ctx, r.store, m.TurnUID)
+		return !open, err
+	case *Remote:
+		if r.turn != nil {
+			t, err = r.turn(ctx, m.Turn)
+		}
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		return true, nil
+	case ctx.Err() != nil:
+		return false, ctx.Err()
+	case err != nil:
+		j.Env.Logf("note: it is not known whether the Turn %s, which has begun to undo the call %s, has ended: %s",
+			termsafe.Line(m.Turn, maxTitle), termsafe.Line(m.CallID, maxTitle), termsafe.Line(err.Error(), maxTitle))
+		return false, nil
+	}
+	return string(t.UID) != m.TurnUID || t.IsFinished(), nil
 }
 
 // Unfinished returns the first of the marks whose Turn has a journal in --data-dir and has not ended, or nil.
@@ -46,14 +78,11 @@ func (j *Source) Unfinished(ctx context.Context, marks []turn.UndoMark) (found *
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	for i := range marks {
-		began, ended := false, false
-		for e, err := range s.Read(ctx, marks[i].TurnUID, 0) {
-			if err != nil {
-				return nil, fmt.Errorf("failed to read the journal of the Turn %q: %w", marks[i].Turn, err)
-			}
-			began, ended = true, ended || e.Kind == journal.Finalized
+		open, err := turn.IsOpen(ctx, s, marks[i].TurnUID)
+		if err != nil {
+			return nil, err
 		}
-		if began && !ended {
+		if open {
 			return &marks[i], nil
 		}
 	}

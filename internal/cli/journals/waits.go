@@ -25,7 +25,7 @@ func (r *Remote) logWaits(ctx context.Context) (stop func()) {
 	all.Go(func() {
 		logged, read := "", false
 		for {
-			t, err := r.turn(ctx)
+			t, err := r.turn(ctx, r.name)
 			if !read && cluster.IsRefused(err) {
 				return
 			}

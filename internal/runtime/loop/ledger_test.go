@@ -140,8 +140,6 @@ func TestExceededBudget(t *testing.T) {
 	}
 }
 
-// TestOptionalRequestsDoNotWaitForABudget checks that an answer that exists is not held back until the next period,
-// because a Budget does not allow a request that the Turn can do without.
 // TestCountedTurnIsNotRefused checks that a budget does not count a Turn again whose journal was lost, and so does not
 // refuse it.
 func TestCountedTurnIsNotRefused(t *testing.T) {
@@ -157,6 +155,8 @@ func TestCountedTurnIsNotRefused(t *testing.T) {
 	}
 }
 
+// TestOptionalRequestsDoNotWaitForABudget checks that an answer that exists is not held back until the next period,
+// because a Budget does not allow a request that the Turn can do without.
 func TestOptionalRequestsDoNotWaitForABudget(t *testing.T) {
 	for name, tc := range map[string]struct {
 		prepare func(*loop.Input)

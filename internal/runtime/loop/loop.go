@@ -78,8 +78,8 @@ type Config struct {
 	// request, and should return soon. An error ends the run, and a later run asks again. If Budgets is nil, there are
 	// none.
 	Budgets func() ([]budget.Rule, error)
-	// IsCounted is true if the journal of the Turn was lost, so that an earlier run may have counted the Turn in its
-	// budgets. Otherwise a budget that has kept this count would count the Turn again, and might refuse it.
+	// IsCounted is true if the journal of the Turn was lost, and a lost run may have counted the Turn in its budgets.
+	// Otherwise a budget that has kept this count would count the Turn again, and might refuse it.
 	IsCounted bool
 	// Policy says which tool calls are allowed and how they are made.
 	Policy Policy

@@ -129,6 +129,9 @@ type Input struct {
 	Session *Session
 	// Undo is set for a Turn that undoes calls of another Turn. It is nil for any other Turn.
 	Undo *Undo
+	// HasEnded reports whether a Turn of the same namespace has ended or does not exist any more. It is called for
+	// Turns that have begun to undo the same calls. If HasEnded is nil, the journals of these Turns decide.
+	HasEnded func(ctx context.Context, name, uid string) (bool, error)
 	// PrepareOnly stops the run when the messages are ready.
 	PrepareOnly bool
 	// ShowCitations lists the sources of facts in the result.

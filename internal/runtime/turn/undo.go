@@ -66,6 +66,9 @@ func (r *run) readUndo(ctx context.Context) (*UndoPlan, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := r.findAbandoned(ctx, reader); err != nil {
+		return nil, err
+	}
 	plan := reader.Plan(uid)
 	switch {
 	case plan.Name == "", plan.Namespace != r.in.Namespace, plan.Agent != r.in.About.Agent:
@@ -79,6 +82,20 @@ func (r *run) readUndo(ctx context.Context) (*UndoPlan, error) {
 	}
 	reader.calls, r.marks = nil, reader // only the marks are still needed
 	return plan, nil
+}
+
+// findAbandoned finds the compensations that other Turns have begun and will not end.
+func (r *run) findAbandoned(ctx context.Context, reader *UndoReader) error {
+	return reader.FindAbandoned(func(m UndoMark) (bool, error) {
+		switch {
+		case m.TurnUID == r.in.UID:
+			return false, nil
+		case r.in.HasEnded != nil:
+			return r.in.HasEnded(ctx, m.Turn, m.TurnUID)
+		}
+		open, err := IsOpen(ctx, r.engine.Journal, m.TurnUID)
+		return !open, err
+	})
 }
 
 // readOtherJournal passes the entries of the other Turn's journal to a reader. It loads the payloads that the reader
@@ -185,6 +202,8 @@ type UndoMark struct {
 	// TurnUID and Turn are the UID and the name of the Turn that undoes the call.
 	TurnUID string `json:"turnUID"`
 	Turn    string `json:"turn,omitempty"`
+	// Repeatable is true in an entry of the kind UndoBegun if the tool that undoes the call may be called again.
+	Repeatable bool `json:"repeatable,omitempty"`
 	// Undone is true in an entry of the kind UndoEnded if the call was undone.
 	Undone bool `json:"undone,omitempty"`
 }
@@ -196,6 +215,8 @@ type UndoMark struct {
 //  2. If the run is killed later, no other Turn makes the call. This Turn follows the rules for calls without a result.
 //  3. After a failure, the mark is withdrawn only if the call certainly had no effect, or may be repeated. A mark whose
 //     write has failed is withdrawn, too, because the journal may have it nevertheless.
+//  4. If no run could withdraw the mark of a call that may be repeated, other Turns ignore it once this Turn has ended
+//     or is gone.
 type undoCaller struct {
 	run   *run
 	inner tool.Caller
@@ -215,7 +236,7 @@ func (c *undoCaller) Call(ctx context.Context, call tool.Call) (tool.Result, err
 	if target == nil { // impossible: all calls of the loop come from the plan
 		return tool.Result{}, &tool.Error{Class: tool.Unavailable, Message: "this call undoes no call"}
 	}
-	if refused, err := c.run.mark(ctx, target); err != nil {
+	if refused, err := c.run.mark(ctx, target, call.Repeatable); err != nil {
 		if !refused {
 			c.run.recordOutcome(target, false) //nolint:contextcheck // because the mark is withdrawn even if the call's time is over
 		}
@@ -245,11 +266,13 @@ func mayBeTriedAgain(ctx context.Context, c tool.Call, err error) bool {
 const maxMarks = 32
 
 // mark writes into the journal of the other Turn that this Turn is about to undo a call. Every error is a *tool.Error.
+// repeatable is true if the tool may be called again.
+//
 // refused is true if the mark was certainly not written, because another Turn has undone the call or may have, or
 // because the journal is gone. Otherwise, the journal could not be read or written, and may have the mark nevertheless.
-func (r *run) mark(ctx context.Context, target *UndoCall) (refused bool, err error) {
+func (r *run) mark(ctx context.Context, target *UndoCall, repeatable bool) (refused bool, err error) {
 	for range maxMarks {
-		if err = r.tryMark(ctx, target, journal.UndoBegun, UndoMark{}); !errors.Is(err, journal.ErrSequence) {
+		if err = r.tryMark(ctx, target, journal.UndoBegun, UndoMark{Repeatable: repeatable}); !errors.Is(err, journal.ErrSequence) {
 			break
 		}
 	}
@@ -269,8 +292,9 @@ func (r *run) mark(ctx context.Context, target *UndoCall) (refused bool, err err
 const outcomeTimeout = 10 * time.Second
 
 // recordOutcome writes the outcome of a compensation into the journal of the other Turn. If that fails, the mark stays,
-// and no other Turn undoes the call. An outcome without a mark means nothing. After a failed write of the mark, it also
-// takes the place of the mark, so that a write that is still under way fails.
+// and no other Turn undoes the call, unless the tool may be called again and this Turn has ended. An outcome without a
+// mark means nothing. After a failed write of the mark, it also takes the place of the mark, so that a write that is
+// still under way fails.
 func (r *run) recordOutcome(target *UndoCall, undone bool) {
 	ctx, cancel := context.WithTimeout(r.life, outcomeTimeout)
 	defer cancel()
@@ -291,7 +315,12 @@ func (r *run) tryMark(ctx context.Context, target *UndoCall, kind journal.Kind, 
 	if err != nil {
 		return err
 	}
-	existing := reader.blockingMark(target.Step, target.CallID)
+	if m.Repeatable {
+		if err := r.findAbandoned(ctx, reader); err != nil {
+			return err
+		}
+	}
+	existing := reader.blockingMark(target.Step, target.CallID, m.Repeatable)
 	switch {
 	case reader.seq == 0:
 		return &tool.Error{

@@ -555,6 +555,81 @@ func TestUndoAfterTheTimeOfACall(t *testing.T) {
 	}
 }
 
+// TestUndoAfterACompensationThatWasCutOff checks whether a second Turn makes a compensation during which the process of
+// the first Turn was killed: only if the tool may be called again, and the first Turn does not do so itself.
+func TestUndoAfterACompensationThatWasCutOff(t *testing.T) {
+	effect := func(of tool.Effect) func(*turn.Input) {
+		return func(in *turn.Input) {
+			for i := range in.Toolbox.(*box).offers[0].Tools {
+				if one := &in.Toolbox.(*box).offers[0].Tools[i]; one.Name == "close" {
+					one.Effect = of
+				}
+			}
+		}
+	}
+	says := func(hasEnded bool) func(*turn.Input) {
+		return func(in *turn.Input) {
+			in.HasEnded = func(_ context.Context, name, uid string) (bool, error) {
+				if name != "undo-uid" || uid != "undo-uid" {
+					t.Errorf("HasEnded was called for Turn %s with UID %s", name, uid)
+				}
+				return hasEnded, nil
+			}
+		}
+	}
+	const (
+		undone  = "open (call c1): undone by close\n"
+		blocked = "open (call c1): not undone: the Turn \"undo-uid\" undoes the call, or has tried to with an unknown outcome: " +
+			"see capstan logs undo-uid\n"
+		refused = "open (call c1): not undone: the tool was not called: the Turn \"undo-uid\" undoes the call, or has tried to with " +
+			"an unknown outcome: see capstan logs undo-uid\n"
+	)
+	for name, tc := range map[string]struct {
+		effect tool.Effect
+		// cancel cancels the first Turn before it continues. second changes the input of the second Turn.
+		cancel bool
+		second []func(*turn.Input)
+		text   string
+	}{
+		"cancelled":                     {tool.Idempotent, true, nil, undone},
+		"deleted":                       {tool.Idempotent, false, []func(*turn.Input){says(true)}, undone},
+		"it continues":                  {tool.Idempotent, false, nil, blocked},
+		"it continues in a cluster":     {tool.Idempotent, false, []func(*turn.Input){says(false)}, blocked},
+		"cancelled, not repeatable":     {tool.Destructive, true, nil, blocked},
+		"deleted, not repeatable":       {tool.Destructive, false, []func(*turn.Input){says(true)}, blocked},
+		"no longer declared repeatable": {tool.Idempotent, true, []func(*turn.Input){effect(tool.Destructive)}, refused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j, d := &journaltest.Store{}, &desk{}
+			runCalls(t, j, d, "a")
+			first := undoInput(d, "undo-uid")
+			effect(tc.effect)(first)
+			ctx, ctl := control(t, first)
+			first.Toolbox.(*box).do["close"] = func(context.Context, tool.Call) (tool.Result, error) {
+				ctl.abandon(errKilled)
+				return tool.Result{}, errKilled
+			}
+			if _, err := engine(j).Run(ctx, first); !errors.Is(err, errKilled) {
+				t.Fatalf("the first run ended with %v, want it killed", err)
+			}
+			if tc.cancel {
+				again := undoInput(d, "undo-uid")
+				effect(tc.effect)(again)
+				again.Epoch, again.Cancel = 2, cancelled()
+				undo(t, j, again)
+			}
+			second := undoInput(d, "second-uid")
+			for _, change := range append([]func(*turn.Input){effect(tc.effect)}, tc.second...) {
+				change(second)
+			}
+			result := undo(t, j, second)
+			if diff := cmp.Diff(tc.text, result.Text); diff != "" || (len(d.closed) == 1) != (tc.text == undone) {
+				t.Errorf("closed %v, and the report of the second Turn: -want +got:\n%s", d.closed, diff)
+			}
+		})
+	}
+}
+
 // TestUndoKeepsTheDeclaration checks that a later change of the ToolServer does not change the compensation of a call.
 func TestUndoKeepsTheDeclaration(t *testing.T) {
 	j, d := &journaltest.Store{}, &desk{}

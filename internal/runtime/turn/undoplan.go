@@ -1,8 +1,10 @@
 package turn
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"slices"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
@@ -137,9 +139,10 @@ type undoCandidate struct {
 }
 
 // callMark is the newest mark of a call in the journal of its Turn. ended is true once the compensation has ended.
+// abandoned is true if it may be repeated and has not ended, and its Turn has ended or is gone.
 type callMark struct {
 	UndoMark
-	ended bool
+	ended, abandoned bool
 }
 
 // reason returns why no other Turn undoes the call.
@@ -226,10 +229,50 @@ func (u *UndoReader) applyMark(e journal.Entry) error {
 	return nil
 }
 
-// blockingMark returns the newest mark of a call, or nil if any Turn may undo the call.
-func (u *UndoReader) blockingMark(step int, callID string) *callMark {
+// FindAbandoned finds the marks of compensations that may be repeated and have not ended, although their Turns have
+// ended or are gone. Such a Turn was cut off, and has not withdrawn its marks itself. Another Turn may undo these
+// calls. hasEnded reports whether the Turn of a mark has ended or is gone.
+func (u *UndoReader) FindAbandoned(hasEnded func(UndoMark) (bool, error)) error {
+	known := map[string]bool{}
+	for _, m := range u.marks {
+		if m.ended || m.abandoned || !m.Repeatable {
+			continue
+		}
+		ended, asked := known[m.TurnUID]
+		if !asked {
+			var err error
+			if ended, err = hasEnded(m.UndoMark); err != nil {
+				return err
+			}
+			known[m.TurnUID] = ended
+		}
+		m.abandoned = ended
+	}
+	return nil
+}
+
+// IsOpen reports whether a journal has entries but no end, so that a run may continue its Turn.
+func IsOpen(ctx context.Context, j interface {
+	Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error]
+}, uid string,
+) (open bool, err error) {
+	for e, err := range j.Read(ctx, uid, 0) {
+		if err != nil {
+			return false, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
+		}
+		if e.Kind == journal.Finalized {
+			return false, nil
+		}
+		open = true
+	}
+	return open, nil
+}
+
+// blockingMark returns the newest mark of a call, or nil if any Turn may undo the call. repeatable is true if the tool
+// that undoes the call may be called again, or if this is not known yet.
+func (u *UndoReader) blockingMark(step int, callID string, repeatable bool) *callMark {
 	m := u.marks[undoKey{step, callID}]
-	if m != nil && m.ended && !m.Undone {
+	if m != nil && (m.ended && !m.Undone || m.abandoned && !m.ended && repeatable) {
 		return nil
 	}
 	return m
@@ -243,7 +286,7 @@ func (u *UndoReader) find(step int, callID string) int {
 func (u *UndoReader) Plan(uid string) *UndoPlan {
 	p := &UndoPlan{TurnUID: uid, Namespace: u.namespace, Name: u.name, Agent: u.agent, Ended: u.ended}
 	for _, c := range slices.Backward(u.calls) {
-		mark := u.blockingMark(c.intent.Step, c.intent.CallID)
+		mark := u.blockingMark(c.intent.Step, c.intent.CallID, true)
 		if call, changed := c.undo(mark); changed {
 			p.Calls = append(p.Calls, call)
 		}
