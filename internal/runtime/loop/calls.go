@@ -174,7 +174,8 @@ type planned struct {
 
 // plan passes the open calls through the gates in order until a wave is complete. A wave is a group of neighboring
 // read-only calls, or one other call alone. plan stops before a call that waits for a decision, and before a call
-// that equals another call of its wave.
+// that equals another call of its wave. After a result of a fixed call, plan adds only refusals, because RunFixed
+// decides whether the other calls may be made.
 //
 // If calls have an unknown outcome, plan returns only the results of these calls. The gates must see these results
 // before they check the other calls of the reply, because a call that equals one of them must be refused.
@@ -192,6 +193,9 @@ func (run *runner) plan(ctx context.Context, step int, open []openCall) plan {
 		v.callsMade, v.callsOfTool = v.callsMade+total, v.callsOfTool+ofTool
 		v.descendants -= p.reserved()
 		got := checkGates(v)
+		if run.fixed && len(p.records) > 0 && got.ruling != refused {
+			return p // an earlier call may have been refused
+		}
 		switch got.ruling {
 		case waiting:
 			return p

@@ -172,6 +172,8 @@ type runner struct {
 	tools []tool.Tool
 	// own is the call that Capstan makes on its own, or nil in a loop.
 	own *OwnCall
+	// fixed is true if the calls are FixedCalls, each of which requires the success of the calls before it.
+	fixed bool
 }
 
 // Reason says why a loop ended.

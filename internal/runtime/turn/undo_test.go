@@ -123,6 +123,19 @@ func undoInput(d *desk, uid string, ids ...string) *turn.Input {
 	return &in
 }
 
+// approvingOnly approves one call. For the other calls, it decides as others.
+func approvingOnly(
+	callID string, others func(context.Context, loop.Approval) (*loop.Decision, error),
+) func(context.Context, loop.Approval) (*loop.Decision, error) {
+	approve := deciding(0, true)
+	return func(ctx context.Context, a loop.Approval) (*loop.Decision, error) {
+		if a.CallID == callID {
+			return approve(ctx, a)
+		}
+		return others(ctx, a)
+	}
+}
+
 // undo runs a Turn that undoes calls.
 func undo(t *testing.T, j journal.Journal, in *turn.Input) *turn.Result {
 	t.Helper()
@@ -239,6 +252,23 @@ func TestUndo(t *testing.T) {
 			message: `2 of 2 calls of the turn "first" are not undone (c2, c1): the result has the reasons`,
 			text: "open (call c2): not undone: alice has denied this call (because)\n" +
 				"open (call c1): not undone: alice has denied this call (because)\n",
+		},
+		"a denial of the newest call": {
+			reason: "the older call is not undone, although it is approved", calls: []string{"a", "b"},
+			change: func(in *turn.Input, _ *desk) { in.Decide = approvingOnly("c1", deciding(0, false)) },
+			stop:   turn.StopUndoIncomplete, message: `2 of 2 calls of the turn "first" are not undone (c2, c1): the result has the reasons`,
+			text: "open (call c2): not undone: alice has denied this call (because)\n" +
+				"open (call c1): not undone: the tool was not called, because the call \"c2\" before it did not succeed\n",
+		},
+		"the newest call expires": {
+			reason: "the older call is not undone, although it is approved", calls: []string{"a", "b"},
+			change: func(in *turn.Input, _ *desk) {
+				in.Limits.ApprovalTimeout = 0
+				in.Decide = approvingOnly("c1", deciding(1, true))
+			},
+			stop: turn.StopUndoIncomplete, message: `2 of 2 calls of the turn "first" are not undone (c2, c1): the result has the reasons`,
+			text: "open (call c2): not undone: this call was not approved in time\n" +
+				"open (call c1): not undone: the tool was not called, because the call \"c2\" before it did not succeed\n",
 		},
 		"no tool": {
 			reason: "the server no longer has the tool", calls: []string{"a"},
