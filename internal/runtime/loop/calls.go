@@ -2,6 +2,8 @@ package loop
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -311,14 +313,25 @@ func (run *runner) offeredTools() []tool.Tool {
 func (run *runner) planCall(v view, c openCall, got verdict) *planned {
 	next := &planned{openCall: c, tool: v.tool, repairs: got.repairs, signature: signatureOf(v.tool.Name, got.arguments), intent: Intent{
 		Step: v.step, CallID: c.call.ID, Name: v.tool.Name, Arguments: got.arguments, Effect: effectOf(v.tool), Attempt: 1,
-		IdempotencyKey: fmt.Sprintf("%s/%d/%s", run.TurnUID, v.step, c.call.ID),
 	}}
 	before := run.State.intent(v.step, c.call.ID)
-	if before != nil {
-		next.intent.Attempt = before.Attempt + 1
+	if before == nil {
+		next.intent.IdempotencyKey = run.newKey(v.step, c.call.ID)
+	} else { // an older version may have made the key
+		next.intent.Attempt, next.intent.IdempotencyKey = before.Attempt+1, before.IdempotencyKey
 	}
 	next.intent.Descendants = descendantsFor(v, before)
 	return next
+}
+
+// newKey returns the idempotency key of a new call. The UID of the Turn and the ID of the call do not identify the call:
+// local runs with the same inputs have the same UID, a Turn whose journal is lost may run again, and endpoints use the
+// same IDs again. So the key ends in a digest of the nonce, which each journal has anew. The key does not contain the
+// nonce itself, because a tool server that knows it could forge the end of a fence.
+func (run *runner) newKey(step int, callID string) string {
+	key := fmt.Sprintf("%s/%d/%s", run.TurnUID, step, callID)
+	digest := sha256.Sum256([]byte(run.Nonce + "/" + key))
+	return key + "/" + hex.EncodeToString(digest[:8])
 }
 
 // appendRepairs appends records of repairs to records.

@@ -124,8 +124,8 @@ type Input struct {
 	// Offered reports whether the prompt mentions the tool with this name. If Offered is nil, the prompt mentions
 	// all tools.
 	Offered func(name string) bool
-	// Nonce marks the fences of this Turn's tool outputs. It is random and stays the same for the whole life of the
-	// Turn.
+	// Nonce marks the fences of this Turn's tool outputs, and makes the idempotency keys of its calls unique. It is random
+	// and stays the same for the whole life of the Turn's journal.
 	Nonce string
 	// Now returns the current time. The loop uses it for requests for approval and their expiry.
 	Now func() time.Time
