@@ -316,7 +316,7 @@ func (run *runner) planCall(v view, c openCall, got verdict) *planned {
 	}}
 	before := run.State.intent(v.step, c.call.ID)
 	if before == nil {
-		next.intent.IdempotencyKey = run.newKey(v.step, c.call.ID)
+		next.intent.IdempotencyKey = run.keyOf(v.step, c.call.ID)
 	} else { // an older version may have made the key
 		next.intent.Attempt, next.intent.IdempotencyKey = before.Attempt+1, before.IdempotencyKey
 	}
@@ -324,7 +324,17 @@ func (run *runner) planCall(v view, c openCall, got verdict) *planned {
 	return next
 }
 
-// newKey returns the idempotency key of a new call. The UID of the Turn and the ID of the call do not identify the call:
+// keyOf returns the idempotency key of a call that has not begun.
+func (run *runner) keyOf(step int, callID string) string {
+	if run.Key != nil {
+		if key := run.Key(callID); key != "" {
+			return key
+		}
+	}
+	return run.newKey(step, callID)
+}
+
+// newKey returns a new idempotency key for a call. The UID of the Turn and the ID of the call do not identify the call:
 // local runs with the same inputs have the same UID, a Turn whose journal is lost may run again, and endpoints use the
 // same IDs again. So the key ends in a digest of the nonce, which each journal has anew. The key does not contain the
 // nonce itself, because a tool server that knows it could forge the end of a fence.

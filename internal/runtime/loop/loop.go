@@ -127,6 +127,9 @@ type Input struct {
 	// Nonce marks the fences of this Turn's tool outputs, and makes the idempotency keys of its calls unique. It is random
 	// and stays the same for the whole life of the Turn's journal.
 	Nonce string
+	// Key returns the idempotency key of a call that has not begun, or an empty string if the call needs a new key. If Key
+	// is nil, all such calls need new keys.
+	Key func(callID string) string
 	// Now returns the current time. The loop uses it for requests for approval and their expiry.
 	Now func() time.Time
 	// Output is the JSON Schema that the answer must fit. If Output is nil, the answer may be any text.

@@ -39,6 +39,9 @@ type UndoCall struct {
 	Server    string          `json:"server,omitempty"`
 	UID       string          `json:"uid,omitempty"`
 	Arguments json.RawMessage `json:"arguments,omitempty"`
+	// Key is the idempotency key of a compensation that another Turn has tried, and that may have taken effect. It is
+	// empty if there is none.
+	Key string `json:"idempotencyKey,omitempty"`
 	// Reason says why the call is not undone, or which Turn has undone it.
 	Reason string `json:"reason,omitempty"`
 }
@@ -123,6 +126,8 @@ type UndoReader struct {
 	seq, epoch             int64
 	calls                  []undoCandidate
 	marks                  map[undoKey]*callMark
+	// keys has the idempotency keys of the compensations that have ended and may have taken effect.
+	keys map[undoKey]string
 }
 
 type undoKey struct {
@@ -151,7 +156,9 @@ func (m *callMark) reason() string {
 }
 
 // NewUndoReader returns a reader of one journal.
-func NewUndoReader() *UndoReader { return &UndoReader{marks: map[undoKey]*callMark{}} }
+func NewUndoReader() *UndoReader {
+	return &UndoReader{marks: map[undoKey]*callMark{}, keys: map[undoKey]string{}}
+}
 
 // needsPayload reports whether Apply needs the payload of an entry of this kind. Otherwise skip is sufficient.
 func (*UndoReader) needsPayload(k journal.Kind) bool {
@@ -222,8 +229,18 @@ func (u *UndoReader) applyMark(e journal.Entry) error {
 	case begun == nil || begun.TurnUID != m.TurnUID: // the write of the mark has failed
 	default:
 		begun.ended, begun.Undone = true, m.Undone
+		if m.MayHaveActed {
+			u.keys[key] = begun.Key
+		}
 	}
 	return nil
+}
+
+// allowsKey reports whether a compensation may be made with this idempotency key. It must be the key of all
+// compensations of the call that may have taken effect.
+func (u *UndoReader) allowsKey(step int, callID, key string) bool {
+	known := u.keys[undoKey{step, callID}]
+	return known == "" || known == key
 }
 
 // blockingMark returns the newest mark of a call, or nil if any Turn may undo the call.
@@ -245,6 +262,7 @@ func (u *UndoReader) Plan(uid string) *UndoPlan {
 	for _, c := range slices.Backward(u.calls) {
 		mark := u.blockingMark(c.intent.Step, c.intent.CallID)
 		if call, changed := c.undo(mark); changed {
+			call.Key = u.keys[undoKey{call.Step, call.CallID}]
 			p.Calls = append(p.Calls, call)
 		}
 		if mark != nil && !mark.ended {
