@@ -52,6 +52,18 @@ func TestRefusalsOfCalls(t *testing.T) {
 			"", 400, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"bad"}}`, 1,
 			tool.InvalidArguments, "bad",
 		},
+		"400, time-out of a gateway": {
+			"the gateway gave up, and the tool may have acted", 400,
+			`{"jsonrpc":"2.0","id":%s,"error":{"code":-32001,"message":"Request timed out"}}`, 1, tool.Timeout, "Request timed out",
+		},
+		"400, connection of a gateway": {
+			"the server behind the gateway may have made the call", 400,
+			`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"Connection closed"}}`, 1, tool.OutcomeUnknown, "Connection closed",
+		},
+		"400, code of a time-out": {
+			"servers use the code for other errors, too", 400,
+			`{"jsonrpc":"2.0","id":%s,"error":{"code":-32001,"message":"Session not found"}}`, 1, tool.Failed, "Session not found",
+		},
 		"400, session word": {
 			"the message is not about a session of the protocol", 400,
 			`{"id":null,"error":{"code":-32000,"message":"the shopping session is over"}}`, 1, tool.Failed, "HTTP 400",

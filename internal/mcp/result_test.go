@@ -258,6 +258,10 @@ func TestErrorsOfTools(t *testing.T) {
 			"fails": "there is no order 7", "silent": "", "long": long, "leaks": "with " + token,
 			"reference-unknown": "MCP error -32602: Tool reference-unknown not found",
 			"reference-invalid": "MCP error -32602: Input validation error: Invalid arguments for tool reference-invalid",
+			"reference-timeout": "MCP error -32001: Request timed out",
+			"reference-session": "MCP error -32001: Session not found",
+			"reference-closed":  "MCP error -32000: Connection closed",
+			"reference-other":   "MCP error -32000: no such order",
 		} {
 			plain(name, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				result := text(message)
@@ -281,7 +285,11 @@ func TestErrorsOfTools(t *testing.T) {
 			tool.InvalidArguments, "the tool failed",
 			"MCP error -32602: Input validation error: Invalid arguments for tool reference-invalid",
 		},
-		"no-such-tool": {tool.Unavailable, `tool server "demo": it returned an error for the call`, `unknown tool "no-such-tool"`},
+		"reference-timeout": {tool.Timeout, "the tool failed", "MCP error -32001: Request timed out"},
+		"reference-session": {tool.Failed, "the tool failed", "MCP error -32001: Session not found"},
+		"reference-closed":  {tool.OutcomeUnknown, "the tool failed", "MCP error -32000: Connection closed"},
+		"reference-other":   {tool.Failed, "the tool failed", "MCP error -32000: no such order"},
+		"no-such-tool":      {tool.Unavailable, `tool server "demo": it returned an error for the call`, `unknown tool "no-such-tool"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if e := failure(t, c, name); e.Class != tc.class || e.Message != tc.want || e.RemoteMessage != tc.remote {
