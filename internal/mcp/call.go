@@ -38,15 +38,21 @@ func (c *Client) Call(ctx context.Context, name string, call tool.Call) (tool.Re
 	if call.IdempotencyKey != "" {
 		params.Meta = sdk.Meta{IdempotencyKey: call.IdempotencyKey}
 	}
-	for firstTry := true; ; firstTry = false {
-		result, lost, err := c.attempt(ctx, params, arguments, call.Repeatable)
-		if !lost || !firstTry || ctx.Err() != nil {
-			return result, err
-		}
+	result, lost, err := c.attempt(ctx, params, arguments, call.Repeatable)
+	if !lost || ctx.Err() != nil {
+		return result, err
 	}
+	mayHaveActed := tool.AsError(err).Class == tool.OutcomeUnknown
+	if result, _, err = c.attempt(ctx, params, arguments, call.Repeatable); err != nil {
+		failure := *tool.AsError(err)
+		failure.MayHaveActed = mayHaveActed
+		return tool.Result{}, &failure
+	}
+	return result, nil
 }
 
 // attempt sends a call once. lost reports that the server had ended the session, and that the call may be sent again.
+// If any byte of the call was sent, its outcome is unknown even then.
 func (c *Client) attempt(
 	ctx context.Context, params *sdk.CallToolParams, arguments json.RawMessage, repeatable bool,
 ) (result tool.Result, lost bool, err error) {
@@ -82,8 +88,8 @@ func (c *Client) attempt(
 	if lost {
 		s.lost.Store(true)
 		c.drop(s)
-		if !repeatable && ex.sent.Load() {
-			return tool.Result{}, false, c.unknownOutcome(err)
+		if ex.sent.Load() {
+			return tool.Result{}, repeatable, c.unknownOutcome(err)
 		}
 	}
 	return tool.Result{}, lost, c.callError(ctx, ex, err)

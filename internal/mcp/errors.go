@@ -197,8 +197,7 @@ func (c *Client) callError(ctx context.Context, ex *exchange, err error) *tool.E
 	return as(tool.OutcomeUnknown, "%s", errBroken)
 }
 
-// unknownOutcome returns the error for a call that must not be repeated, and to which the server has replied that the
-// session is over.
+// unknownOutcome returns the error for a call to which the server has replied that the session is over.
 func (c *Client) unknownOutcome(err error) *tool.Error {
 	failure := &tool.Error{Class: tool.OutcomeUnknown, Message: c.prefix() + errSession.Error() + ", and may have made the call", Err: err}
 	if over, ok := errors.AsType[*sessionError](err); ok {

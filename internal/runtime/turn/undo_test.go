@@ -56,6 +56,8 @@ func (d *desk) set(_ context.Context, c tool.Call) (tool.Result, error) {
 		return tool.Result{}, &tool.Error{Class: tool.Timeout, Message: "no result"}
 	case "broken":
 		return tool.Result{}, errors.New("reset")
+	case "twice":
+		return tool.Result{}, &tool.Error{Class: tool.Failed, Message: "it is set", MayHaveActed: true}
 	}
 	return tool.Result{}, &tool.Error{Class: tool.Failed, Message: "there is no such ticket"}
 }
@@ -223,10 +225,11 @@ func TestUndo(t *testing.T) {
 		},
 		"failed calls that may have taken effect": {
 			reason:  "a failure of an idempotent tool is reported unless it is certain",
-			calls:   []string{"set:late", "set:none", "set:broken"},
+			calls:   []string{"set:late", "set:none", "set:broken", "set:twice"},
 			stop:    turn.StopUndoIncomplete,
-			message: `2 of 2 calls of the turn "first" are not undone (c3, c1): the result has the reasons`,
-			text: "set (call c3): not undone: it may have taken effect before it failed: check what \"set\" has changed\n" +
+			message: `3 of 3 calls of the turn "first" are not undone (c4, c3, c1): the result has the reasons`,
+			text: "set (call c4): not undone: it may have taken effect before it failed: check what \"set\" has changed\n" +
+				"set (call c3): not undone: it may have taken effect before it failed: check what \"set\" has changed\n" +
 				"set (call c1): not undone: it may have taken effect before it failed: check what \"set\" has changed\n",
 		},
 		"a failure": {
