@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -56,9 +57,14 @@ func (a *approver) run(ctx context.Context) error {
 	return nil
 }
 
-// callKey returns the idempotency key of a call, which never changes.
+// callKey returns the start of the idempotency key of a call, which identifies the call in this test.
 func callKey(uid string, step int32, callID string) string {
 	return fmt.Sprintf("%s/%d/%s", uid, step, callID)
+}
+
+// keyStart returns the callKey of an idempotency key, which ends in a digest.
+func keyStart(key string) string {
+	return key[:max(0, strings.LastIndexByte(key, '/'))]
 }
 
 // decide decides about a call once, when its delay is over.

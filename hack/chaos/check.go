@@ -18,11 +18,13 @@ type checker struct {
 	figures
 	broken []violation
 	// requests holds the requests of all journals by ID. intents holds the intents of all journals by idempotency key.
-	// names holds the names of the Turns that requested the calls, by the same keys.
+	// names holds the names of the Turns that requested the calls, by the same keys and by callKey. intended has the
+	// calls with intents, by callKey.
 	requests map[string]*request
 	intents  map[string][]*intent
 	names    map[string]string
-	// asking holds the calls that required approval, by key. children holds the Turns of sub-agents, by the UID of
+	intended map[string]bool
+	// asking holds the calls that required approval, by callKey. children holds the Turns of sub-agents, by the UID of
 	// their parent.
 	asking   map[string]*approval
 	children map[string][]*v1alpha1.Turn
@@ -41,7 +43,7 @@ func check(e evidence) (figures, []violation) {
 	c := &checker{
 		evidence: e, requests: map[string]*request{}, intents: map[string][]*intent{}, names: map[string]string{},
 		byID:   map[string][]asked{},
-		asking: map[string]*approval{}, children: map[string][]*v1alpha1.Turn{},
+		asking: map[string]*approval{}, intended: map[string]bool{}, children: map[string][]*v1alpha1.Turn{},
 	}
 	c.splitAsked()
 	for _, a := range c.Asked {
@@ -102,6 +104,7 @@ func (c *checker) checkTurn(e turnEvidence) {
 	for _, i := range h.intents {
 		c.intents[i.IdempotencyKey] = append(c.intents[i.IdempotencyKey], i)
 		c.names[i.IdempotencyKey] = t.Name
+		c.intended[keyStart(i.IdempotencyKey)] = true
 	}
 	for _, a := range h.approvals {
 		key := callKey(string(t.UID), int32(a.Step), a.CallID) //nolint:gosec // because a Turn of the test has a few steps

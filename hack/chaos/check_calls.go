@@ -75,9 +75,13 @@ func (c *checker) checkCallCounts() {
 // checkApprovals compares the calls that require approval with the decisions at the API server: each call that was made
 // was approved, and each approved call was intended.
 func (c *checker) checkApprovals() {
+	arrived := map[string]bool{}
+	for key := range c.Called {
+		arrived[keyStart(key)] = true
+	}
 	for key, a := range c.asking {
 		c.Awaited++
-		decided, made := c.Decided[key], c.Called[key].Times > 0
+		decided, made := c.Decided[key], arrived[key]
 		switch {
 		case a.decision == nil:
 			c.wrong(approvedOnly, c.names[key], "call %q of step %d still waits for a decision", a.CallID, a.Step)
@@ -91,7 +95,7 @@ func (c *checker) checkApprovals() {
 			if made {
 				c.ApprovedMade++
 			}
-			if c.intents[key] == nil {
+			if !c.intended[key] {
 				c.wrong(approvedOnly, c.names[key], "call %q of step %d was approved, but it has no intent", a.CallID, a.Step)
 			}
 		case v1alpha1.ApprovalDenied:
@@ -102,7 +106,7 @@ func (c *checker) checkApprovals() {
 		}
 	}
 	for key, call := range c.Called {
-		if call.Tool == toolWipe && c.Decided[key] != v1alpha1.ApprovalApproved {
+		if call.Tool == toolWipe && c.Decided[keyStart(key)] != v1alpha1.ApprovalApproved {
 			c.wrong(approvedOnly, c.names[key], "the tool server received call %q, which was not approved", key)
 		}
 	}

@@ -122,7 +122,8 @@ func saga() evidence {
 	e := evidence{
 		Turns: []turnEvidence{{Entries: s.entries, Turn: parent}, {Entries: child.entries, Turn: childTurn}},
 		Called: map[string]called{
-			uid + "/1/a": {toolLook, 1}, uid + "/1/b": {toolLook, 2}, uid + "/2/d": {toolWipe, 1}, childUID + "/1/x": {toolCount, 1},
+			keyOf(uid, "/1/a"): {toolLook, 1}, keyOf(uid, "/1/b"): {toolLook, 2}, keyOf(uid, "/2/d"): {toolWipe, 1},
+			keyOf(childUID, "/1/x"): {toolCount, 1},
 		},
 		Decided: map[string]v1alpha1.ApprovalDecision{uid + "/2/d": v1alpha1.ApprovalApproved, uid + "/2/e": v1alpha1.ApprovalDenied},
 		Kills:   []kill{{at(7), at(8)}},
@@ -231,7 +232,7 @@ func TestBrokenGuaranteesOfCallsAreReported(t *testing.T) {
 		},
 		"DeniedArrived": {
 			"a call that was denied and arrived",
-			func(e *evidence) { e.Called[uid+"/2/e"] = called{toolWipe, 1} }, approvedOnly, "which was not approved",
+			func(e *evidence) { e.Called[keyOf(uid, "/2/e")] = called{toolWipe, 1} }, approvedOnly, "which was not approved",
 		},
 		"Forged": {
 			"an approval that is not in the API server", func(e *evidence) { delete(e.Decided, uid+"/2/d") },

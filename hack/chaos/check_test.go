@@ -36,6 +36,9 @@ type scribe struct {
 	epoch   int64
 }
 
+// keyOf returns the idempotency key of a call in a story.
+func keyOf(uid, call string) string { return uid + call + "/0123456789abcdef" }
+
 func (s *scribe) turn() string { return cmp.Or(s.uid, uid) }
 
 func (s *scribe) write(kind journal.Kind, payload any) {
@@ -84,7 +87,8 @@ func (s *scribe) intend(step int, id, name string, attempt int) {
 		effect = tool.Idempotent
 	}
 	s.write(journal.ToolIntended, loop.Intent{
-		Step: step, CallID: id, Name: name, Effect: effect, Attempt: attempt, IdempotencyKey: fmt.Sprintf("%s/%d/%s", s.turn(), step, id),
+		Step: step, CallID: id, Name: name, Effect: effect, Attempt: attempt,
+		IdempotencyKey: keyOf(s.turn(), fmt.Sprintf("/%d/%s", step, id)),
 	})
 }
 
@@ -140,7 +144,8 @@ func story() evidence {
 		}}},
 		Asked: []asked{billed(2, 0), billed(4, 0), billed(11, 1), billed(15, 1)},
 		Called: map[string]called{
-			uid + "/1/a": {Tool: "look", Times: 1}, uid + "/1/b": {Tool: "count", Times: 1}, uid + "/2/c": {Tool: "count", Times: 1},
+			keyOf(uid, "/1/a"): {Tool: "look", Times: 1}, keyOf(uid, "/1/b"): {Tool: "count", Times: 1},
+			keyOf(uid, "/2/c"): {Tool: "count", Times: 1},
 		},
 		Kills: []kill{{at(2), at(3)}, {at(8), at(9)}},
 	}
@@ -166,7 +171,7 @@ func TestIntactEvidenceHasNoViolation(t *testing.T) {
 func TestKillsWithoutVisibleEffect(t *testing.T) {
 	e := story()
 	e.Asked = e.Asked[1:]
-	delete(e.Called, uid+"/1/b")
+	delete(e.Called, keyOf(uid, "/1/b"))
 	got, broken := check(e)
 	if len(broken) > 0 || got.LostUnsent != 1 || got.LostSent != 0 || got.UnknownMade != 0 || got.Made != 1 || got.Lost != (tokens{}) {
 		t.Errorf("figures %+v, violations %+v", got, broken)
@@ -297,19 +302,19 @@ func TestEachBrokenGuaranteeIsReported(t *testing.T) {
 
 		"MadeTwice": {
 			"a call that arrived twice",
-			func(e *evidence) { e.Called[uid+"/2/c"] = called{Tool: "count", Times: 2} }, calledOnce, "was made 2 times",
+			func(e *evidence) { e.Called[keyOf(uid, "/2/c")] = called{Tool: "count", Times: 2} }, calledOnce, "was made 2 times",
 		},
 		"UnknownTwice": {
 			"a call of unknown outcome that arrived twice",
-			func(e *evidence) { e.Called[uid+"/1/b"] = called{Tool: "count", Times: 2} }, calledOnce, "was made 2 times",
+			func(e *evidence) { e.Called[keyOf(uid, "/1/b")] = called{Tool: "count", Times: 2} }, calledOnce, "was made 2 times",
 		},
 		"LookedTwice": {
 			"a repeatable call that was made more often than intended",
-			func(e *evidence) { e.Called[uid+"/1/a"] = called{Tool: "look", Times: 2} }, calledOnce, "intended 1 times",
+			func(e *evidence) { e.Called[keyOf(uid, "/1/a")] = called{Tool: "look", Times: 2} }, calledOnce, "intended 1 times",
 		},
 		"NotIntended": {
 			"a call that no journal has",
-			func(e *evidence) { e.Called[uid+"/3/x"] = called{Tool: "count", Times: 1} }, calledOnce, "which no journal has",
+			func(e *evidence) { e.Called[keyOf(uid, "/3/x")] = called{Tool: "count", Times: 1} }, calledOnce, "which no journal has",
 		},
 		"NotInReply": {
 			"a call that the newest reply does not contain",
@@ -367,7 +372,7 @@ func TestEachBrokenGuaranteeIsReported(t *testing.T) {
 				"outcome_unknown",
 		},
 		"NeverCalled": {
-			"a result of a call that never arrived", func(e *evidence) { delete(e.Called, uid+"/2/c") },
+			"a result of a call that never arrived", func(e *evidence) { delete(e.Called, keyOf(uid, "/2/c")) },
 			knownOutcomes, "never received",
 		},
 

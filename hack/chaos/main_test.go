@@ -203,7 +203,7 @@ func TestReportListsViolations(t *testing.T) {
 	good := newPhaseReport(story())
 	good.Name = "good"
 	e := story()
-	e.Called[uid+"/2/c"] = called{Tool: toolCount, Times: 2}
+	e.Called[keyOf(uid, "/2/c")] = called{Tool: toolCount, Times: 2}
 	bad := newPhaseReport(e)
 	bad.Name = "bad"
 	var text strings.Builder

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -37,15 +38,21 @@ func (c *Client) Call(ctx context.Context, name string, call tool.Call) (tool.Re
 	if call.IdempotencyKey != "" {
 		params.Meta = sdk.Meta{IdempotencyKey: call.IdempotencyKey}
 	}
-	for firstTry := true; ; firstTry = false {
-		result, lost, err := c.attempt(ctx, params, arguments, call.Repeatable)
-		if !lost || !firstTry || ctx.Err() != nil {
-			return result, err
-		}
+	result, lost, err := c.attempt(ctx, params, arguments, call.Repeatable)
+	if !lost || ctx.Err() != nil {
+		return result, err
 	}
+	mayHaveActed := tool.AsError(err).Class == tool.OutcomeUnknown
+	if result, _, err = c.attempt(ctx, params, arguments, call.Repeatable); err != nil {
+		failure := *tool.AsError(err)
+		failure.MayHaveActed = mayHaveActed
+		return tool.Result{}, &failure
+	}
+	return result, nil
 }
 
 // attempt sends a call once. lost reports that the server had ended the session, and that the call may be sent again.
+// If any byte of the call was sent, its outcome is unknown even then.
 func (c *Client) attempt(
 	ctx context.Context, params *sdk.CallToolParams, arguments json.RawMessage, repeatable bool,
 ) (result tool.Result, lost bool, err error) {
@@ -81,8 +88,8 @@ func (c *Client) attempt(
 	if lost {
 		s.lost.Store(true)
 		c.drop(s)
-		if !repeatable && ex.sent.Load() {
-			return tool.Result{}, false, c.unknownOutcome(err)
+		if ex.sent.Load() {
+			return tool.Result{}, repeatable, c.unknownOutcome(err)
 		}
 	}
 	return tool.Result{}, lost, c.callError(ctx, ex, err)
@@ -195,20 +202,17 @@ func (c *Client) incomplete(s *session, resultType json.RawMessage) error {
 
 // result converts a result to text for the model.
 func (c *Client) result(name string, r *wireResult) (tool.Result, error) {
-	var parts, texts []string
+	parts := make([]string, 0, len(r.Content))
 	for _, content := range r.Content {
 		parts = append(parts, content.describe())
-		if content.Type == "text" {
-			texts = append(texts, content.Text)
-		}
 	}
 	structured := ""
 	switch line, err := compact(r.StructuredContent); { // a single line: see tool.Result.Map
 	case err != nil, string(line) == "null":
-	case len(texts) == 0:
+	case len(parts) == 0:
 		parts = append(parts, string(r.StructuredContent))
-	case !repeats(texts, line):
-		structured = string(line)
+	default:
+		parts, structured = separate(r.Content, parts, line)
 	}
 	result := tool.Result{Content: strings.Join(parts, "\n"), Structured: structured}.Map(func(whole string) string {
 		return c.redactor.Redact(strings.ToValidUTF8(whole, "\uFFFD")) // a credential may be split across the parts
@@ -217,6 +221,27 @@ func (c *Client) result(name string, r *wireResult) (tool.Result, error) {
 		return tool.Result{}, c.reportedError(name, result.Whole())
 	}
 	return result, nil
+}
+
+// separate returns the parts of a result for its content, and its structured content if the parts do not repeat it. If
+// one of several texts repeats it, separate removes that text instead, because readers of JSON need the value alone.
+func separate(content []wireContent, parts []string, structured []byte) ([]string, string) {
+	var texts []string
+	var partOf []int // the index of the part for each text
+	for i := range content {
+		if content[i].Type == "text" {
+			texts, partOf = append(texts, content[i].Text), append(partOf, i)
+		}
+	}
+	repeated := repetitionOf(texts, structured)
+	switch {
+	case !repeated.found:
+		return parts, string(structured)
+	case repeated.at < 0, len(parts) == 1, repeated.value[0] == '"', json.Valid([]byte(strings.Join(parts, "\n"))):
+		return parts, ""
+	}
+	at := partOf[repeated.at]
+	return slices.Delete(parts, at, at+1), string(repeated.value)
 }
 
 // describe returns one part of a result as text: a text as it is, any other content as a short description.

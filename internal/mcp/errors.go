@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -196,8 +197,7 @@ func (c *Client) callError(ctx context.Context, ex *exchange, err error) *tool.E
 	return as(tool.OutcomeUnknown, "%s", errBroken)
 }
 
-// unknownOutcome returns the error for a call that must not be repeated, and to which the server has replied that the
-// session is over.
+// unknownOutcome returns the error for a call to which the server has replied that the session is over.
 func (c *Client) unknownOutcome(err error) *tool.Error {
 	failure := &tool.Error{Class: tool.OutcomeUnknown, Message: c.prefix() + errSession.Error() + ", and may have made the call", Err: err}
 	if over, ok := errors.AsType[*sessionError](err); ok {
@@ -222,17 +222,33 @@ func rootOf(err error) error {
 
 // protocolError returns the error for a call to which the server has replied with a protocol error.
 func (c *Client) protocolError(name string, remote *jsonrpc.Error) *tool.Error {
-	class := tool.Failed
-	switch {
-	case remote.Code == jsonrpc.CodeMethodNotFound, remote.Code == jsonrpc.CodeInvalidParams && isUnknown(name, remote.Message):
-		class = tool.Unavailable
-	case remote.Code == jsonrpc.CodeInvalidParams:
-		class = tool.InvalidArguments
-	}
 	return &tool.Error{
-		Class: class, Message: c.prefix() + "it returned an error for the call",
+		Class: classOf(name, remote.Code, remote.Message), Message: c.prefix() + "it returned an error for the call",
 		RemoteMessage: c.redactor.Text(remote.Message, maxMessage), Err: remote,
 	}
+}
+
+const (
+	// codeClosed and codeTimeout are the codes of errors that clients based on the reference SDK make on their own. A
+	// gateway passes such an error of its own client on. Servers use the same codes for other errors.
+	codeClosed  = -32000
+	codeTimeout = -32001
+)
+
+// classOf returns the class of a protocol error with this code and message, which is the answer to a call of a tool.
+func classOf(name string, code int64, message string) tool.Class {
+	text := strings.ToLower(message)
+	switch {
+	case code == jsonrpc.CodeMethodNotFound, code == jsonrpc.CodeInvalidParams && isUnknown(name, message):
+		return tool.Unavailable
+	case code == jsonrpc.CodeInvalidParams:
+		return tool.InvalidArguments
+	case code == codeTimeout && strings.Contains(text, "timed out"):
+		return tool.Timeout
+	case code == codeClosed && strings.Contains(text, "connection closed"):
+		return tool.OutcomeUnknown
+	}
+	return tool.Failed
 }
 
 // isUnknown reports whether a message says that the server has no tool of this name. The protocol has no error code for
@@ -244,18 +260,14 @@ func isUnknown(name, message string) bool {
 }
 
 // coded matches a tool result that reports a protocol error. Servers that use the reference SDK send such results.
-var coded = regexp.MustCompile(`^MCP error (-326\d\d): `)
+var coded = regexp.MustCompile(`^MCP error (-32\d{3}): `)
 
 // reportedError returns the error for a tool result that is marked as an error.
 func (c *Client) reportedError(name, text string) *tool.Error {
 	class := tool.Failed
 	if m := coded.FindStringSubmatch(text); m != nil {
-		switch {
-		case m[1] == "-32601", m[1] == "-32602" && isUnknown(name, text):
-			class = tool.Unavailable
-		case m[1] == "-32602":
-			class = tool.InvalidArguments
-		}
+		code, _ := strconv.ParseInt(m[1], 10, 64) // it cannot fail, because it has five digits
+		class = classOf(name, code, text)
 	}
 	if text = c.redactor.Text(text, maxMessage); strings.TrimSpace(text) == "" {
 		return &tool.Error{Class: class, Message: "the tool failed without a reason"}

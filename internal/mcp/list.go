@@ -65,12 +65,51 @@ type wireTool struct {
 	Title       string          `json:"title"`
 	Description string          `json:"description"`
 	InputSchema json.RawMessage `json:"inputSchema"`
-	Annotations *struct {
-		ReadOnly    bool  `json:"readOnlyHint"`
-		Idempotent  bool  `json:"idempotentHint"`
-		Destructive *bool `json:"destructiveHint"`
-	} `json:"annotations"`
+	Annotations wireHints       `json:"annotations"`
 }
+
+// UnmarshalJSON implements json.Unmarshaler. It leaves the tool empty if a member has the wrong type, so that one such
+// tool does not make the list of its server unusable.
+func (t *wireTool) UnmarshalJSON(data []byte) error {
+	type members wireTool // without this method
+	var read members
+	if json.Unmarshal(data, &read) == nil {
+		*t = wireTool(read)
+	}
+	return nil
+}
+
+// wireHints is the JSON form of the hints of a tool.
+type wireHints struct {
+	ReadOnly    hint `json:"readOnlyHint"`
+	Idempotent  hint `json:"idempotentHint"`
+	Destructive hint `json:"destructiveHint"`
+}
+
+// UnmarshalJSON implements json.Unmarshaler. A value that is not an object has no hints. For example, PHP writes an
+// empty object as a list.
+func (h *wireHints) UnmarshalJSON(data []byte) error {
+	type members wireHints // without this method
+	var read members
+	if json.Unmarshal(data, &read) == nil {
+		*h = wireHints(read)
+	}
+	return nil
+}
+
+// hint is a hint of a tool. It is nil if there is none, or if it is not a boolean.
+type hint struct{ value *bool }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (h *hint) UnmarshalJSON(data []byte) error {
+	var value bool
+	if json.Unmarshal(data, &value) == nil && string(data) != "null" {
+		h.value = &value
+	}
+	return nil
+}
+
+func (h hint) isTrue() bool { return h.value != nil && *h.value }
 
 // list lists all tools of a session. Memory for the pages that have arrived is reserved while further pages arrive.
 func (c *Client) list(ctx context.Context, s *session) (kept *Listing, err error) {
@@ -106,7 +145,7 @@ func (c *Client) list(ctx context.Context, s *session) (kept *Listing, err error
 		release := fairgate.AcquireProcessor(ctx, size)
 		for _, t := range page.Tools {
 			if t.Name == "" || len(t.Name) > MaxName || !utf8.ValidString(t.Name) || seen[t.Name] || c.redactor.Redact(t.Name) != t.Name {
-				continue // such a tool cannot be called, or has no unique name that can be shown
+				continue // such a tool cannot be called, has no unique name that can be shown, or could not be read
 			}
 			seen[t.Name] = true
 			l.Tools = append(l.Tools, c.tool(t))
@@ -258,9 +297,8 @@ func (c *Client) tool(t wireTool) Tool {
 		bytes.HasPrefix(schema.Bytes(), []byte("{")) {
 		kept.Schema = slices.Clone(schema.Bytes()) // a schema that is no JSON object after redaction counts as missing
 	}
-	if hints := t.Annotations; hints != nil {
-		kept.Hints = tool.Hints{ReadOnly: hints.ReadOnly, Idempotent: hints.Idempotent, Destructive: hints.Destructive}
-	}
+	hints := t.Annotations
+	kept.Hints = tool.Hints{ReadOnly: hints.ReadOnly.isTrue(), Idempotent: hints.Idempotent.isTrue(), Destructive: hints.Destructive.value}
 	return kept
 }
 

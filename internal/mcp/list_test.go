@@ -57,6 +57,10 @@ func TestHints(t *testing.T) {
 		`,"annotations":{"readOnlyHint":true}`: {ReadOnly: true},
 		`,"annotations":{"readOnlyHint":false,"idempotentHint":true,"destructiveHint":true}`: {Idempotent: true, Destructive: new(true)},
 		`,"annotations":{"idempotentHint":false,"destructiveHint":false}`:                    {Destructive: new(false)},
+		`,"annotations":[]`:  {},
+		`,"annotations":"x"`: {},
+		`,"annotations":{"readOnlyHint":"true","idempotentHint":1,"destructiveHint":"true"}`: {},
+		`,"annotations":{"readOnlyHint":"true","destructiveHint":true}`:                      {Destructive: new(true)},
 	} {
 		s := serve(t, nil)
 		s.tamper(lists(func(string) string {
@@ -140,6 +144,10 @@ func TestHostileLists(t *testing.T) {
 		"odd names": {"tools that cannot be called or distinguished are left out", func(string) string {
 			return `{"tools":[{"name":""},{"name":"` + strings.Repeat("x", 129) + `"},{"name":"a"},{"name":"a"}]}`
 		}, 1, ""},
+		"odd members": {"a tool whose members have other types is left out, and the others are not", func(string) string {
+			return `{"tools":[{"name":"a"},{"name":5},{"name":"b","description":[]},{"name":"c","title":{}},"d",["e"],null,7,` +
+				`{"name":"f","annotations":[]}]}`
+		}, 2, ""},
 		"odd schemas": {"a tool without a valid schema accepts any arguments", func(string) string {
 			return `{"tools":[{"name":"a","inputSchema":[]},{"name":"b","inputSchema":null},{"name":"c","inputSchema":"x"}]}`
 		}, 3, ""},

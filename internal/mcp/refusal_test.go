@@ -52,37 +52,49 @@ func TestRefusalsOfCalls(t *testing.T) {
 			"", 400, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"bad"}}`, 1,
 			tool.InvalidArguments, "bad",
 		},
+		"400, time-out of a gateway": {
+			"the gateway gave up, and the tool may have acted", 400,
+			`{"jsonrpc":"2.0","id":%s,"error":{"code":-32001,"message":"Request timed out"}}`, 1, tool.Timeout, "Request timed out",
+		},
+		"400, connection of a gateway": {
+			"the server behind the gateway may have made the call", 400,
+			`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"Connection closed"}}`, 1, tool.OutcomeUnknown, "Connection closed",
+		},
+		"400, code of a time-out": {
+			"servers use the code for other errors, too", 400,
+			`{"jsonrpc":"2.0","id":%s,"error":{"code":-32001,"message":"Session not found"}}`, 1, tool.Failed, "Session not found",
+		},
 		"400, session word": {
 			"the message is not about a session of the protocol", 400,
 			`{"id":null,"error":{"code":-32000,"message":"the shopping session is over"}}`, 1, tool.Failed, "HTTP 400",
 		},
 		"400, no session": {
-			"the server has not made the call", 400,
+			"the answer does not prove that the server has not made the call", 400,
 			`{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}`,
-			2, tool.Unavailable, "the server has ended the session",
+			2, tool.OutcomeUnknown, "the server has ended the session, and may have made the call: ",
 		},
 		"400, not initialized": {
 			"the reference server answers so after a restart", 400,
 			`{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: Server not initialized"}}`,
-			2, tool.Unavailable, "the server has ended the session",
+			2, tool.OutcomeUnknown, "the server has ended the session, and may have made the call: ",
 		},
 		"404, no session": {
-			"the server has not made the call", 404,
-			`{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}`, 2, tool.Unavailable,
-			"the server has ended the session",
+			"the answer does not prove that the server has not made the call", 404,
+			`{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}`, 2, tool.OutcomeUnknown,
+			"the server has ended the session, and may have made the call: ",
 		},
 		"404, response to another request": {
 			"its ID is not that of this call", 404,
 			`{"jsonrpc":"2.0","id":"server-error","error":{"code":-32600,"message":"Session not found"}}`, 2,
-			tool.Unavailable, "the server has ended the session",
+			tool.OutcomeUnknown, "the server has ended the session, and may have made the call: ",
 		},
 		"404, other text": {
-			"the server may have made the call", 404, "no such page", 2, tool.Unavailable,
-			"the server has ended the session",
+			"the server may have made the call", 404, "no such page", 2, tool.OutcomeUnknown,
+			"the server has ended the session, and may have made the call: ",
 		},
 		"400, session of a shop": {
 			"the text looks like one about the protocol's session, but the call was made", 400, "checkout session id 5 was already charged",
-			2, tool.Unavailable, "the server has ended the session",
+			2, tool.OutcomeUnknown, "the server has ended the session, and may have made the call: ",
 		},
 		"500, not found": {
 			"the server may have made the call", 500,
@@ -93,8 +105,8 @@ func TestRefusalsOfCalls(t *testing.T) {
 			repeatable := i < 2
 			t.Run(fmt.Sprintf("%s, %s, repeatable %t", name, kind, repeatable), func(t *testing.T) {
 				wantSent, class, want := tc.sent, tc.class, tc.want
-				if !repeatable && wantSent > 1 {
-					wantSent, class, want = 1, tool.OutcomeUnknown, "the server has ended the session, and may have made the call: "
+				if !repeatable {
+					wantSent = 1
 				}
 				var sent atomic.Int32
 				s := serve(t, nil, says("hello", "hi"))
@@ -126,6 +138,49 @@ func TestRefusalsOfCalls(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestCallAfterALostSession checks the error of a repeatable call that is sent twice. If the server has received the
+// first request, no certain failure of the second request shows that the call had no effect.
+func TestCallAfterALostSession(t *testing.T) {
+	for name, tc := range map[string]struct {
+		second func(http.ResponseWriter, *http.Request, message)
+		class  tool.Class
+		want   string
+	}{
+		"failed": {
+			func(w http.ResponseWriter, r *http.Request, m message) {
+				answer(200, jsonType, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"isError":true,"content":[{"type":"text",`+
+					`"text":"it is closed"}]}}`, m.ID))(w, r)
+			}, tool.Failed, "it is closed",
+		},
+		"refused": {
+			func(w http.ResponseWriter, r *http.Request, _ message) { answer(429, "text/plain", "later")(w, r) },
+			tool.Unavailable, "HTTP 429",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var sent atomic.Int32
+			s := serve(t, nil, says("hello", "hi"))
+			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+				switch {
+				case m.Method != "tools/call":
+					return false
+				case sent.Add(1) == 1:
+					answer(404, "text/plain", "gone")(w, r)
+				default:
+					tc.second(w, r, m)
+				}
+				return true
+			})
+			_, err := client(t, s.URL).Call(patient(t), "hello", tool.Call{Repeatable: true})
+			e, ok := errors.AsType[*tool.Error](err)
+			if !ok || e.Class != tc.class || !strings.Contains(e.Error(), tc.want) || !tool.IsUncertain(err) || sent.Load() != 2 {
+				t.Errorf("Call = %+v, sent %d times; want %s with %q, which may have taken effect, after two requests", e, sent.Load(),
+					tc.class, tc.want)
+			}
+		})
 	}
 }
 

@@ -175,16 +175,73 @@ func TestStructuredContentOfManyTexts(t *testing.T) {
 	}
 }
 
-// TestStructuredContentIsSeparate checks that readers of JSON get the structured content alone if the text is none.
+// TestStructuredContentIsSeparate checks that readers of JSON get the structured content alone if the whole text is not
+// JSON, also if a part of it repeats the structured content. The model gets the data once.
 func TestStructuredContentIsSeparate(t *testing.T) {
-	s := serve(t, nil, plain("count", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-		result := text("Created for " + token)
-		result.StructuredContent = map[string]any{"id": 7}
-		return result, nil
-	}))
-	got, err := client(t, s.URL).Call(patient(t), "count", tool.Call{})
-	if want := (tool.Result{Content: "Created for [redacted]", Structured: `{"id":7}`}); err != nil || got != want {
-		t.Errorf("Call = %+v, %v; want %+v", got, err, want)
+	link := &sdk.ResourceLink{Name: "note", URI: "demo://5"}
+	said := func(text string) sdk.Content { return &sdk.TextContent{Text: text} }
+	for name, tc := range map[string]struct {
+		content    []sdk.Content
+		structured any
+		want       tool.Result
+		data       string
+	}{
+		"summary": {
+			[]sdk.Content{said("Created for " + token)},
+			map[string]any{"id": 7},
+			tool.Result{Content: "Created for [redacted]", Structured: `{"id":7}`},
+			`{"id":7}`,
+		},
+		"the same text": {
+			[]sdk.Content{said(`{"id": 5}`)}, map[string]any{"id": 5}, tool.Result{Content: `{"id": 5}`}, `{"id": 5}`,
+		},
+		"the same text and a link": {
+			[]sdk.Content{said(`{"id": 5}`), link},
+			map[string]any{"id": 5},
+			tool.Result{Content: "note <demo://5>", Structured: `{"id":5}`},
+			`{"id":5}`,
+		},
+		"summary and the same text": {
+			[]sdk.Content{said("Created note 5"), said(`{"id": 5}`)},
+			map[string]any{"id": 5},
+			tool.Result{Content: "Created note 5", Structured: `{"id":5}`},
+			`{"id":5}`,
+		},
+		"the same text and an empty text": {
+			[]sdk.Content{said(`{"id": 5}`), said("")},
+			map[string]any{"id": 5},
+			tool.Result{Content: `{"id": 5}` + "\n"},
+			`{"id": 5}` + "\n",
+		},
+		"a number and an image": {
+			[]sdk.Content{said("5"), &sdk.ImageContent{MIMEType: "image/png", Data: []byte("hello")}},
+			map[string]any{"result": 5},
+			tool.Result{Content: "[image/png, 5 bytes]", Structured: "5"},
+			"5",
+		},
+		"a link alone": {
+			[]sdk.Content{link},
+			map[string]any{"id": 5},
+			tool.Result{Content: "note <demo://5>", Structured: `{"id":5}`},
+			`{"id":5}`,
+		},
+		"no content": {nil, map[string]any{"id": 5}, tool.Result{Content: `{"id":5}`}, `{"id":5}`},
+		"a text and a link": {
+			[]sdk.Content{said("sunny"), link},
+			map[string]any{"result": "sunny"},
+			tool.Result{Content: "sunny\nnote <demo://5>"},
+			"sunny\nnote <demo://5>",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, nil, plain("count", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				return &sdk.CallToolResult{Content: tc.content, StructuredContent: tc.structured}, nil
+			}))
+			got, err := client(t, s.URL).Call(patient(t), "count", tool.Call{})
+			if err != nil || got != tc.want || got.Data() != tc.data {
+				t.Errorf("Call = %+v with the data %q, %v; want %+v with the data %q", got, got.Data(), err, tc.want, tc.data)
+			}
+		})
 	}
 }
 
@@ -201,6 +258,10 @@ func TestErrorsOfTools(t *testing.T) {
 			"fails": "there is no order 7", "silent": "", "long": long, "leaks": "with " + token,
 			"reference-unknown": "MCP error -32602: Tool reference-unknown not found",
 			"reference-invalid": "MCP error -32602: Input validation error: Invalid arguments for tool reference-invalid",
+			"reference-timeout": "MCP error -32001: Request timed out",
+			"reference-session": "MCP error -32001: Session not found",
+			"reference-closed":  "MCP error -32000: Connection closed",
+			"reference-other":   "MCP error -32000: no such order",
 		} {
 			plain(name, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				result := text(message)
@@ -224,7 +285,11 @@ func TestErrorsOfTools(t *testing.T) {
 			tool.InvalidArguments, "the tool failed",
 			"MCP error -32602: Input validation error: Invalid arguments for tool reference-invalid",
 		},
-		"no-such-tool": {tool.Unavailable, `tool server "demo": it returned an error for the call`, `unknown tool "no-such-tool"`},
+		"reference-timeout": {tool.Timeout, "the tool failed", "MCP error -32001: Request timed out"},
+		"reference-session": {tool.Failed, "the tool failed", "MCP error -32001: Session not found"},
+		"reference-closed":  {tool.OutcomeUnknown, "the tool failed", "MCP error -32000: Connection closed"},
+		"reference-other":   {tool.Failed, "the tool failed", "MCP error -32000: no such order"},
+		"no-such-tool":      {tool.Unavailable, `tool server "demo": it returned an error for the call`, `unknown tool "no-such-tool"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if e := failure(t, c, name); e.Class != tc.class || e.Message != tc.want || e.RemoteMessage != tc.remote {

@@ -16,18 +16,30 @@ const maxCompared = 256 << 10
 // wrapper is the name of the member in which libraries put a value that is no object.
 const wrapper = "result"
 
-// repeats reports whether the texts of a result have the same data as its structured content. The protocol recommends
-// that a text repeats it. Libraries that need an object put any other value into an object with the member wrapper, so
-// the texts may also have only the value of this member, or one text for each item of a list. The time is linear in the
-// sizes of the texts and the value.
-func repeats(texts []string, structured []byte) bool {
+// repetition says how the texts of a result repeat its structured content.
+type repetition struct {
+	// found is true if the texts have the same data. at is the index of the text that is the value, or -1 if the texts
+	// are the items of a list.
+	found bool
+	at    int
+	value json.RawMessage
+}
+
+// repetitionOf reports whether the texts of a result have the same data as its structured content. The protocol
+// recommends that a text repeats it. Libraries that need an object put any other value into an object with the member
+// wrapper, so the texts may also have only the value of this member, or one text for each item of a list. The time is
+// linear in the sizes of the texts and the value.
+func repetitionOf(texts []string, structured []byte) repetition {
 	values := []json.RawMessage{structured}
 	if value := wrapped(structured); value != nil {
 		values = append(values, value)
 	}
-	return slices.ContainsFunc(values, func(value json.RawMessage) bool {
-		return slices.ContainsFunc(texts, newComparison(value).isText) || areItems(texts, value)
-	})
+	for _, value := range values {
+		if at := slices.IndexFunc(texts, newComparison(value).isText); at >= 0 || areItems(texts, value) {
+			return repetition{true, at, value}
+		}
+	}
+	return repetition{}
 }
 
 // wrapped returns the value of an object with the member wrapper alone, or nil for another value. Like areItems, it

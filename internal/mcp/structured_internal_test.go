@@ -18,7 +18,7 @@ func TestComparisonOfStructuredContentTakesLittleMemory(t *testing.T) {
 		"a list": list, "a wrapped list": `{"result":` + list + `}`, "an object": "{" + members.String() + `"a":0}`,
 	} {
 		for _, text := range []string{"x", "0", "[", "{"} {
-			if got := testing.AllocsPerRun(1, func() { repeats([]string{text}, []byte(value)) }); got > 1000 {
+			if got := testing.AllocsPerRun(1, func() { repetitionOf([]string{text}, []byte(value)) }); got > 1000 {
 				t.Errorf("the comparison of %q with %s takes %.0f allocations, want at most 1000", text, name, got)
 			}
 		}

@@ -46,8 +46,8 @@ func TestCallIDsAreUniqueWithinATurn(t *testing.T) {
 		break
 	}
 	want := []string{
-		"uid/1/a", "uid/1/a_2", "uid/1/call_2", "uid/2/a_3", "uid/2/call_1", "uid/2/call_2_2",
-		"uid/3/call_1_2", "uid/3/call_1_3",
+		keyOf("uid/1/a"), keyOf("uid/1/a_2"), keyOf("uid/1/call_2"), keyOf("uid/2/a_3"), keyOf("uid/2/call_1"), keyOf("uid/2/call_2_2"),
+		keyOf("uid/3/call_1_2"), keyOf("uid/3/call_1_3"),
 	}
 	if diff := cmp.Diff(want, sent.keys()); diff != "" {
 		t.Errorf("calls by idempotency key: -want +got:\n%s", diff)

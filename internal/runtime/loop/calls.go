@@ -2,6 +2,8 @@ package loop
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -174,7 +176,8 @@ type planned struct {
 
 // plan passes the open calls through the gates in order until a wave is complete. A wave is a group of neighboring
 // read-only calls, or one other call alone. plan stops before a call that waits for a decision, and before a call
-// that equals another call of its wave.
+// that equals another call of its wave. After a result of a fixed call, plan adds only refusals, because RunFixed
+// decides whether the other calls may be made.
 //
 // If calls have an unknown outcome, plan returns only the results of these calls. The gates must see these results
 // before they check the other calls of the reply, because a call that equals one of them must be refused.
@@ -192,6 +195,9 @@ func (run *runner) plan(ctx context.Context, step int, open []openCall) plan {
 		v.callsMade, v.callsOfTool = v.callsMade+total, v.callsOfTool+ofTool
 		v.descendants -= p.reserved()
 		got := checkGates(v)
+		if run.fixed && len(p.records) > 0 && got.ruling != refused {
+			return p // an earlier call may have been refused
+		}
 		switch got.ruling {
 		case waiting:
 			return p
@@ -307,14 +313,35 @@ func (run *runner) offeredTools() []tool.Tool {
 func (run *runner) planCall(v view, c openCall, got verdict) *planned {
 	next := &planned{openCall: c, tool: v.tool, repairs: got.repairs, signature: signatureOf(v.tool.Name, got.arguments), intent: Intent{
 		Step: v.step, CallID: c.call.ID, Name: v.tool.Name, Arguments: got.arguments, Effect: effectOf(v.tool), Attempt: 1,
-		IdempotencyKey: fmt.Sprintf("%s/%d/%s", run.TurnUID, v.step, c.call.ID),
 	}}
 	before := run.State.intent(v.step, c.call.ID)
-	if before != nil {
-		next.intent.Attempt = before.Attempt + 1
+	if before == nil {
+		next.intent.IdempotencyKey = run.keyOf(v.step, c.call.ID)
+	} else { // an older version may have made the key
+		next.intent.Attempt, next.intent.IdempotencyKey = before.Attempt+1, before.IdempotencyKey
 	}
 	next.intent.Descendants = descendantsFor(v, before)
 	return next
+}
+
+// keyOf returns the idempotency key of a call that has not begun.
+func (run *runner) keyOf(step int, callID string) string {
+	if run.Key != nil {
+		if key := run.Key(callID); key != "" {
+			return key
+		}
+	}
+	return run.newKey(step, callID)
+}
+
+// newKey returns a new idempotency key for a call. The UID of the Turn and the ID of the call do not identify the call:
+// local runs with the same inputs have the same UID, a Turn whose journal is lost may run again, and endpoints use the
+// same IDs again. So the key ends in a digest of the nonce, which each journal has anew. The key does not contain the
+// nonce itself, because a tool server that knows it could forge the end of a fence.
+func (run *runner) newKey(step int, callID string) string {
+	key := fmt.Sprintf("%s/%d/%s", run.TurnUID, step, callID)
+	digest := sha256.Sum256([]byte(run.Nonce + "/" + key))
+	return key + "/" + hex.EncodeToString(digest[:8])
 }
 
 // appendRepairs appends records of repairs to records.

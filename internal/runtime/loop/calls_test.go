@@ -194,7 +194,7 @@ func TestOutOfSteps(t *testing.T) {
 			len(s.requests), last.Tools, lines)
 	}
 	// The endpoint gave both calls the same ID, so the second gets another ID.
-	if diff := cmp.Diff([]string{"uid/1/c1", "uid/2/c1_2"}, found.keys()); diff != "" {
+	if diff := cmp.Diff([]string{keyOf("uid/1/c1"), keyOf("uid/2/c1_2")}, found.keys()); diff != "" {
 		t.Errorf("calls by key: -want +got:\n%s", diff)
 	}
 	if step := in.State.LastStep(); !step.Last || step.Step != 3 {

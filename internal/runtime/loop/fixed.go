@@ -33,7 +33,7 @@ func (s *State) applyFixed(e journal.Entry) error {
 func RunFixed(ctx context.Context, in *Input) (*End, error) {
 	own := *in
 	own.Policy.Sequential, own.Policy.Unvalidated = true, false
-	run := &runner{Input: &own}
+	run := &runner{Input: &own, fixed: true}
 	step := run.State.LastStep()
 	if step == nil {
 		return &End{Reason: CallsMade, Message: "there was no call to make"}, nil
@@ -58,9 +58,10 @@ func RunFixed(ctx context.Context, in *Input) (*End, error) {
 // resultsAfterFailure returns the results of the calls that have not begun if an earlier call did not succeed.
 func (run *runner) resultsAfterFailure(step *Step, open []openCall) []journal.Record {
 	var failed *CallResult
-	for _, c := range step.Reply.ToolCalls {
+	position := 0
+	for i, c := range step.Reply.ToolCalls {
 		if f := run.State.result(step.Step, c.ID); f != nil && f.Outcome != Succeeded && f.Outcome != Reused {
-			failed = f
+			failed, position = f, i+1
 			break
 		}
 	}
@@ -69,7 +70,7 @@ func (run *runner) resultsAfterFailure(step *Step, open []openCall) []journal.Re
 	}
 	var results []journal.Record
 	for _, c := range open {
-		if run.State.intent(step.Step, c.call.ID) == nil {
+		if c.position > position && run.State.intent(step.Step, c.call.ID) == nil {
 			results = append(results, run.newResult(step.Step, c, nil).failed(Refused, tool.Denied,
 				fmt.Sprintf("the tool was not called, because the call %q before it did not succeed", failed.CallID)))
 		}

@@ -45,19 +45,19 @@ func TestRepeatedCallAfterAKill(t *testing.T) {
 	}{
 		"in the same reply": {
 			reason: "equal calls in the same reply", calls: []model.ToolCall{call("a", "send", `{"n":1}`), call("b", "send", `{"n":1}`)},
-			made: []string{"uid/1/a"}, outcomes: map[string]loop.Outcome{"a": loop.Unknown, "b": loop.Refused},
+			made: []string{keyOf("uid/1/a")}, outcomes: map[string]loop.Outcome{"a": loop.Unknown, "b": loop.Refused},
 		},
 		"one after another": {
 			reason: "equal calls with the sequential policy",
 			calls:  []model.ToolCall{call("a", "send", `{"n":1}`), call("b", "send", `{"n":1}`)}, sequential: true,
-			made: []string{"uid/1/a"}, outcomes: map[string]loop.Outcome{"a": loop.Unknown, "b": loop.Refused},
+			made: []string{keyOf("uid/1/a")}, outcomes: map[string]loop.Outcome{"a": loop.Unknown, "b": loop.Refused},
 		},
 		"three, with others between": {
 			reason: "other calls in between are made", calls: []model.ToolCall{
 				call("a", "send", `{"n":1}`),
 				call("r", "find", `{}`), call("b", "send", `{"n":1}`), call("o", "send", `{"n":2}`), call("c", "send", `{"n":1}`),
 			},
-			made: []string{"uid/1/a", "uid/1/o"}, outcomes: map[string]loop.Outcome{
+			made: []string{keyOf("uid/1/a"), keyOf("uid/1/o")}, outcomes: map[string]loop.Outcome{
 				"a": loop.Unknown,
 				"r": loop.Succeeded, "b": loop.Refused, "o": loop.Succeeded, "c": loop.Refused,
 			},
@@ -67,17 +67,17 @@ func TestRepeatedCallAfterAKill(t *testing.T) {
 				call("a", "send", `{"n":1}`),
 				call("b", "send", ` { "n" : "1" } `), call("c", "send", `"{\"n\":1}"`),
 			},
-			made: []string{"uid/1/a"}, outcomes: map[string]loop.Outcome{"a": loop.Unknown, "b": loop.Refused, "c": loop.Refused},
+			made: []string{keyOf("uid/1/a")}, outcomes: map[string]loop.Outcome{"a": loop.Unknown, "b": loop.Refused, "c": loop.Refused},
 		},
 		"approved": {
 			reason: "an approval does not prove that the first call was not made",
 			calls:  []model.ToolCall{call("a", "send", `{"n":1}`), call("b", "send", `{"n":1}`)}, approval: true,
-			made: []string{"uid/1/a"}, outcomes: map[string]loop.Outcome{"a": loop.Unknown, "b": loop.Refused},
+			made: []string{keyOf("uid/1/a")}, outcomes: map[string]loop.Outcome{"a": loop.Unknown, "b": loop.Refused},
 		},
 		"in the next reply": {
 			reason: "the model repeats the call without checking its outcome", calls: []model.ToolCall{call("a", "send", `{"n":1}`)},
 			later:    []model.ToolCall{call("a", "send", `{"n":1}`), call("b", "send", `{"n":3}`)},
-			made:     []string{"uid/1/a", "uid/2/b"},
+			made:     []string{keyOf("uid/1/a"), keyOf("uid/2/b")},
 			outcomes: map[string]loop.Outcome{"a": loop.Unknown, "2/a_2": loop.Refused, "2/b": loop.Succeeded},
 		},
 	} {

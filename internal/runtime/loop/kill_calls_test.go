@@ -156,7 +156,7 @@ func checkHarm(t *testing.T, where string, s *toolCounter, state *loop.State) in
 			t.Errorf("%s: call %s of step %d has no result", where, c.Call.ID, c.Step)
 			continue
 		}
-		done := s.done[fmt.Sprintf("%s uid/%d/%s", c.Call.Name, c.Step, c.Call.ID)]
+		done := s.done[c.Call.Name+" "+keyOf(fmt.Sprintf("uid/%d/%s", c.Step, c.Call.ID))]
 		harmful := c.Call.Name == "send" || c.Call.Name == "wipe"
 		switch {
 		case harmful && done > 1:

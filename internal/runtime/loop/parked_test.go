@@ -67,7 +67,7 @@ func TestPendingResult(t *testing.T) {
 	for _, c := range sub.calls {
 		keys = append(keys, c.IdempotencyKey)
 	}
-	if diff := cmp.Diff([]string{"uid/1/b", "uid/1/b", "uid/1/b"}, keys); diff != "" {
+	if diff := cmp.Diff([]string{keyOf("uid/1/b"), keyOf("uid/1/b"), keyOf("uid/1/b")}, keys); diff != "" {
 		t.Errorf("idempotency keys of the calls of the child: -want +got:\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"tool a: found", "tool b: done", "tool c: found"}, transcript(s.requests[1])[1:]); diff != "" {

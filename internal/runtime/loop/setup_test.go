@@ -3,6 +3,7 @@ package loop_test
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"sync"
 	"testing"
@@ -192,6 +193,11 @@ func prepareWith(offered []prompt.Tool) func(context.Context, loop.Candidate) (*
 
 // nonce is the nonce of the Turns in these tests.
 const nonce = "K7QZ5XWJ2N4M6P8R"
+
+// keyOf returns the idempotency key that starts with the given text.
+func keyOf(start string) string {
+	return fmt.Sprintf("%s/%.8x", start, sha256.Sum256([]byte(nonce+"/"+start)))
+}
 
 // fenced returns a short output as the model receives it.
 func fenced(output string) string { return untrusted.Tool(nonce, "", output) }

@@ -104,7 +104,7 @@ type Intent struct {
 	Arguments json.RawMessage `json:"arguments"`
 	// Effect is the effect of the tool when the call was recorded. It decides whether the call may be repeated.
 	Effect tool.Effect `json:"effect"`
-	// IdempotencyKey is the key that the tool server receives.
+	// IdempotencyKey is the key that the tool server receives. All attempts of the call have the same key.
 	IdempotencyKey string `json:"idempotencyKey"`
 	// Attempt counts the intents of this call, over all runs, from 1.
 	Attempt int `json:"attempt"`

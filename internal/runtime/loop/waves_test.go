@@ -462,11 +462,11 @@ func testCallInput(t *testing.T, effect tool.Effect, repeatable bool) {
 		}
 		want := []tool.Call{
 			{
-				IdempotencyKey: "uid/1/c1", Step: 1, CallID: "c1", Attempt: 1, Repeatable: repeatable, Arguments: []byte(`{}`),
+				IdempotencyKey: keyOf("uid/1/c1"), Step: 1, CallID: "c1", Attempt: 1, Repeatable: repeatable, Arguments: []byte(`{}`),
 				Left: tool.Left{Time: time.Minute, Tokens: new(int64(3900)), Cost: new(decimal.RequireFromString("0.998"))},
 			},
 			{
-				IdempotencyKey: "uid/2/c2", Step: 2, CallID: "c2", Attempt: 1, Repeatable: repeatable, Arguments: []byte(`{"n":1}`),
+				IdempotencyKey: keyOf("uid/2/c2"), Step: 2, CallID: "c2", Attempt: 1, Repeatable: repeatable, Arguments: []byte(`{"n":1}`),
 				Left: tool.Left{Time: 50 * time.Second, Tokens: new(int64(3569)), Cost: new(decimal.RequireFromString("0.49798"))},
 			},
 		}

@@ -47,11 +47,11 @@ func isPending(err error) bool {
 	return waits
 }
 
-// IsUncertain reports whether an error leaves the outcome of the call unknown: the adapter did not classify the
-// error, panicked, or ended its goroutine without a result (ErrNoResult).
+// IsUncertain reports whether an error leaves the outcome of the call unknown whatever its class is: the adapter did
+// not classify the error, panicked, ended its goroutine without a result (ErrNoResult), or set MayHaveActed.
 func IsUncertain(err error) bool {
-	_, classified := errors.AsType[*Error](err)
-	return !classified || StackOf(err) != "" || errors.Is(err, ErrNoResult)
+	e, classified := errors.AsType[*Error](err)
+	return !classified || e.MayHaveActed || StackOf(err) != "" || errors.Is(err, ErrNoResult)
 }
 
 // StackOf returns the stack of a panic in an adapter, or an empty string if there was no panic.

@@ -32,7 +32,7 @@ func (r *run) collectSubAgents() error {
 		if err != nil {
 			return err
 		}
-		if err := r.record(loop.SubAgentResult(c, r.exposed().Nonce, result)); err != nil {
+		if err := r.record(r.replayed.loop.SubAgentResult(c, r.exposed().Nonce, result)); err != nil {
 			return err
 		}
 	}

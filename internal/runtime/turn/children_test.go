@@ -91,6 +91,52 @@ func TestTurnEndsAfterItsSubAgent(t *testing.T) {
 	}
 }
 
+// TestUndoOfASubAgentThatDidNotAnswer checks whether an undo reports the call of a sub-agent if the calling Turn ended
+// first. The Turn of the sub-agent may have changed something, unless it certainly does not exist.
+func TestUndoOfASubAgentThatDidNotAnswer(t *testing.T) {
+	const reason = "helper (call h1): not undone: it was a call of a sub-agent: undo "
+	for name, tc := range map[string]struct {
+		pending tool.Pending
+		child   tool.Result
+		text    string
+	}{
+		"its usage is known": {
+			tool.Pending{Turn: "child"},
+			tool.Result{Spent: &tool.Spent{Turn: "child"}, Descendants: new(1)},
+			reason + "its Turn \"child\"\n",
+		},
+		"it was deleted with its journal": {tool.Pending{Turn: "child"}, tool.Result{}, reason + "the Turn of the sub-agent\n"},
+		"it does not exist":               {tool.Pending{Turn: "child"}, tool.Result{Descendants: new(0)}, ""},
+		"it was not created":              {tool.Pending{Turn: "child", NotCreated: true}, tool.Result{}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := &journaltest.Store{}
+			c, _ := candidate("p0", 1, answer{reply: calls("", call("h1", "helper"))})
+			in := input(c)
+			in.Namespace, in.Name, in.About.Agent = "shop", "first", "helper"
+			in.Policy.Unvalidated = true
+			in.Toolbox = &box{
+				offers: []tool.Offer{{Tools: []tool.Tool{
+					{Tool: prompt.SubAgent("helper", "Helps."), Effect: tool.Idempotent, Source: tool.Source{Agent: "helper"}},
+				}}},
+				do: map[string]tool.CallerFunc{"": func(context.Context, tool.Call) (tool.Result, error) {
+					return tool.Result{}, &tc.pending
+				}},
+			}
+			in.Child = func(context.Context, loop.Intent, string) (tool.Result, error) { return tc.child, nil }
+			if _, err := engine(j).Run(t.Context(), new(in)); err == nil {
+				t.Fatal("the Turn has ended, want it parked for the child")
+			}
+			in.Epoch, in.Cancel = 2, cancelled()
+			mustRun(t, j, in)
+			result := undo(t, j, undoInput(&desk{}, "undo-uid"))
+			if result.Text != tc.text || (result.Stop == turn.StopUndone) != (tc.text == "") {
+				t.Errorf("%s with %q, want %q", result.Stop, result.Text, tc.text)
+			}
+		})
+	}
+}
+
 // beforeAppend is a journal that calls a function before each append.
 type beforeAppend struct {
 	journal.Journal

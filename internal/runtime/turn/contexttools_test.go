@@ -59,7 +59,7 @@ func TestContextPacks(t *testing.T) {
 	in.Toolbox, in.TopK, in.Selection = b, 3, tool.Selection{Most: 1}
 	j := &journaltest.Store{}
 	result := mustRun(t, j, in)
-	if got.IdempotencyKey != "uid/0/context-pack-1" || got.CallID != "context-pack-1" ||
+	if got.IdempotencyKey != keyIn(t, j, "uid/0/context-pack-1") || got.CallID != "context-pack-1" ||
 		string(got.Arguments) != `{"message":"What is new?","topK":3}` ||
 		got.Left.Time <= 0 || got.Left.Time > in.Timeout {
 		t.Errorf("the context pack was called with %+v (%s)", got, got.Arguments)

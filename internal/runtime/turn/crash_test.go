@@ -352,7 +352,11 @@ func (w *world) checkCalls(t *testing.T, made []string) {
 	t.Helper()
 	got := map[string]int{}
 	for key, n := range w.calls {
-		got[strings.TrimPrefix(key, w.uid+"/")] = n
+		call := strings.TrimPrefix(key[:strings.LastIndexByte(key, '/')], w.uid+"/")
+		if got[call] > 0 {
+			t.Errorf("call %s has several idempotency keys", call)
+		}
+		got[call] += n
 	}
 	missing := 0
 	for _, key := range made {

@@ -97,7 +97,7 @@ func TestToolsOfAToolbox(t *testing.T) {
 			result.ToolsLeftOut, result.Preparation.ToolCount, b.asked)
 	}
 	messages := s.requests[1].Messages
-	if got, want := messages[len(messages)-1].Content, fenced(t, j, `web/find of uid/1/c1: {"n":1}`); got != want {
+	if got, want := messages[len(messages)-1].Content, fenced(t, j, "web/find of "+keyIn(t, j, "uid/1/c1")+`: {"n":1}`); got != want {
 		t.Errorf("the model received %q, want %q", got, want)
 	}
 	x := payloads[tool.Exposure](t, j, journal.ToolsExposed)
@@ -117,7 +117,7 @@ func TestAResumedTurnHasTheSameTools(t *testing.T) {
 	in := input(c)
 	in.Toolbox, in.Selection = server("web", remote("find", "Finds.", tool.ReadOnly), remote("other", "", "")), tool.Selection{Most: 9}
 	whole := mustRun(t, from, in)
-	nonce := payloads[tool.Exposure](t, from, journal.ToolsExposed)[0].Nonce
+	nonce, key := payloads[tool.Exposure](t, from, journal.ToolsExposed)[0].Nonce, keyIn(t, from, "uid/1/c1")
 	for n := 5; n < len(entries(t, from, "uid")); n++ {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			answers := []answer{asks("find", `{}`), says("Done.")}
@@ -128,7 +128,7 @@ func TestAResumedTurnHasTheSameTools(t *testing.T) {
 			in.Chain, in.Epoch, in.Preparation = []loop.Candidate{c}, 2, mustNotPrepare(t)
 			changed := server("web", remote("changed", "", ""))
 			changed.do = map[string]tool.CallerFunc{"find": func(context.Context, tool.Call) (tool.Result, error) {
-				return tool.Result{Content: "web/find of uid/1/c1: {}"}, nil
+				return tool.Result{Content: "web/find of " + key + ": {}"}, nil
 			}}
 			in.Toolbox = changed
 			j := copyOf(t, from, &journaltest.Store{}, n)

@@ -128,6 +128,9 @@ func (r *run) loopInput() *loop.Input {
 		State: &r.replayed.loop, Record: r.record, Keep: r.keepReply, CountReply: r.memory.countReply, Hold: r.memory.hold,
 		NextSeq: r.log.Next, Abandoned: func() bool { return r.life.Err() != nil },
 	}
+	if r.in.Undo != nil {
+		in.Key = r.keyOfUndo
+	}
 	if o := r.in.Observer; o != nil {
 		in.ForRequest = func(ctx context.Context, id string) context.Context { return o.Within(ctx, RequestKey(id)) }
 		in.ForCall = func(ctx context.Context, step int, callID string) context.Context {

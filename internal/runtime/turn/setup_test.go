@@ -198,8 +198,14 @@ func kinds(t *testing.T, j journal.Journal) []journal.Kind {
 // payloads returns the payloads of one kind in the Turn's journal.
 func payloads[T any](t *testing.T, j journal.Journal, kind journal.Kind) []T {
 	t.Helper()
+	return payloadsOf[T](t, j, "uid", kind)
+}
+
+// payloadsOf is payloads for the journal of any Turn.
+func payloadsOf[T any](t *testing.T, j journal.Journal, uid string, kind journal.Kind) []T {
+	t.Helper()
 	var all []T
-	for _, e := range entries(t, j, "uid") {
+	for _, e := range entries(t, j, uid) {
 		if e.Kind != kind {
 			continue
 		}

@@ -2,8 +2,10 @@ package turn_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -40,6 +42,12 @@ func named(name string, effect tool.Effect, do func(context.Context, tool.Call) 
 func fenced(t *testing.T, j journal.Journal, output string) string {
 	t.Helper()
 	return toolOutput(payloads[tool.Exposure](t, j, journal.ToolsExposed)[0].Nonce, output)
+}
+
+// keyIn returns the idempotency key in the journal j that starts with the given text.
+func keyIn(t *testing.T, j journal.Journal, start string) string {
+	t.Helper()
+	return fmt.Sprintf("%s/%.8x", start, sha256.Sum256([]byte(payloads[tool.Exposure](t, j, journal.ToolsExposed)[0].Nonce+"/"+start)))
 }
 
 func toolOutput(nonce, output string) string { return untrusted.Tool(nonce, "", output) }
@@ -86,7 +94,7 @@ func TestATurnWithTools(t *testing.T) {
 	}
 	messages := s.requests[1].Messages
 	if got := messages[len(messages)-1]; got.Role != model.RoleTool || got.ToolCallID != "c1" ||
-		got.Content != fenced(t, j, `uid/1/c1 {"n":1}`) {
+		got.Content != fenced(t, j, keyIn(t, j, "uid/1/c1")+` {"n":1}`) {
 		t.Errorf("the model received %+v, want the result of the call", got)
 	}
 	if !strings.Contains(messages[0].Content, "find: Does it.") || len(s.requests[1].Tools) != 2 {
@@ -386,6 +394,30 @@ func TestEarlierRepliesKeepTheirPrices(t *testing.T) {
 	}
 }
 
+// TestKeysOfAnotherJournal checks that the same Turn with another journal, for example after the loss of its journal,
+// has other idempotency keys. A server that remembers keys would otherwise not make its calls.
+func TestKeysOfAnotherJournal(t *testing.T) {
+	keys := map[string]bool{}
+	for range 2 {
+		c, _ := candidate("p0", 1, asks("send", `{}`), says("Done."))
+		in := input(c)
+		in.Tools = []tool.Tool{named("send", tool.Idempotent, func(_ context.Context, c tool.Call) (tool.Result, error) {
+			keys[c.IdempotencyKey] = true
+			return tool.Result{Content: "sent"}, nil
+		})}
+		j := &journaltest.Store{}
+		mustRun(t, j, in)
+		for key := range keys {
+			if nonce := payloads[tool.Exposure](t, j, journal.ToolsExposed)[0].Nonce; strings.Contains(key, nonce) {
+				t.Errorf("the key %q has the nonce of the fences, which servers must not know", key)
+			}
+		}
+	}
+	if len(keys) != 2 {
+		t.Errorf("the calls of two journals have the keys %v, want two keys", keys)
+	}
+}
+
 // TestIntentOfACall checks the intent of a call in the journal.
 func TestIntentOfACall(t *testing.T) {
 	j := &journaltest.Store{}
@@ -397,7 +429,7 @@ func TestIntentOfACall(t *testing.T) {
 	}
 	want := loop.Intent{
 		Step: 1, CallID: "c1", Name: "send", Arguments: json.RawMessage(`{"to":"<Bob>"}`), Effect: tool.Destructive,
-		IdempotencyKey: "uid/1/c1", Attempt: 1,
+		IdempotencyKey: keyIn(t, j, "uid/1/c1"), Attempt: 1,
 	}
 	got := payloads[loop.Intent](t, j, journal.ToolIntended)[0]
 	got.Arguments = json.RawMessage(strings.NewReplacer(`\u003c`, "<", `\u003e`, ">").Replace(string(got.Arguments)))

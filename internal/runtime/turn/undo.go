@@ -204,8 +204,23 @@ type UndoMark struct {
 	Turn    string `json:"turn,omitempty"`
 	// Repeatable is true in an entry of the kind UndoBegun if the tool that undoes the call may be called again.
 	Repeatable bool `json:"repeatable,omitempty"`
+	// Key is the idempotency key of the compensation, in an entry of the kind UndoBegun.
+	Key string `json:"idempotencyKey,omitempty"`
 	// Undone is true in an entry of the kind UndoEnded if the call was undone.
 	Undone bool `json:"undone,omitempty"`
+	// MayHaveActed is true in an entry of the kind UndoEnded if the compensation may have taken effect, although it
+	// failed. Another Turn that undoes the call must use the same key.
+	MayHaveActed bool `json:"mayHaveActed,omitempty"`
+}
+
+// keyOfUndo returns the idempotency key of a compensation that an earlier Turn may have made, or an empty string. With
+// another key, a server that remembers keys would make the compensation again. After a certain failure, the key
+// differs, because the server may remember the failure, too.
+func (r *run) keyOfUndo(callID string) string {
+	if target := r.replayed.undo.call(callID); target != nil {
+		return target.Key
+	}
+	return ""
 }
 
 // undoCaller is the Caller of a tool in a Turn that undoes calls. Before it calls the tool, it writes a mark into the
@@ -236,26 +251,27 @@ func (c *undoCaller) Call(ctx context.Context, call tool.Call) (tool.Result, err
 	if target == nil { // impossible: all calls of the loop come from the plan
 		return tool.Result{}, &tool.Error{Class: tool.Unavailable, Message: "this call undoes no call"}
 	}
-	if refused, err := c.run.mark(ctx, target, call.Repeatable); err != nil {
+	begun := UndoMark{Repeatable: call.Repeatable, Key: call.IdempotencyKey}
+	if refused, err := c.run.mark(ctx, target, begun); err != nil {
 		if !refused {
-			c.run.recordOutcome(target, false) //nolint:contextcheck // because the mark is withdrawn even if the call's time is over
+			c.run.recordOutcome(target, UndoMark{}) //nolint:contextcheck // because the mark is withdrawn even if the call's time is over
 		}
 		return tool.Result{}, err
 	}
 	result, err := c.inner.Call(ctx, call)
-	if err == nil || mayBeTriedAgain(ctx, call, err) {
-		c.run.recordOutcome(target, err == nil) //nolint:contextcheck // because the mark is written even if the call's time is over
+	noEffect := err != nil && hadNoEffect(ctx, err)
+	if err == nil || noEffect || call.Repeatable {
+		m := UndoMark{Undone: err == nil, MayHaveActed: err != nil && (!noEffect || call.Attempt > 1)}
+		c.run.recordOutcome(target, m) //nolint:contextcheck // because the mark is written even if the call's time is over
 	}
 	return result, err
 }
 
-// mayBeTriedAgain reports whether a failed call certainly had no effect, or may be repeated. Once ctx has ended, only
-// the class Unavailable is certain, because the tool was then not reached.
-func mayBeTriedAgain(ctx context.Context, c tool.Call, err error) bool {
+// hadNoEffect reports whether this attempt of a failed call certainly had no effect. Once ctx has ended, only the class
+// Unavailable is certain, because the tool was then not reached.
+func hadNoEffect(ctx context.Context, err error) bool {
 	class := tool.AsError(err).Class
 	switch {
-	case c.Repeatable:
-		return true
 	case tool.IsUncertain(err), class == tool.Timeout, class == tool.OutcomeUnknown:
 		return false
 	}
@@ -265,14 +281,14 @@ func mayBeTriedAgain(ctx context.Context, c tool.Call, err error) bool {
 // maxMarks is the maximum number of attempts to write a mark while other Turns write to the same journal.
 const maxMarks = 32
 
-// mark writes into the journal of the other Turn that this Turn is about to undo a call. Every error is a *tool.Error.
-// repeatable is true if the tool may be called again.
+// mark writes into the journal of the other Turn that this Turn is about to undo a call. begun has the idempotency key of
+// the compensation, and whether the tool may be called again. Every error is a *tool.Error.
 //
 // refused is true if the mark was certainly not written, because another Turn has undone the call or may have, or
 // because the journal is gone. Otherwise, the journal could not be read or written, and may have the mark nevertheless.
-func (r *run) mark(ctx context.Context, target *UndoCall, repeatable bool) (refused bool, err error) {
+func (r *run) mark(ctx context.Context, target *UndoCall, begun UndoMark) (refused bool, err error) {
 	for range maxMarks {
-		if err = r.tryMark(ctx, target, journal.UndoBegun, UndoMark{Repeatable: repeatable}); !errors.Is(err, journal.ErrSequence) {
+		if err = r.tryMark(ctx, target, journal.UndoBegun, begun); !errors.Is(err, journal.ErrSequence) {
 			break
 		}
 	}
@@ -295,11 +311,11 @@ const outcomeTimeout = 10 * time.Second
 // and no other Turn undoes the call, unless the tool may be called again and this Turn has ended. An outcome without a
 // mark means nothing. After a failed write of the mark, it also takes the place of the mark, so that a write that is
 // still under way fails.
-func (r *run) recordOutcome(target *UndoCall, undone bool) {
+func (r *run) recordOutcome(target *UndoCall, m UndoMark) {
 	ctx, cancel := context.WithTimeout(r.life, outcomeTimeout)
 	defer cancel()
 	for range maxMarks {
-		if err := r.tryMark(ctx, target, journal.UndoEnded, UndoMark{Undone: undone}); !errors.Is(err, journal.ErrSequence) {
+		if err := r.tryMark(ctx, target, journal.UndoEnded, m); !errors.Is(err, journal.ErrSequence) {
 			return
 		}
 	}
@@ -330,6 +346,11 @@ func (r *run) tryMark(ctx context.Context, target *UndoCall, kind journal.Kind, 
 		return &tool.Error{Class: tool.Unavailable, Message: "the tool was not called: " + existing.reason()}
 	case existing != nil && kind == journal.UndoBegun && !existing.ended:
 		return nil // an earlier run of this Turn has written the mark
+	case kind == journal.UndoBegun && !reader.allowsKey(target.Step, target.CallID, m.Key):
+		return &tool.Error{
+			Class:   tool.Unavailable,
+			Message: "the tool was not called, because another turn has tried to undo the call since this turn began",
+		}
 	}
 	log, err := journal.Open(ctx, uid, reader.epoch, journal.Options{
 		Journal: r.engine.Journal, Namespace: r.in.Namespace, Now: r.engine.Now, After: reader.seq, Patience: r.engine.Patience,

@@ -56,6 +56,8 @@ func (d *desk) set(_ context.Context, c tool.Call) (tool.Result, error) {
 		return tool.Result{}, &tool.Error{Class: tool.Timeout, Message: "no result"}
 	case "broken":
 		return tool.Result{}, errors.New("reset")
+	case "twice":
+		return tool.Result{}, &tool.Error{Class: tool.Failed, Message: "it is set", MayHaveActed: true}
 	}
 	return tool.Result{}, &tool.Error{Class: tool.Failed, Message: "there is no such ticket"}
 }
@@ -121,6 +123,19 @@ func undoInput(d *desk, uid string, ids ...string) *turn.Input {
 	in.Toolbox, in.Limits.ApprovalTimeout = d.box(), time.Hour
 	in.Decide = deciding(0, true)
 	return &in
+}
+
+// approvingOnly approves one call. For the other calls, it decides as others.
+func approvingOnly(
+	callID string, others func(context.Context, loop.Approval) (*loop.Decision, error),
+) func(context.Context, loop.Approval) (*loop.Decision, error) {
+	approve := deciding(0, true)
+	return func(ctx context.Context, a loop.Approval) (*loop.Decision, error) {
+		if a.CallID == callID {
+			return approve(ctx, a)
+		}
+		return others(ctx, a)
+	}
 }
 
 // undo runs a Turn that undoes calls.
@@ -210,10 +225,11 @@ func TestUndo(t *testing.T) {
 		},
 		"failed calls that may have taken effect": {
 			reason:  "a failure of an idempotent tool is reported unless it is certain",
-			calls:   []string{"set:late", "set:none", "set:broken"},
+			calls:   []string{"set:late", "set:none", "set:broken", "set:twice"},
 			stop:    turn.StopUndoIncomplete,
-			message: `2 of 2 calls of the turn "first" are not undone (c3, c1): the result has the reasons`,
-			text: "set (call c3): not undone: it may have taken effect before it failed: check what \"set\" has changed\n" +
+			message: `3 of 3 calls of the turn "first" are not undone (c4, c3, c1): the result has the reasons`,
+			text: "set (call c4): not undone: it may have taken effect before it failed: check what \"set\" has changed\n" +
+				"set (call c3): not undone: it may have taken effect before it failed: check what \"set\" has changed\n" +
 				"set (call c1): not undone: it may have taken effect before it failed: check what \"set\" has changed\n",
 		},
 		"a failure": {
@@ -239,6 +255,24 @@ func TestUndo(t *testing.T) {
 			message: `2 of 2 calls of the turn "first" are not undone (c2, c1): the result has the reasons`,
 			text: "open (call c2): not undone: alice has denied this call (because)\n" +
 				"open (call c1): not undone: alice has denied this call (because)\n",
+		},
+		"a denial of the newest call": {
+			reason: "the older call is not undone, although it is approved", calls: []string{"a", "b"},
+			change:  func(in *turn.Input, _ *desk) { in.Decide = approvingOnly("c1", deciding(0, false)) },
+			stop:    turn.StopUndoIncomplete,
+			message: `2 of 2 calls of the turn "first" are not undone (c2, c1): the result has the reasons`,
+			text: "open (call c2): not undone: alice has denied this call (because)\n" +
+				"open (call c1): not undone: the tool was not called, because the call \"c2\" before it did not succeed\n",
+		},
+		"the newest call expires": {
+			reason: "the older call is not undone, although it is approved", calls: []string{"a", "b"},
+			change: func(in *turn.Input, _ *desk) {
+				in.Limits.ApprovalTimeout = 0
+				in.Decide = approvingOnly("c1", deciding(1, true))
+			},
+			stop: turn.StopUndoIncomplete, message: `2 of 2 calls of the turn "first" are not undone (c2, c1): the result has the reasons`,
+			text: "open (call c2): not undone: this call was not approved in time\n" +
+				"open (call c1): not undone: the tool was not called, because the call \"c2\" before it did not succeed\n",
 		},
 		"no tool": {
 			reason: "the server no longer has the tool", calls: []string{"a"},
@@ -626,7 +660,101 @@ func TestUndoAfterACompensationThatWasCutOff(t *testing.T) {
 			if diff := cmp.Diff(tc.text, result.Text); diff != "" || (len(d.closed) == 1) != (tc.text == undone) {
 				t.Errorf("closed %v, and the report of the second Turn: -want +got:\n%s", d.closed, diff)
 			}
+			if tc.text == undone {
+				key := func(uid string) string {
+					return payloadsOf[loop.Intent](t, j, uid, journal.ToolIntended)[0].IdempotencyKey
+				}
+				if was, is := key("undo-uid"), key("second-uid"); was != is {
+					t.Errorf("the second Turn has the key %q, want that of the first Turn, %q", is, was)
+				}
+			}
 		})
+	}
+}
+
+// closingWith returns the input of a Turn that undoes calls, with an idempotent tool. The tool adds its idempotency key
+// to keys, and returns err.
+func closingWith(d *desk, uid string, keys *[]string, err error) *turn.Input {
+	in := undoInput(d, uid)
+	b := in.Toolbox.(*box)
+	b.do["close"] = func(_ context.Context, c tool.Call) (tool.Result, error) {
+		*keys = append(*keys, c.IdempotencyKey)
+		return tool.Result{Content: "closed"}, err
+	}
+	for i := range b.offers[0].Tools {
+		if t := &b.offers[0].Tools[i]; t.Name == "close" {
+			t.Effect = tool.Idempotent
+		}
+	}
+	return in
+}
+
+// TestUndoKeepsTheKey checks that a Turn which repeats a compensation that may have taken effect uses the same
+// idempotency key, so that the server can recognize it. After a certain failure the key differs, because the server may
+// remember the failure.
+func TestUndoKeepsTheKey(t *testing.T) {
+	timeout := &tool.Error{Class: tool.Timeout, Message: "no result"}
+	failed := &tool.Error{Class: tool.Failed, Message: "it is locked"}
+	unreached := &tool.Error{Class: tool.Unavailable, Message: "the call was not made"}
+	for name, tc := range map[string]struct {
+		// errs are the errors of the Turns before the last Turn, whose compensation succeeds.
+		errs []error
+		// same is true for each Turn, after the first one, whose key is that of the Turn before.
+		same []bool
+	}{
+		"timeout":                  {[]error{timeout}, []bool{true}},
+		"unclassified":             {[]error{errors.New("reset")}, []bool{true}},
+		"failed":                   {[]error{failed}, []bool{false}},
+		"timeout and failed":       {[]error{timeout, failed}, []bool{true, true}},
+		"timeout and not reached":  {[]error{timeout, unreached, timeout}, []bool{true, true, true}},
+		"failed and then timeouts": {[]error{failed, timeout, timeout}, []bool{false, true, true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j, d := &journaltest.Store{}, &desk{}
+			runCalls(t, j, d, "a")
+			var keys []string
+			for i, err := range append(tc.errs, nil) {
+				result := undo(t, j, closingWith(d, fmt.Sprintf("undo-%d", i), &keys, err))
+				if done := result.Stop == turn.StopUndone; done != (err == nil) {
+					t.Fatalf("Turn %d ended with %s: %s", i, result.Stop, result.Text)
+				}
+				intent := payloadsOf[loop.Intent](t, j, fmt.Sprintf("undo-%d", i), journal.ToolIntended)[0]
+				if intent.IdempotencyKey != keys[i] {
+					t.Errorf("the journal has the key %q, and the server received %q", intent.IdempotencyKey, keys[i])
+				}
+			}
+			for i, same := range tc.same {
+				if (keys[i] == keys[i+1]) != same {
+					t.Errorf("the keys are %q; is key %d that of the Turn before: want %t", keys, i+1, same)
+				}
+			}
+		})
+	}
+}
+
+// TestUndoAfterAnotherAttempt lets another Turn try a compensation, with an unknown outcome, while a Turn waits for
+// approval. The waiting Turn has another key, so it must not make the compensation.
+func TestUndoAfterAnotherAttempt(t *testing.T) {
+	j, d := &journaltest.Store{}, &desk{}
+	runCalls(t, j, d, "a")
+	var keys []string
+	in := closingWith(d, "undo-uid", &keys, nil)
+	decide := in.Decide
+	tryFirst := func() {
+		undo(t, j, closingWith(d, "other-uid", &keys, &tool.Error{Class: tool.Timeout, Message: "no result"}))
+	}
+	in.Decide = func(ctx context.Context, a loop.Approval) (*loop.Decision, error) {
+		tryFirst()
+		return decide(ctx, a)
+	}
+	result := undo(t, j, in)
+	const want = "open (call c1): not undone: the tool was not called, because another turn has tried to undo the call since this " +
+		"turn began\n"
+	if result.Text != want || len(keys) != 1 {
+		t.Errorf("text %q after the calls %q; want %q, and only the call of the other Turn", result.Text, keys, want)
+	}
+	if last := undo(t, j, closingWith(d, "last-uid", &keys, nil)); last.Stop != turn.StopUndone || keys[0] != keys[1] {
+		t.Errorf("the last Turn ended with %s after the calls %q, want the same key twice", last.Text, keys)
 	}
 }
 

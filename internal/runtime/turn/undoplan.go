@@ -41,6 +41,9 @@ type UndoCall struct {
 	Server    string          `json:"server,omitempty"`
 	UID       string          `json:"uid,omitempty"`
 	Arguments json.RawMessage `json:"arguments,omitempty"`
+	// Key is the idempotency key of a compensation that another Turn has tried, and that may have taken effect. It is
+	// empty if there is none.
+	Key string `json:"idempotencyKey,omitempty"`
 	// Reason says why the call is not undone, or which Turn has undone it.
 	Reason string `json:"reason,omitempty"`
 }
@@ -125,6 +128,8 @@ type UndoReader struct {
 	seq, epoch             int64
 	calls                  []undoCandidate
 	marks                  map[undoKey]*callMark
+	// keys has the idempotency keys of the compensations that have ended, or were abandoned, and may have taken effect.
+	keys map[undoKey]string
 }
 
 type undoKey struct {
@@ -154,7 +159,9 @@ func (m *callMark) reason() string {
 }
 
 // NewUndoReader returns a reader of one journal.
-func NewUndoReader() *UndoReader { return &UndoReader{marks: map[undoKey]*callMark{}} }
+func NewUndoReader() *UndoReader {
+	return &UndoReader{marks: map[undoKey]*callMark{}, keys: map[undoKey]string{}}
+}
 
 // needsPayload reports whether Apply needs the payload of an entry of this kind. Otherwise skip is sufficient.
 func (*UndoReader) needsPayload(k journal.Kind) bool {
@@ -225,16 +232,19 @@ func (u *UndoReader) applyMark(e journal.Entry) error {
 	case begun == nil || begun.TurnUID != m.TurnUID: // the write of the mark has failed
 	default:
 		begun.ended, begun.Undone = true, m.Undone
+		if m.MayHaveActed {
+			u.keys[key] = begun.Key
+		}
 	}
 	return nil
 }
 
 // FindAbandoned finds the marks of compensations that may be repeated and have not ended, although their Turns have
 // ended or are gone. Such a Turn was cut off, and has not withdrawn its marks itself. Another Turn may undo these
-// calls. hasEnded reports whether the Turn of a mark has ended or is gone.
+// calls, with the same idempotency keys. hasEnded reports whether the Turn of a mark has ended or is gone.
 func (u *UndoReader) FindAbandoned(hasEnded func(UndoMark) (bool, error)) error {
 	known := map[string]bool{}
-	for _, m := range u.marks {
+	for key, m := range u.marks {
 		if m.ended || m.abandoned || !m.Repeatable {
 			continue
 		}
@@ -246,7 +256,9 @@ func (u *UndoReader) FindAbandoned(hasEnded func(UndoMark) (bool, error)) error 
 			}
 			known[m.TurnUID] = ended
 		}
-		m.abandoned = ended
+		if m.abandoned = ended; ended {
+			u.keys[key] = m.Key
+		}
 	}
 	return nil
 }
@@ -266,6 +278,13 @@ func IsOpen(ctx context.Context, j interface {
 		open = true
 	}
 	return open, nil
+}
+
+// allowsKey reports whether a compensation may be made with this idempotency key. It must be the key of all
+// compensations of the call that may have taken effect.
+func (u *UndoReader) allowsKey(step int, callID, key string) bool {
+	known := u.keys[undoKey{step, callID}]
+	return known == "" || known == key
 }
 
 // blockingMark returns the newest mark of a call, or nil if any Turn may undo the call. repeatable is true if the tool
@@ -288,6 +307,7 @@ func (u *UndoReader) Plan(uid string) *UndoPlan {
 	for _, c := range slices.Backward(u.calls) {
 		mark := u.blockingMark(c.intent.Step, c.intent.CallID, true)
 		if call, changed := c.undo(mark); changed {
+			call.Key = u.keys[undoKey{call.Step, call.CallID}]
 			p.Calls = append(p.Calls, call)
 		}
 		if mark != nil && !mark.ended {

@@ -312,10 +312,10 @@ func (p *process) noteEntries(entries []journal.Entry) {
 			w.gaveUp[f.Provider] = w.gaveUp[f.Provider] || f.Purpose == loop.ForStep && f.GaveUp != ""
 		case journal.ToolIntended:
 			i := decoded[loop.Intent](w.t, e)
-			p.intents[i.IdempotencyKey] = i
+			p.intents[fmt.Sprintf("%d/%s", i.Step, i.CallID)] = i
 		case journal.ToolFinished:
 			f := decoded[loop.CallResult](w.t, e)
-			delete(p.intents, fmt.Sprintf("%s/%d/%s", w.uid, f.Step, f.CallID))
+			delete(p.intents, fmt.Sprintf("%d/%s", f.Step, f.CallID))
 		case journal.Finalized:
 			w.resumes = len(slices.DeleteFunc(slices.Clone(w.appended), func(o *process) bool { return o == p || o.parked }))
 		case journal.RunParked:
