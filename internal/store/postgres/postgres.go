@@ -4,12 +4,14 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/capstan-dev/capstan/internal/store"
 )
@@ -37,11 +39,16 @@ const (
 	idleTimeout = 4 * time.Second
 	// openTimeout limits Open, which may wait for another process that is migrating the schema.
 	openTimeout = 2 * time.Minute
+	// usersPart is the part of the connections that calls for requests of users may use at the same time: a quarter.
+	usersPart = 4
 )
 
 // Store keeps journals in a PostgreSQL database. It implements store.Store.
 type Store struct {
 	pool *pgxpool.Pool
+	// ordinary limits the calls other than those of checked, for which a connection stays free, and users limits the
+	// calls that serve requests of users.
+	ordinary, users *semaphore.Weighted
 	// namespaces are the namespaces of this installation: see Open.
 	namespaces []string
 	closed     atomic.Bool
@@ -88,7 +95,11 @@ func open(ctx context.Context, databaseURL string, dir fs.FS, namespaces ...stri
 		pool.Close()
 		return nil, fmt.Errorf("failed to migrate the schema of the journal: %w", explain(err))
 	}
-	s := &Store{pool: pool, namespaces: append([]string{}, namespaces...)} // nil would be NULL in a query
+	s := &Store{
+		pool: pool, namespaces: append([]string{}, namespaces...), // nil would be NULL in a query
+		ordinary: semaphore.NewWeighted(int64(max(config.MaxConns-1, 1))),
+		users:    semaphore.NewWeighted(int64(max(config.MaxConns/usersPart, 1))),
+	}
 	s.unmarked.Store(true)
 	return s, nil
 }
@@ -104,7 +115,7 @@ func (s *Store) Close() error {
 // Check returns an error if the server does not reply, takes no writes or does not let this user change the journal. It
 // changes nothing and takes at most 10 s.
 func (s *Store) Check(ctx context.Context) error {
-	return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
+	return s.checked(ctx, appendTimeout, func(ctx context.Context) error {
 		_, err := s.pool.Exec(ctx, `DELETE FROM capstan_turn WHERE false`)
 		return err
 	})
@@ -113,17 +124,49 @@ func (s *Store) Check(ctx context.Context) error {
 // retryOnce runs the function do with a timeout and explains its error. If the connection is lost, retryOnce runs do
 // once more, on a new connection. do must be idempotent.
 func (s *Store) retryOnce(ctx context.Context, timeout time.Duration, do func(context.Context) error) error {
-	return s.call(ctx, timeout, func(ctx context.Context) error {
+	return s.call(ctx, timeout, s.twice(do))
+}
+
+// checked does the same as retryOnce with the connection that is kept free for it. It is for the calls that decide
+// whether the process is ready and whether its journals are complete, which must not fail because others are busy.
+func (s *Store) checked(ctx context.Context, timeout time.Duration, do func(context.Context) error) error {
+	return s.run(ctx, timeout, s.twice(do))
+}
+
+// twice returns a function that runs do, and once more if the connection is lost.
+func (s *Store) twice(do func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
 		err := do(ctx)
 		if s.dropLost(ctx, err) {
 			err = do(ctx)
 		}
 		return err
+	}
+}
+
+// errBusy means that a call got no connection because other calls use them.
+var errBusy = errors.New("all connections are in use")
+
+// call runs the function do with a timeout and explains its error. It first waits until a connection may be free. do
+// must not use more than one connection, and must not call call.
+func (s *Store) call(parent context.Context, timeout time.Duration, do func(context.Context) error) error {
+	return s.run(parent, timeout, func(ctx context.Context) error {
+		limits := []*semaphore.Weighted{s.ordinary}
+		if store.IsOfUsers(ctx) {
+			limits = []*semaphore.Weighted{s.users, s.ordinary}
+		}
+		for _, limit := range limits {
+			if limit.Acquire(ctx, 1) != nil {
+				return errBusy
+			}
+			defer limit.Release(1)
+		}
+		return do(ctx)
 	})
 }
 
-// call runs the function do with a timeout and explains its error.
-func (s *Store) call(parent context.Context, timeout time.Duration, do func(context.Context) error) error {
+// run runs the function do with a timeout and explains its error.
+func (s *Store) run(parent context.Context, timeout time.Duration, do func(context.Context) error) error {
 	if s.closed.Load() {
 		return ErrClosed
 	}
@@ -138,7 +181,7 @@ func (s *Store) call(parent context.Context, timeout time.Duration, do func(cont
 	case s.closed.Load():
 		return ErrClosed
 	case ctx.Err() != nil:
-		if parent.Err() == nil {
+		if parent.Err() == nil && !errors.Is(err, errBusy) {
 			s.pool.Reset() // the other connections to this server may be dead, too; do not try them one by one
 		}
 		return context.Cause(ctx)
