@@ -54,6 +54,8 @@ type Store struct {
 	closed     atomic.Bool
 	// purged is the last journal that the last call of Purge deleted, or nil if the next call begins with the oldest.
 	purged atomic.Pointer[head]
+	// missing is the number of bytes of an append that the server had no space for: see recordMissing.
+	missing atomic.Int64
 	// unmarked is true if there may be appends after the last mark, by this process or an earlier one.
 	unmarked atomic.Bool
 }
@@ -112,13 +114,51 @@ func (s *Store) Close() error {
 	return nil
 }
 
+// maxProbe limits the number of bytes that Check writes. Until the server's next vacuum, they use space on its disk.
+const maxProbe = 1 << 20
+
 // Check returns an error if the server does not reply, takes no writes or does not let this user change the journal. It
 // changes nothing and takes at most 10 s.
+//
+// After an append that failed because the server had no space or memory left, Check writes as many bytes as that append,
+// but at most 1 MiB, and rolls back.
 func (s *Store) Check(ctx context.Context) error {
 	return s.checked(ctx, appendTimeout, func(ctx context.Context) error {
 		_, err := s.pool.Exec(ctx, `DELETE FROM capstan_turn WHERE false`)
+		if missing := s.missing.Load(); err == nil && missing > 0 {
+			err = s.probe(ctx, missing)
+		}
 		return err
 	})
+}
+
+// probe writes up to maxProbe bytes and rolls back.
+func (s *Store) probe(ctx context.Context, n int64) error {
+	content := make([]byte, min(n, maxProbe)) // the server does not compress this column
+	tx, err := s.pool.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `INSERT INTO capstan_artifact (turn_uid, sha256, bytes, data) VALUES ('', 'probe', $1, $2)`,
+		len(content), content)
+	if rollback := tx.Rollback(ctx); err == nil {
+		err = rollback
+	}
+	if err == nil {
+		s.missing.CompareAndSwap(n, 0)
+	}
+	return err
+}
+
+// recordMissing stores the number of bytes that the server had no space for, for Check, until an append of that size
+// succeeds.
+func (s *Store) recordMissing(bytes int64, err error) {
+	switch {
+	case isFull(err):
+		s.missing.Store(max(bytes, 1))
+	case err == nil && bytes >= s.missing.Load():
+		s.missing.Store(0)
+	}
 }
 
 // retryOnce runs the function do with a timeout and explains its error. If the connection is lost, retryOnce runs do
