@@ -70,7 +70,8 @@ const chargeTries = 5
 //
 // A Turn that has no Session, whose Session was deleted, or that asked no model, is only ended. Charge does nothing if
 // the UID belongs to no Turn. It fails while a Turn of a sub-agent has not ended. After an error, a later call may
-// succeed. A journal that cannot be read, or that makes the engine panic, is logged and is not an error.
+// succeed. It returns journal.ErrNewer for a journal that only a newer version can end. A damaged journal, or one that
+// makes the engine panic, is logged and is not an error.
 func (c *Charger) Charge(ctx context.Context, uid string) error {
 	err := retryConflicts(ctx, func() error { return c.charge(ctx, uid) })
 	if isUnreadable(err) {
@@ -81,11 +82,11 @@ func (c *Charger) Charge(ctx context.Context, uid string) error {
 	return err
 }
 
-// isUnreadable reports whether the journal of a Turn can never be used by this build: it is damaged, a newer version
-// has written it, or the engine panics, which is a bug.
+// isUnreadable reports whether the journal of a Turn can never be used: it is damaged, or the engine panics, which is a
+// bug. It returns false for a journal of a newer version, because a manager of that version can use it.
 func isUnreadable(err error) bool {
 	_, panicked := errors.AsType[*turn.PanicError](err)
-	return panicked || errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer)
+	return panicked || errors.Is(err, journal.ErrDamaged)
 }
 
 // stackOf returns the stack of a panic of the engine, or an empty string if there was no panic.
@@ -148,7 +149,8 @@ func (c *Charger) charge(ctx context.Context, uid string) error {
 //
 // EndFromObject charges the Session of the Turn before it writes the end. It also charges the Session if the journal
 // has the end, because the process that wrote the end may have been killed before it charged the Session. It fails
-// while a Turn of a sub-agent has not ended, or while there is no memory for the journal.
+// while a Turn of a sub-agent has not ended, or while there is no memory for the journal. It returns journal.ErrNewer
+// for a journal that only a newer version can end.
 func (c *Charger) EndFromObject(ctx context.Context, t *v1alpha1.Turn) (recorded bool, err error) {
 	in, end, ended := translate.ObjectEnd(t, c.RecordLabels)
 	if !ended {

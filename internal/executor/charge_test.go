@@ -553,6 +553,26 @@ func TestNotEndedNamesTheSubAgents(t *testing.T) {
 	}
 }
 
+// TestJournalOfANewerVersionIsLeft checks that a Turn whose journal only a newer version can end is not given up.
+func TestJournalOfANewerVersionIsLeft(t *testing.T) {
+	e, store := newExecutor(t, interceptor.Funcs{}, append(surroundings(), talk(), turnWith(inTalk))...)
+	newer := journal.Entry{Seq: 1, Epoch: 1, Kind: journal.RunStarted, Version: journal.PayloadVersion + 1, Payload: []byte("{}")}
+	if err := store.Append(t.Context(), "uid-one", newer); err != nil {
+		t.Fatal(err)
+	}
+	one := endedUnbound(t, e)
+	charger := NewCharger(e.Engine, e.Reader, e.Client, nil, e.Now, e.Log)
+	_, ended := charger.EndFromObject(t.Context(), one)
+	_, child := charger.family().usageOfDeleted(t.Context(), "helpdesk", "uid-one")
+	for name, err := range map[string]error{
+		"Charge": charger.Charge(t.Context(), "uid-one"), "EndFromObject": ended, "usageOfDeleted": child,
+	} {
+		if !errors.Is(err, journal.ErrNewer) {
+			t.Errorf("%s: %v, want ErrNewer, so that a newer version ends the Turn", name, err)
+		}
+	}
+}
+
 // TestAPanicDuringACharge checks that a bug of the engine does not stop the process that charges a Turn, and that the
 // Turn is not tried again and again.
 func TestAPanicDuringACharge(t *testing.T) {

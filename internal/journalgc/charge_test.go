@@ -359,3 +359,51 @@ func TestDeletedSessionIsNotCharged(t *testing.T) {
 		})
 	}
 }
+
+// TestJournalsOfANewerVersionAreLeft checks that the journals of deleted Turns that only a newer version can end are not
+// retired, and do not delay the journals of other Turns.
+func TestJournalsOfANewerVersionAreLeft(t *testing.T) {
+	newer := []string{"b", "c", "d", "e", "f"} // more than maxFailures
+	for how, find := range map[string]func(*testing.T, *chargeEnv){
+		"seen by the watch": func(t *testing.T, o *chargeEnv) {
+			for _, name := range append(newer, "a") {
+				o.onLeave(turnOf(name))
+			}
+			o.followUp(t.Context())
+			if o.pause != nil {
+				t.Error("all hints pause, want no pause: nothing has failed")
+			}
+		},
+		"found by a sweep": func(t *testing.T, o *chargeEnv) {
+			if err := o.sweep(t.Context()); err != nil {
+				t.Errorf("sweep: %v", err)
+			}
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			o := newChargeEnv(t, sessionOf("talk"))
+			if err := o.begin(t, func(_, kill func()) (tool.Result, error) { kill(); return tool.Result{}, context.Canceled }); err == nil {
+				t.Fatal("the Turn has ended, want its run to stop before the end")
+			}
+			var want []string
+			for _, name := range newer {
+				e := journal.Entry{
+					Seq: 1, Epoch: 1, Kind: journal.RunStarted, Version: journal.PayloadVersion + 1, Payload: []byte("{}"),
+					Namespace: "helpdesk",
+				}
+				if err := o.store.Append(t.Context(), "uid-"+name, e); err != nil {
+					t.Fatal(err)
+				}
+				want = append(want, "uid-"+name)
+			}
+			for range 2 {
+				find(t, o)
+				left, err := o.store.UIDs(t.Context(), "", 10)
+				left = slices.DeleteFunc(left, func(uid string) bool { return uid == "uid-talk" })
+				if err != nil || !slices.Equal(left, want) {
+					t.Errorf("%v are left, %v; want %v, because a newer version ends these Turns", left, err, want)
+				}
+			}
+		})
+	}
+}

@@ -50,17 +50,17 @@ type Collector struct {
 	// installations for other namespaces of the same cluster may share the store.
 	Namespaces []string
 	// Namespace returns the namespace of the object to which a journal belongs, or an empty string if the journal does
-	// not name it. It must not be nil if Namespaces is set.
+	// not name it. It must not be nil if Namespaces or Turns is set.
 	Namespace func(ctx context.Context, uid string) (string, error)
 	// Turns lists the unfinished Turns, and Reference returns the UID of the Session whose history the journal of a
-	// Turn refers to, or an empty string. The history of a deleted Session is kept while an unfinished Turn refers to
-	// it. If Turns is nil, references are not checked.
+	// Turn refers to, or an empty string, or journal.ErrNewer. The history of a deleted Session is kept while an
+	// unfinished Turn refers to it. If Turns is nil, references are not checked.
 	Turns     client.Reader
 	Reference func(ctx context.Context, uid string) (string, error)
 	// Charge writes the end of a deleted Turn into the journal, stores the record of the Turn, and adds the usage in
 	// the journal to the Session. It does nothing for the UID of a Session. It is called before the journal is retired,
-	// possibly more than once, and the journal is not retired while Charge fails. If Charge is nil, the usage of
-	// deleted Turns is not added.
+	// possibly more than once, and the journal is not retired while Charge fails. journal.ErrNewer is no failure: a
+	// manager of a newer version retires the journal. If Charge is nil, the usage of deleted Turns is not added.
 	Charge func(ctx context.Context, uid string) error
 	// End is called instead of Charge for a Turn that had ended when it was deleted, and whose journal may lack the end.
 	// It receives the end of the Turn, as translate.EndOf returns it for Labels. It does the work of Charge, with the

@@ -529,14 +529,16 @@ func inSession(change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
 // TestHistoryIsKeptWhileReferenced checks that the history of a deleted Session is kept until the Turns that refer to
 // it have ended, because a continued Turn makes its prompt from it.
 func TestHistoryIsKeptWhileReferenced(t *testing.T) {
+	const newer = "a reference that only a newer version can read"
 	for name, tc := range map[string]struct {
 		reason string
 		turn   *v1alpha1.Turn
 		refers string
 		kept   bool
 	}{
-		"parked":           {"the Turn continues with that history", inSession(), "uid-talk", true},
-		"of a new Session": {"a recreated Session has another history", inSession(), "uid-other", false},
+		"of a newer version": {"only a newer version knows the history", inSession(), newer, true},
+		"parked":             {"the Turn continues with that history", inSession(), "uid-talk", true},
+		"of a new Session":   {"a recreated Session has another history", inSession(), "uid-other", false},
 		"never bound": {
 			"it has no prompt yet, and gets another Session",
 			inSession(func(t *v1alpha1.Turn) { t.Status.Executor = nil }), "", false,
@@ -572,7 +574,12 @@ func TestHistoryIsKeptWhileReferenced(t *testing.T) {
 					r := newTestEnv(t, 0, tc.turn)
 					turns := fake.NewClientBuilder().WithScheme(r.api.Scheme()).WithObjects(tc.turn).Build()
 					refers := tc.refers
-					r.Turns, r.Reference = turns, func(context.Context, string) (string, error) { return refers, nil }
+					r.Turns, r.Reference = turns, func(context.Context, string) (string, error) {
+						if refers == newer {
+							return "", journal.ErrNewer
+						}
+						return refers, nil
+					}
 					r.addJournals(t, "uid-talk")
 					find(r)
 					runRound := func() {
@@ -587,8 +594,10 @@ func TestHistoryIsKeptWhileReferenced(t *testing.T) {
 							t.Fatalf("the history is kept: %t, want %t: %s", kept, want, tc.reason)
 						}
 					}
-					if uids, _ := r.store.forgets(); slices.Contains(uids, "uid-talk") != want {
-						t.Errorf("%v are forgotten before the history, want the Session: %t", uids, want)
+					// A sweep does not know the names of Sessions, so it cannot tell which one the Turn of a newer version needs.
+					forgets := want && (refers != newer || how != "found by a sweep")
+					if uids, _ := r.store.forgets(); slices.Contains(uids, "uid-talk") != forgets {
+						t.Errorf("%v are forgotten before the history, want the Session: %t", uids, forgets)
 					}
 					if !want {
 						return

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capstan-dev/capstan/internal/existence"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 )
 
@@ -47,6 +48,7 @@ func (c *Collector) followUp(ctx context.Context) (retired bool) {
 		gone                   []suspect
 		cause                  error
 		done, failed, inSeries int
+		newer                  int
 	)
 	due := c.suspects.due(c.Now(), followBatch)
 	for i, d := range due {
@@ -57,6 +59,9 @@ func (c *Collector) followUp(ctx context.Context) (retired bool) {
 		isGone, err := c.check(ctx, d)
 		_, waits := errors.AsType[*loop.Parked](err)
 		switch {
+		case errors.Is(err, journal.ErrNewer): // which is no failure, so it must not delay the other hints
+			c.suspects.retry(d, c.Now())
+			newer++
 		case waits: // for a Turn of a sub-agent that has not ended, which is no failure
 			c.suspects.retry(d, c.Now())
 		case err != nil:
@@ -83,6 +88,7 @@ func (c *Collector) followUp(ctx context.Context) (retired bool) {
 			done += len(gone)
 		}
 	}
+	c.reportNewer(newer)
 	if failed > 0 {
 		c.report(fmt.Sprintf("follow up %d of %d hints about deleted objects, trying again later", failed, len(due)), cause)
 	}

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 )
@@ -69,14 +70,28 @@ func (c *Collector) sweep(ctx context.Context) error {
 // chargeAll charges the Turns among the UIDs of deleted objects. It returns the UIDs whose journals may be retired, and
 // an error if the charge of any Turn has failed.
 func (c *Collector) chargeAll(ctx context.Context, uids []string) (done []string, err error) {
+	newer := 0
+	defer func() { c.reportNewer(newer) }()
 	for _, uid := range uids {
-		if failure := c.chargeUID(ctx, uid); failure != nil {
+		failure := c.chargeUID(ctx, uid)
+		if errors.Is(failure, journal.ErrNewer) {
+			newer++
+			continue
+		}
+		if failure != nil {
 			err = fmt.Errorf("failed to add the usage of a deleted turn to its session: %w", failure) // only the last error is returned
 			continue
 		}
 		done = append(done, uid)
 	}
 	return done, err
+}
+
+// reportNewer logs that the journals of n deleted Turns are left to a newer version.
+func (c *Collector) reportNewer(n int) {
+	if n > 0 {
+		c.Log.Info("Left the journals of deleted turns to a newer version of Capstan, which has written them", "turns", n)
+	}
 }
 
 // journals returns the UIDs of all journals that are not retired.
@@ -157,22 +172,30 @@ func (c *Collector) removeForeign(ctx context.Context, left, own sets.Set[string
 }
 
 // removeReferenced removes from a set the histories to which an unfinished Turn refers, and forgets what was learned in
-// their Sessions.
+// their Sessions. If only a newer version knows to which history a Turn refers, it removes all journals of the namespace
+// of this Turn: a manager of that version retires them.
 func (c *Collector) removeReferenced(ctx context.Context, left sets.Set[string]) error {
 	if left.Len() == 0 || c.Turns == nil {
 		return nil
 	}
 	var deleted []string
+	unknown := sets.New[string]()
 	for _, namespace := range c.namespaces() {
-		if _, err := c.anyReference(ctx, namespace, "", func(session string) bool {
-			if left.Has(session) {
-				left.Delete(session)
-				deleted = append(deleted, session)
+		if _, err := c.anyReference(ctx, namespace, "", func(r reference) bool {
+			if left.Has(r.session) {
+				left.Delete(r.session)
+				deleted = append(deleted, r.session)
+			}
+			if r.newer {
+				unknown.Insert(r.namespace)
 			}
 			return false
 		}); err != nil {
 			return err
 		}
+	}
+	if err := c.removeOf(ctx, unknown, left); err != nil {
+		return err
 	}
 	if len(deleted) == 0 {
 		return nil
@@ -183,21 +206,49 @@ func (c *Collector) removeReferenced(ctx context.Context, left sets.Set[string])
 	return nil
 }
 
+// removeOf removes from a set the journals of some namespaces, and those that do not name their namespace.
+func (c *Collector) removeOf(ctx context.Context, namespaces, left sets.Set[string]) error {
+	if namespaces.Len() == 0 {
+		return nil
+	}
+	for uid := range left {
+		bounded, cancel := context.WithTimeout(ctx, storeTimeout)
+		namespace, err := c.Namespace(bounded, uid)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("failed to get the namespace of a journal: %w", err)
+		}
+		if namespace == "" || namespaces.Has(namespace) {
+			left.Delete(uid)
+		}
+	}
+	return nil
+}
+
 // isReferenced reports whether an object is a Session to whose history an unfinished Turn may refer.
 func (c *Collector) isReferenced(ctx context.Context, d suspect) (bool, error) {
 	if c.Turns == nil || d.object.kind.Kind != "Session" {
 		return false, nil
 	}
-	return c.anyReference(ctx, d.object.key.Namespace, d.object.key.Name, func(session string) bool {
-		return session == "" || session == string(d.uid)
+	return c.anyReference(ctx, d.object.key.Namespace, d.object.key.Name, func(r reference) bool {
+		return r.session == "" || r.session == string(d.uid)
 	})
 }
 
+// reference is a reference of an unfinished Turn to the history of a Session.
+type reference struct {
+	// namespace is that of the Turn.
+	namespace string
+	// session is the UID of the Session. It is empty if newer is true, and for a Turn that is bound and has no prompt
+	// yet.
+	session string
+	// newer is true if only a newer version can read the reference.
+	newer bool
+}
+
 // anyReference calls matches for each unfinished Turn of a namespace that refers to a Session with this name, or to any
-// Session if name is empty. The argument of matches is the UID of the Session whose history the Turn uses. It is empty
-// for a Turn that is bound and has no prompt yet. anyReference stops at the first true result and reports whether there
-// was one.
-func (c *Collector) anyReference(ctx context.Context, namespace, name string, matches func(session string) bool) (bool, error) {
+// Session if name is empty. It stops at the first true result and reports whether there was one.
+func (c *Collector) anyReference(ctx context.Context, namespace, name string, matches func(reference) bool) (bool, error) {
 	var turns v1alpha1.TurnList
 	if err := c.Turns.List(ctx, &turns, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("failed to list the unfinished turns: %w", err)
@@ -210,10 +261,11 @@ func (c *Collector) anyReference(ctx context.Context, namespace, name string, ma
 		bounded, cancel := context.WithTimeout(ctx, storeTimeout)
 		session, err := c.Reference(bounded, string(t.UID))
 		cancel()
-		if err != nil {
+		newer := errors.Is(err, journal.ErrNewer)
+		if err != nil && !newer {
 			return false, fmt.Errorf("failed to find the history to which the journal of a turn refers: %w", err)
 		}
-		if (session != "" || t.BoundTo() != "") && matches(session) {
+		if (session != "" || newer || t.BoundTo() != "") && matches(reference{t.Namespace, session, newer}) {
 			return true, nil
 		}
 	}

@@ -23,6 +23,8 @@ const (
 	checkInterval = 5 * time.Second
 	// checkTimeout is the time limit of one check.
 	checkTimeout = 10 * time.Second
+	// checkGrace is how long a check whose time is over may take to return its own error, which says more.
+	checkGrace = time.Second
 )
 
 // health periodically checks a part that the process needs, and keeps the last finding for the readiness probe. It
@@ -37,6 +39,8 @@ type health struct {
 	check func(context.Context) error
 	log   logr.Logger
 	last  atomic.Pointer[finding]
+	// running receives the result of a check that has not returned yet, or is nil.
+	running chan error
 }
 
 // finding is the result of the last check. err is nil if everything works.
@@ -60,11 +64,39 @@ func (h *health) Start(ctx context.Context) error {
 	}
 }
 
+// errHangs is the finding if the check ignores the end of its context, as a system call on a failed disk does.
+var errHangs = fmt.Errorf("its check did not return within %s: the disk or the connection may hang", checkTimeout)
+
+// result runs the check and returns its result. If the previous check has not returned, result waits for that check
+// instead, so that only one check can hang.
+func (h *health) result(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	if h.running == nil {
+		running := make(chan error, 1) // buffered, so that the check never waits
+		h.running = running
+		go func() { running <- h.check(ctx) }()
+	}
+	select {
+	case err := <-h.running:
+		h.running = nil
+		return err
+	case <-ctx.Done():
+	}
+	grace := time.NewTimer(checkGrace)
+	defer grace.Stop()
+	select {
+	case err := <-h.running:
+		h.running = nil
+		return err
+	case <-grace.C:
+		return errHangs
+	}
+}
+
 // checkOnce runs the check and keeps its result. If ctx ends during the check, it keeps the earlier result.
 func (h *health) checkOnce(ctx context.Context) {
-	bounded, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	err := h.check(bounded)
+	err := h.result(ctx)
 	if ctx.Err() != nil {
 		return
 	}

@@ -86,3 +86,37 @@ func TestChecksAreBounded(t *testing.T) {
 		}
 	})
 }
+
+// TestHangingCheckIsReported checks that a check that ignores its context, as on a disk that hangs, makes the manager
+// unready, that only one such check waits, and that its result counts when it returns.
+func TestHangingCheckIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hangs := make(chan struct{})
+		checks := 0
+		h := &health{
+			part: "the store of the journal", impact: "Turns wait for it",
+			log: funcr.New(func(string, string) {}, funcr.Options{}),
+			check: func(context.Context) error {
+				checks++
+				<-hangs
+				return nil
+			},
+		}
+		h.last.Store(&finding{})
+		for range 2 {
+			begin := time.Now()
+			h.checkOnce(t.Context())
+			if err := h.ready(nil); err == nil || !strings.Contains(err.Error(), "did not return within 10s") {
+				t.Errorf("ready = %v, want an error that says that the check hangs", err)
+			}
+			if took := time.Since(begin); took != checkTimeout+checkGrace {
+				t.Errorf("checkOnce took %s, want %s", took, checkTimeout+checkGrace)
+			}
+		}
+		close(hangs)
+		h.checkOnce(t.Context())
+		if err := h.ready(nil); err != nil || checks != 1 {
+			t.Errorf("ready = %v after %d checks, want the result of the only check, which has returned", err, checks)
+		}
+	})
+}

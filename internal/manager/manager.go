@@ -120,6 +120,13 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		// Opening the store may take long, so read the Lease before. If this read fails, a later read is the first.
 		_, _, _ = lock.read(ctx)
 	}
+	// Serve /healthz before opening the store. Otherwise the kubelet would kill the process during a long migration, and
+	// the next process would begin the migration anew.
+	probes, err := newProbes(ctx, o.HealthProbeBindAddress)
+	if err != nil {
+		return err
+	}
+	defer probes.Close() //nolint:contextcheck // because it must also work after the end of ctx
 	if p.store, err = openStore(ctx, &o, until, log); err != nil {
 		if ctx.Err() != nil {
 			return nil // a stop during the start is not a failure
@@ -163,11 +170,6 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		return err
 	}
 	defer stopMetrics()
-	probes, err := newProbes(ctx, o.HealthProbeBindAddress)
-	if err != nil {
-		return err
-	}
-	defer probes.Close()
 	for name, h := range map[string]*health{
 		"store": storeHealth(p.store, p.identity, log), "apiserver": apiHealth(p.clientset, o.Namespace, log),
 		"crds": definitionsHealth(p.clientset.Discovery(), log),

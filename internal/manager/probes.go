@@ -23,10 +23,14 @@ type probes struct {
 	checks map[string]healthz.Checker
 	// listener is nil if the probes are not served.
 	listener net.Listener
+	server   *http.Server
+	// current serves the requests. served is closed when the server has ended.
+	current atomic.Pointer[http.Handler]
+	served  chan struct{}
 }
 
-// newProbes returns probes that already listen at address, unless the address is empty or "0". The caller must call
-// Close, even if the manager is never started.
+// newProbes returns probes that are already served at address, unless the address is empty or "0". The process is alive
+// and not ready until addTo is called. The caller must call Close, even if the manager is never started.
 func newProbes(ctx context.Context, address string) (*probes, error) {
 	p := &probes{checks: map[string]healthz.Checker{}}
 	if address == "" || address == "0" {
@@ -37,18 +41,38 @@ func newProbes(ctx context.Context, address string) (*probes, error) {
 		return nil, fmt.Errorf("--health-probe-bind-address: %w", err)
 	}
 	p.listener = webserver.Limit(l, mostConnections)
+	p.serve((&probes{checks: map[string]healthz.Checker{
+		"start": func(*http.Request) error { return errors.New("the manager is starting") },
+	}}).handler())
+	p.server = webserver.New(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*p.current.Load()).ServeHTTP(w, r) }))
+	p.server.ReadHeaderTimeout, p.server.MaxHeaderBytes = 5*time.Second, 8<<10
+	p.server.ReadTimeout, p.server.WriteTimeout = requestTimeout, requestTimeout
+	p.served = make(chan struct{})
+	go func() {
+		defer close(p.served)
+		_ = p.server.Serve(p.listener) // ends when Close is called; the kubelet notices another end
+	}()
 	return p, nil
 }
 
-// Close closes the listener.
+// serve lets a handler serve the requests from now on.
+func (p *probes) serve(handler http.Handler) { p.current.Store(&handler) }
+
+// Close stops the server. It waits for a second until requests have ended.
 func (p *probes) Close() {
-	if p.listener != nil {
-		_ = p.listener.Close() // already closed if the server has run
+	if p.listener == nil {
+		return
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if p.server.Shutdown(ctx) != nil {
+		_ = p.server.Close()
+	}
+	<-p.served
 }
 
-// addTo makes the manager serve the probes. It adds a check that the cache is filled, which also runs if the process is
-// not the leader.
+// addTo makes the probes serve their checks. It adds a check that the cache is filled, which also runs if the process
+// is not the leader.
 func (p *probes) addTo(mgr ctrl.Manager) error {
 	var synced atomic.Bool
 	p.checks["cache"] = func(*http.Request) error {
@@ -61,15 +85,11 @@ func (p *probes) addTo(mgr ctrl.Manager) error {
 		synced.Store(mgr.GetCache().WaitForCacheSync(ctx))
 		return nil
 	})})
-	if err != nil || p.listener == nil {
+	if err != nil {
 		return err
 	}
-	server := webserver.New(p.handler())
-	server.ReadHeaderTimeout, server.MaxHeaderBytes = 5*time.Second, 8<<10
-	server.ReadTimeout, server.WriteTimeout = requestTimeout, requestTimeout
-	return mgr.Add(&manager.Server{
-		Name: "health probe", Listener: p.listener, ShutdownTimeout: new(time.Second), Server: server,
-	})
+	p.serve(p.handler())
+	return nil
 }
 
 func (p *probes) handler() http.Handler {

@@ -1,12 +1,18 @@
 package manager
 
 import (
+	"context"
 	"errors"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
+	"github.com/go-logr/logr/funcr"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 )
 
@@ -57,6 +63,61 @@ func TestOtherMachinesSeeNoDetailsOfChecks(t *testing.T) {
 				t.Errorf("got %d %q, want %d %q", w.Code, got, tc.status, tc.body)
 			}
 		})
+	}
+}
+
+// TestProbesAreServedBeforeTheStoreIsOpen checks that a migration of the store may take longer than the liveness probe
+// allows.
+func TestProbesAreServedBeforeTheStoreIsOpen(t *testing.T) {
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	get := func(path string) (status int, body string) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, http.NoBody)
+		if err != nil {
+			t.Error(err)
+			return 0, ""
+		}
+		response, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return 0, err.Error()
+		}
+		defer response.Body.Close() //nolint:errcheck // because the body was read
+		text, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		return response.StatusCode, string(text)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var waited atomic.Bool
+	log := funcr.New(func(_, args string) {
+		if !strings.Contains(args, "Waiting for the store") || waited.Swap(true) {
+			return
+		}
+		defer cancel()
+		if status, body := get("/healthz"); status != http.StatusOK {
+			t.Errorf("/healthz while the process waits for the store: %d %q, want 200", status, body)
+		}
+		if status, body := get("/readyz"); status != http.StatusInternalServerError || !strings.Contains(body, "start failed") {
+			t.Errorf("/readyz while the process waits for the store: %d %q, want 500 with the reason", status, body)
+		}
+	}, funcr.Options{})
+	o := Options{
+		Store: "postgres://nobody@127.0.0.1:1/none", HealthProbeBindAddress: address, MetricsBindAddress: "0", ExecutorName: "a",
+		Namespace: "capstan-system",
+	}
+	if err := Run(ctx, o, &rest.Config{Host: "http://127.0.0.1:1"}, log); err != nil || !waited.Load() {
+		t.Errorf("Run: %v, want it to wait for the store until it is stopped", err)
+	}
+	if status, body := get("/healthz"); status != 0 {
+		t.Errorf("/healthz after the end: %d %q, want no answer", status, body)
 	}
 }
 

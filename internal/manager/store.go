@@ -75,6 +75,7 @@ func openStore(ctx context.Context, o *Options, until time.Time, log logr.Logger
 		return nil, err
 	}
 	log = log.WithValues(l.shown()...)
+	ctx = logr.NewContext(ctx, log)
 	if l.url == "" {
 		// The process of the previous Pod may still be running.
 		return await(ctx, until, log, sqlite.IsInUse, func(ctx context.Context) (store.Store, error) {
@@ -98,9 +99,8 @@ func orNil[S store.Store](s S, err error) (store.Store, error) {
 }
 
 // startPatience is how long the process waits, when it starts, for all that it needs together: the store, the API
-// server and the CustomResourceDefinitions. The liveness probe of the chart would kill the process without a message
-// after about 50 seconds. With startPatience, the last line of the log states the reason, and the kubelet restarts the
-// process with increasing, visible delays.
+// server and the CustomResourceDefinitions. With it, the last line of the log states the reason, and the kubelet
+// restarts the process with increasing, visible delays. A migration of the store may take longer.
 const startPatience = 30 * time.Second
 
 // retryUntil calls try until it succeeds, returns a permanent error, or would be called again after the given time. It

@@ -161,6 +161,7 @@ func TestParametersOfMemories(t *testing.T) {
 	url := start(t, learned(t, 1), "ada list memories/helpdesk") + "/v1/namespaces/helpdesk/"
 	for path, want := range map[string]int{
 		"memories?scope=Agent": 400, "memories?after=x": 400, "memories?limit=501": 400, "memories?color=red": 400,
+		"memories?id=%00": 400, "memories?turn=a%FF": 400,
 		"memories?id=a&id=b": 400, "memories?requester=" + strings.Repeat("a", 1025): 400,
 		"memories?scope=User&id=%27%20OR%201=1": 200, "memories?after=1-x": 200,
 	} {

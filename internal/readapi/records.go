@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -146,9 +147,15 @@ func queryOf(r *http.Request, parameters ...string) (store.RecordQuery, *Error) 
 	return q, refused
 }
 
-// checkParameters refuses parameters of a request that are unknown, given twice or too long.
+// checkParameters refuses parameters of a request that are unknown, given twice or too long, or that no text in a store
+// can equal. PostgreSQL would refuse these, as if it had failed.
 func checkParameters(v url.Values, known ...string) *Error {
 	for name, all := range v {
+		for _, value := range all {
+			if !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
+				return refuse(http.StatusBadRequest, "the parameter %.100q must be UTF-8 without U+0000", name)
+			}
+		}
 		if !slices.Contains(known, name) || len(all) != 1 || len(all[0]) > maxSelector {
 			return refuse(http.StatusBadRequest, "the parameter %.100q must be one of %s, once, with at most %d bytes",
 				name, strings.Join(known, ", "), maxSelector)

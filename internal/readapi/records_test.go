@@ -371,10 +371,32 @@ func TestRecordsOfUnreachableStore(t *testing.T) {
 	}
 }
 
+// marked notes whether a call serves a request of a user.
+type marked struct {
+	records
+	ofUsers bool
+}
+
+func (m *marked) Records(ctx context.Context, _ store.RecordQuery) ([]turnrecord.Record, bool, error) {
+	m.ofUsers = store.IsOfUsers(ctx)
+	return nil, false, nil
+}
+
+// TestRequestsOfUsersAreMarked checks that a store can limit the calls that serve requests.
+func TestRequestsOfUsersAreMarked(t *testing.T) {
+	m := &marked{records: &journaltest.Store{}}
+	client := serve(t, m, "ada list helpdesk")
+	q := store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}}
+	if _, err := client("ada").Records(t.Context(), q); err != nil || !m.ofUsers {
+		t.Errorf("the call is marked: %t, %v; want true", m.ofUsers, err)
+	}
+}
+
 func TestParametersOfRecords(t *testing.T) {
 	url := start(t, storeWith(t, 1), "ada list helpdesk") + "/v1/namespaces/helpdesk/"
 	for path, want := range map[string]int{
 		"records?since=yesterday": 400, "records?after=x": 400, "records?limit=0": 400, "records?limit=501": 400, "records?color=red": 400,
+		"records?agent=%00": 400, "usage?requester=a%FF": 400, "records?after=1-%00": 400, "records?agent=%C3%A4": 200,
 		"records?agent=a&agent=b": 400, "records?agent=" + strings.Repeat("a", 1025): 400, "usage?by=color": 400, "usage?by=agent": 200,
 		"records?after=1-x": 200,
 	} {

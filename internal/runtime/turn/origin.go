@@ -40,8 +40,8 @@ func (e *Engine) Namespace(ctx context.Context, uid string) (string, error) {
 }
 
 // Reference returns the UID of the Session whose history the prompt of a Turn refers to. It is empty if there is none,
-// or if the journal cannot be read. The entry that has it may be large, so Reference reserves memory for it while it
-// reads it, unless reserve is nil.
+// or if the journal is damaged. Reference returns journal.ErrNewer if only a newer version can read it. The entry that
+// has it may be large, so Reference reserves memory for it while it reads it, unless reserve is nil.
 func (e *Engine) Reference(ctx context.Context, uid string, reserve Reserve) (string, error) {
 	for found, err := range e.Journal.Read(ctx, uid, 0) {
 		if err != nil {
@@ -59,7 +59,7 @@ func (e *Engine) Reference(ctx context.Context, uid string, reserve Reserve) (st
 func (e *Engine) referenceIn(ctx context.Context, uid string, found journal.Entry, reserve Reserve) (string, error) {
 	release, err := loadPayload(ctx, e.Journal, uid, &found, reserve)
 	defer release()
-	if isUnreadable(err) {
+	if isUnreadable(err) && !errors.Is(err, journal.ErrNewer) {
 		return "", nil
 	}
 	if err != nil {

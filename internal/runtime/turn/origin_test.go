@@ -39,6 +39,13 @@ func TestNamespaceAndReference(t *testing.T) {
 	if _, err := engine(j).Reference(t.Context(), "large", refuse); !errors.Is(err, full) {
 		t.Errorf("Reference without memory: %v, want %v", err, full)
 	}
+	newer := journal.Entry{Seq: 1, Epoch: 1, Kind: journal.PreparationInput, Version: journal.PayloadVersion + 1, Payload: []byte("{}")}
+	if err := j.Append(t.Context(), "newer", newer); err != nil {
+		t.Fatal(err)
+	}
+	if reference, err := engine(j).Reference(t.Context(), "newer", nil); !errors.Is(err, journal.ErrNewer) {
+		t.Errorf("Reference of a newer version: %q, %v; want ErrNewer, because the Turn may refer to a history", reference, err)
+	}
 	for uid, want := range map[string]struct{ namespace, reference string }{
 		"a":        {"helpdesk", "talk-uid"},
 		"large":    {"helpdesk", "talk-uid"},

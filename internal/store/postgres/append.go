@@ -82,6 +82,9 @@ func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 		unknown = err != nil && refusal == nil && !pgconn.SafeToRetry(err) && !isRejected(err) && !errors.Is(err, errNoConnection)
 		return err
 	})
+	if !refused {
+		s.recordMissing(store.BytesOf(entries), err)
+	}
 	switch {
 	case refusal != nil:
 		return refusal

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/store/postgres"
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
@@ -122,6 +123,58 @@ func TestCheck(t *testing.T) {
 	p.shut()
 	if err := s.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "check the host") {
 		t.Errorf("Check of a server that is gone: %v, want an error that says what to check", err)
+	}
+}
+
+// TestCheckOfFullDisk checks that a server without space for large entries makes the manager unready, although it still
+// executes small statements.
+func TestCheckOfFullDisk(t *testing.T) {
+	databaseURL := postgrestest.Database(t)
+	s := openAt(t, databaseURL)
+	large := func(seq int64) journal.Entry {
+		e := entry(seq, 1)
+		e.Artifacts = []journal.Artifact{{SHA256: "0123", Bytes: 1 << 10, Data: make([]byte, 1<<10)}}
+		return e
+	}
+	fill := func() {
+		t.Helper()
+		postgrestest.Exec(t, databaseURL, `CREATE TRIGGER full_disk BEFORE INSERT ON capstan_artifact FOR EACH ROW
+			WHEN (octet_length(NEW.data) >= 1024) EXECUTE FUNCTION full_disk()`)
+	}
+	free := func() { t.Helper(); postgrestest.Exec(t, databaseURL, `DROP TRIGGER full_disk ON capstan_artifact`) }
+	wantFull := func(what string, err error) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), "free space on the server's disk") {
+			t.Errorf("%s: %v, want an error that says that the disk is full", what, err)
+		}
+	}
+	works := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Errorf("%s: %v, want no error", what, err)
+		}
+	}
+	postgrestest.Exec(t, databaseURL, `CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; END $$`)
+	fill()
+	wantFull("Append", s.Append(t.Context(), "a", large(1)))
+	wantFull("Check", s.Check(t.Context()))
+	works("Append of a small entry", s.Append(t.Context(), "b", entry(1, 1)))
+	wantFull("Check after a small append", s.Check(t.Context()))
+	free()
+	works("Check with enough space", s.Check(t.Context()))
+	fill()
+	works("Check before an append", s.Check(t.Context()))
+	wantFull("Append", s.Append(t.Context(), "a", large(1)))
+	free()
+	works("Append with enough space", s.Append(t.Context(), "a", large(1)))
+	fill()
+	works("Check after a large append", s.Check(t.Context()))
+	if got := entries(t, s, ""); len(got) != 0 {
+		t.Errorf("a check has left %d entries", len(got))
+	}
+	if a, err := s.Artifact(t.Context(), "", "probe"); !errors.Is(err, journal.ErrNoArtifact) {
+		t.Errorf("Artifact of the check: %v, %v; want it to be rolled back", a, err)
 	}
 }
 

@@ -95,6 +95,13 @@ func isRejected(err error) bool {
 		!slices.Contains(sessionEnded, server.Code) && !strings.HasPrefix(server.Code, "08")
 }
 
+// isFull reports whether a server has no disk space or memory left for a statement: class 53 without
+// too_many_connections.
+func isFull(err error) bool {
+	server, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && strings.HasPrefix(server.Code, "53") && server.Code != "53300"
+}
+
 // isDemoted reports whether a server has rejected a statement because the server takes no writes. Another server may be
 // the primary now.
 func isDemoted(err error) bool {

@@ -26,6 +26,9 @@ func OpenWith(ctx context.Context, databaseURL string, dir fs.FS) (*Store, error
 	return open(ctx, databaseURL, dir)
 }
 
+// MaxConns returns the maximum number of connections.
+func (s *Store) MaxConns() int { return int(s.pool.Config().MaxConns) }
+
 // Versions is the table of the applied migrations.
 const Versions = versions
 

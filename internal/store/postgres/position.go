@@ -116,7 +116,7 @@ func (s *Store) Mark(ctx context.Context, least int64) (store.State, error) {
 
 // withServerIdentity runs a query with thisServer, and again with noServer if the server withholds its identity.
 func (s *Store) withServerIdentity(ctx context.Context, query func(ctx context.Context, server string) error) error {
-	return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error { // both queries share the time limit
+	return s.checked(ctx, appendTimeout, func(ctx context.Context) error { // both queries share the time limit
 		err := query(ctx, thisServer)
 		if server, ok := errors.AsType[*pgconn.PgError](err); ok && slices.Contains(withheld, server.Code) {
 			return query(ctx, noServer)

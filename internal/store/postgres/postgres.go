@@ -4,12 +4,14 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/capstan-dev/capstan/internal/store"
 )
@@ -37,16 +39,23 @@ const (
 	idleTimeout = 4 * time.Second
 	// openTimeout limits Open, which may wait for another process that is migrating the schema.
 	openTimeout = 2 * time.Minute
+	// usersPart is the part of the connections that calls for requests of users may use at the same time: a quarter.
+	usersPart = 4
 )
 
 // Store keeps journals in a PostgreSQL database. It implements store.Store.
 type Store struct {
 	pool *pgxpool.Pool
+	// ordinary limits the calls other than those of checked, for which a connection stays free, and users limits the
+	// calls that serve requests of users.
+	ordinary, users *semaphore.Weighted
 	// namespaces are the namespaces of this installation: see Open.
 	namespaces []string
 	closed     atomic.Bool
 	// purged is the last journal that the last call of Purge deleted, or nil if the next call begins with the oldest.
 	purged atomic.Pointer[head]
+	// missing is the number of bytes of an append that the server had no space for: see recordMissing.
+	missing atomic.Int64
 	// unmarked is true if there may be appends after the last mark, by this process or an earlier one.
 	unmarked atomic.Bool
 }
@@ -88,7 +97,11 @@ func open(ctx context.Context, databaseURL string, dir fs.FS, namespaces ...stri
 		pool.Close()
 		return nil, fmt.Errorf("failed to migrate the schema of the journal: %w", explain(err))
 	}
-	s := &Store{pool: pool, namespaces: append([]string{}, namespaces...)} // nil would be NULL in a query
+	s := &Store{
+		pool: pool, namespaces: append([]string{}, namespaces...), // nil would be NULL in a query
+		ordinary: semaphore.NewWeighted(int64(max(config.MaxConns-1, 1))),
+		users:    semaphore.NewWeighted(int64(max(config.MaxConns/usersPart, 1))),
+	}
 	s.unmarked.Store(true)
 	return s, nil
 }
@@ -101,29 +114,99 @@ func (s *Store) Close() error {
 	return nil
 }
 
+// maxProbe limits the number of bytes that Check writes. Until the server's next vacuum, they use space on its disk.
+const maxProbe = 1 << 20
+
 // Check returns an error if the server does not reply, takes no writes or does not let this user change the journal. It
 // changes nothing and takes at most 10 s.
+//
+// After an append that failed because the server had no space or memory left, Check writes as many bytes as that append,
+// but at most 1 MiB, and rolls back.
 func (s *Store) Check(ctx context.Context) error {
-	return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
+	return s.checked(ctx, appendTimeout, func(ctx context.Context) error {
 		_, err := s.pool.Exec(ctx, `DELETE FROM capstan_turn WHERE false`)
-		return err
-	})
-}
-
-// retryOnce runs the function do with a timeout and explains its error. If the connection is lost, retryOnce runs do
-// once more, on a new connection. do must be idempotent.
-func (s *Store) retryOnce(ctx context.Context, timeout time.Duration, do func(context.Context) error) error {
-	return s.call(ctx, timeout, func(ctx context.Context) error {
-		err := do(ctx)
-		if s.dropLost(ctx, err) {
-			err = do(ctx)
+		if missing := s.missing.Load(); err == nil && missing > 0 {
+			err = s.probe(ctx, missing)
 		}
 		return err
 	})
 }
 
-// call runs the function do with a timeout and explains its error.
+// probe writes up to maxProbe bytes and rolls back.
+func (s *Store) probe(ctx context.Context, n int64) error {
+	content := make([]byte, min(n, maxProbe)) // the server does not compress this column
+	tx, err := s.pool.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `INSERT INTO capstan_artifact (turn_uid, sha256, bytes, data) VALUES ('', 'probe', $1, $2)`,
+		len(content), content)
+	if rollback := tx.Rollback(ctx); err == nil {
+		err = rollback
+	}
+	if err == nil {
+		s.missing.CompareAndSwap(n, 0)
+	}
+	return err
+}
+
+// recordMissing stores the number of bytes that the server had no space for, for Check, until an append of that size
+// succeeds.
+func (s *Store) recordMissing(bytes int64, err error) {
+	switch {
+	case isFull(err):
+		s.missing.Store(max(bytes, 1))
+	case err == nil && bytes >= s.missing.Load():
+		s.missing.Store(0)
+	}
+}
+
+// retryOnce runs the function do with a timeout and explains its error. If the connection is lost, retryOnce runs do
+// once more, on a new connection. do must be idempotent.
+func (s *Store) retryOnce(ctx context.Context, timeout time.Duration, do func(context.Context) error) error {
+	return s.call(ctx, timeout, s.twice(do))
+}
+
+// checked does the same as retryOnce with the connection that is kept free for it. It is for the calls that decide
+// whether the process is ready and whether its journals are complete, which must not fail because others are busy.
+func (s *Store) checked(ctx context.Context, timeout time.Duration, do func(context.Context) error) error {
+	return s.run(ctx, timeout, s.twice(do))
+}
+
+// twice returns a function that runs do, and once more if the connection is lost.
+func (s *Store) twice(do func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		err := do(ctx)
+		if s.dropLost(ctx, err) {
+			err = do(ctx)
+		}
+		return err
+	}
+}
+
+// errBusy means that a call got no connection because other calls use them.
+var errBusy = errors.New("all connections are in use")
+
+// call runs the function do with a timeout and explains its error. It first waits until a connection may be free. do
+// must not use more than one connection, and must not call call.
 func (s *Store) call(parent context.Context, timeout time.Duration, do func(context.Context) error) error {
+	return s.run(parent, timeout, func(ctx context.Context) error {
+		limits := []*semaphore.Weighted{s.ordinary}
+		if store.IsOfUsers(ctx) {
+			limits = []*semaphore.Weighted{s.users, s.ordinary}
+		}
+		for _, limit := range limits {
+			if limit.Acquire(ctx, 1) != nil {
+				return errBusy
+			}
+			defer limit.Release(1)
+		}
+		return do(ctx)
+	})
+}
+
+// run runs the function do with a timeout and explains its error.
+func (s *Store) run(parent context.Context, timeout time.Duration, do func(context.Context) error) error {
 	if s.closed.Load() {
 		return ErrClosed
 	}
@@ -138,7 +221,7 @@ func (s *Store) call(parent context.Context, timeout time.Duration, do func(cont
 	case s.closed.Load():
 		return ErrClosed
 	case ctx.Err() != nil:
-		if parent.Err() == nil {
+		if parent.Err() == nil && !errors.Is(err, errBusy) {
 			s.pool.Reset() // the other connections to this server may be dead, too; do not try them one by one
 		}
 		return context.Cause(ctx)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
@@ -215,6 +216,66 @@ func TestStoreWorksAfterCancelledCalls(t *testing.T) {
 	}
 	if err := s.Append(t.Context(), "a", entry(1, 1)); err != nil {
 		t.Errorf("Append after a cancelled call: %v", err)
+	}
+}
+
+// TestReadsDoNotDelayOthers checks that Turns do not wait for requests of users, and that the check, the state and the
+// mark do not wait for any other call.
+func TestReadsDoNotDelayOthers(t *testing.T) {
+	databaseURL := postgrestest.Database(t)
+	s := openAt(t, databaseURL)
+	// A list does not end before its context, as on a busy server.
+	postgrestest.Exec(t, databaseURL, `ALTER TABLE capstan_record RENAME TO hidden`)
+	postgrestest.Exec(t, databaseURL, `CREATE VIEW capstan_record AS
+		SELECT hidden.* FROM (SELECT pg_sleep(3600) OFFSET 0) AS never LEFT JOIN hidden ON true`)
+	for name, tc := range map[string]struct {
+		of    func(context.Context) context.Context
+		lists int // how many lists the server has at least before the calls
+		call  func(ctx context.Context, i int64) error
+	}{
+		"calls of Turns while users list": {store.OfUsers, s.MaxConns() / 4, func(ctx context.Context, i int64) error {
+			return s.Append(ctx, "a", entry(i+1, 1))
+		}},
+		"checks while all connections are used": {
+			func(ctx context.Context) context.Context { return ctx }, s.MaxConns() - 1,
+			func(ctx context.Context, _ int64) error {
+				_, state := s.State(ctx)
+				_, mark := s.Mark(ctx, 0)
+				return errors.Join(s.Check(ctx), state, mark)
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			user, err := pgx.Connect(t.Context(), databaseURL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer user.Close(context.WithoutCancel(t.Context())) //nolint:errcheck // because the test ends
+			listing, stop := context.WithCancel(tc.of(t.Context()))
+			var group sync.WaitGroup
+			defer group.Wait()
+			defer stop()
+			for range 2 * s.MaxConns() {
+				group.Go(func() {
+					if _, _, err := s.Records(listing, store.RecordQuery{}); err == nil {
+						t.Error("Records returned no error, want it to wait until the end of its context")
+					}
+				})
+			}
+			for lists := 0; lists < tc.lists; {
+				if err := user.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+					AND state = 'active' AND wait_event = 'PgSleep'`).Scan(&lists); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			for i := range int64(100) { // for so long that the lists would take the connections that they may use
+				if err := tc.call(ctx, i); err != nil {
+					t.Fatalf("call %d: %v", i, err)
+				}
+			}
+		})
 	}
 }
 

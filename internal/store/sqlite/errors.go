@@ -22,8 +22,9 @@ var advice = map[int]string{
 		"read and write both",
 }
 
-const damaged = "the file is damaged: stop the manager, keep a copy of the file and of the files next to it that end in -wal and -shm, " +
-	"and replace the file with a backup or with the output of `sqlite3 FILE .recover`"
+// damaged says to move the write-ahead log, too, because SQLite would apply it to the new file and so damage that file.
+const damaged = "the file is damaged: stop the manager, move the file and the files next to it that end in -wal and -shm to another " +
+	"directory, and only then put a backup, or the output of `sqlite3 FILE .recover` for the moved file, in its place"
 
 // code returns the primary result code of a SQLite error, or 0.
 func code(err error) int {

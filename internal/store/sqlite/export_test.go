@@ -27,6 +27,9 @@ func (s *Store) Reads() *sql.DB { return s.db }
 // Lists returns the pool of lists.
 func (s *Store) Lists() *sql.DB { return s.lists }
 
+// LimitLog sets the size of the write-ahead log from which reads wait. It must be called before the first write.
+func (s *Store) LimitLog(bytes int64) { s.maxLog = bytes }
+
 // RecordOfTurn is the query that finds the record of a Turn for feedback.
 const RecordOfTurn = recordOfTurn
 

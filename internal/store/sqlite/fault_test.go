@@ -127,7 +127,8 @@ func TestOpenFindsDamage(t *testing.T) {
 			if err == nil {
 				t.Fatal(errors.Join(fmt.Errorf("Open returned no error: %s", tc.reason), s.Close()))
 			}
-			wantErrorText(t, "Open", err, path, "the file is damaged", "backup", ".recover")
+			wantErrorText(t, "Open", err, path, "the file is damaged", "move the file and the files next to it that end in -wal and -shm",
+				"only then put a backup", ".recover")
 		})
 	}
 }

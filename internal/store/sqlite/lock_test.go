@@ -124,6 +124,38 @@ func TestOpenWhileAnotherStoreUsesFile(t *testing.T) {
 	checkWorks(t, openAt(t, path), "a", 1)
 }
 
+// TestRestoreAfterWriterWasKilled restores a backup as the advice on damage says, and checks that the entries are those
+// of the backup. The write-ahead log of the killed process has later ones.
+func TestRestoreAfterWriterWasKilled(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal.db")
+	s := openAt(t, path)
+	if err := errors.Join(s.Append(t.Context(), "b", entry(1)), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	backup, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, _ := startHolder(t, path) // adds an entry to the journal a
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = child.Wait() // the process was killed
+	moved := t.TempDir()
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		if err := os.Rename(path+suffix, filepath.Join(moved, "journal.db"+suffix)); err != nil {
+			t.Errorf("a killed process leaves FILE%s: %v", suffix, err)
+		}
+	}
+	if err := os.WriteFile(path, backup, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	restored := openAt(t, path)
+	checkWorks(t, restored, "b", 1)
+	checkWorks(t, restored, "a", 0)
+	checkWorks(t, openAt(t, filepath.Join(moved, "journal.db")), "a", 1) // the moved files are complete
+}
+
 func TestReaderAfterWriterWasKilled(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
 	child, _ := startHolder(t, path)

@@ -97,12 +97,13 @@ func (s *Store) UIDs(ctx context.Context, after string, limit int) ([]string, er
 	return uids, s.failed(err)
 }
 
-// Size returns the size of the store. The numbers are counted on each write. Bytes is the size of the file without
-// its write-ahead log, which has about 4 MiB.
+// Size returns the size of the store. The numbers are counted on each write. Bytes is the size of the file and
+// of its write-ahead log.
 func (s *Store) Size(ctx context.Context) (store.Size, error) {
 	var z store.Size
 	err := s.db.QueryRowContext(ctx, `SELECT journals, retired, entries, artifacts, page_count * page_size
 		FROM total, pragma_page_count(), pragma_page_size()`).Scan(&z.Journals, &z.Retired, &z.Entries, &z.Artifacts, &z.Bytes)
+	z.Bytes += s.logBytes()
 	return z, s.failed(err)
 }
 

@@ -91,27 +91,53 @@ func (s *Store) Records(ctx context.Context, q store.RecordQuery) (page []turnre
 	if err != nil {
 		return nil, false, s.failed(err)
 	}
+	stored, full, err := storedRecords(rows)
+	if err != nil {
+		return nil, false, s.failed(err)
+	}
+	for i := range stored {
+		if err := stored[i].unmarshal(); err != nil {
+			return nil, false, err
+		}
+		page = append(page, stored[i].Record)
+	}
+	return page, full || len(page) == q.MaxPage(), nil
+}
+
+// storedRecord is a record with its columns of JSON.
+type storedRecord struct {
+	turnrecord.Record
+	details, feedback, evaluations, expenses []byte
+}
+
+// storedRecords reads and closes rows up to PageRecordBytes, and reports whether there may be more. It does not
+// interpret the JSON, because the write-ahead log cannot begin anew before the rows are closed.
+func storedRecords(rows *sql.Rows) (all []storedRecord, full bool, err error) {
 	defer rows.Close() //nolint:errcheck // because rows.Err below reports every error
 	bytes := 0
 	for rows.Next() {
-		var r turnrecord.Record
+		var r storedRecord
 		var completed int64
-		var details, feedback, evaluations, expenses sql.RawBytes
-		if err := rows.Scan(&r.UID, &r.Namespace, &r.Turn, &r.Agent, &r.Session, &r.Requester, &r.Reason, &completed, &details,
-			&feedback, &evaluations, &expenses); err != nil {
-			return nil, false, s.failed(err)
+		if err := rows.Scan(&r.UID, &r.Namespace, &r.Turn, &r.Agent, &r.Session, &r.Requester, &r.Reason, &completed, &r.details,
+			&r.feedback, &r.evaluations, &r.expenses); err != nil {
+			return nil, false, err
 		}
 		r.Completed = time.UnixMicro(completed).UTC()
-		if err := errors.Join(json.Unmarshal(details, &r.Details), json.Unmarshal(feedback, &r.Feedback),
-			json.Unmarshal(evaluations, &r.Evaluations), json.Unmarshal(expenses, &r.Expenses)); err != nil {
-			return nil, false, fmt.Errorf("failed to read the record of turn %q: %w", r.UID, err)
-		}
-		page = append(page, r)
-		if bytes += len(details) + len(feedback) + len(evaluations) + len(expenses); bytes >= store.PageRecordBytes {
-			return page, true, nil
+		all = append(all, r)
+		if bytes += len(r.details) + len(r.feedback) + len(r.evaluations) + len(r.expenses); bytes >= store.PageRecordBytes {
+			return all, true, nil
 		}
 	}
-	return page, len(page) == q.MaxPage(), s.failed(rows.Err())
+	return all, false, rows.Err()
+}
+
+// unmarshal sets the fields that are stored as JSON.
+func (r *storedRecord) unmarshal() error {
+	if err := errors.Join(json.Unmarshal(r.details, &r.Details), json.Unmarshal(r.feedback, &r.Feedback),
+		json.Unmarshal(r.evaluations, &r.Evaluations), json.Unmarshal(r.expenses, &r.Expenses)); err != nil {
+		return fmt.Errorf("failed to read the record of turn %q: %w", r.UID, err)
+	}
+	return nil
 }
 
 // deleteRecords deletes up to limit records that match a condition, oldest first. If note is true, it notes the times

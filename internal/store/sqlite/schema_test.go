@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	"github.com/pressly/goose/v3"
 
@@ -48,6 +50,38 @@ func migrateTo(t *testing.T, path string, version int64, do func(db *sql.DB)) {
 		t.Fatal(err)
 	}
 	do(db)
+}
+
+// TestMigrationIsLogged checks that the log shows the migration of a store, which may take minutes, and nothing about a
+// new store or a current one.
+func TestMigrationIsLogged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal.db")
+	for _, tc := range []struct {
+		name string
+		want []string
+	}{
+		{"new", nil},
+		{"current", nil},
+		{"older", []string{"Migrating the schema of the store", "Migrated the schema of the store"}},
+	} {
+		if tc.name == "older" {
+			migrateTo(t, path, 1, func(*sql.DB) {})
+		}
+		var lines []string
+		log := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
+		s, err := sqlite.Open(logr.NewContext(t.Context(), log), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if !slices.EqualFunc(lines, tc.want, func(line, want string) bool {
+			return strings.Contains(line, want) && strings.Contains(line, `"from"=1`)
+		}) {
+			t.Errorf("the log of a store that is %s has %q, want %q", tc.name, lines, tc.want)
+		}
+	}
 }
 
 func TestJournalsOfPreviousVersionContinue(t *testing.T) {

@@ -47,6 +47,10 @@ type Store struct {
 	frequent [len(frequent)]*sql.Stmt
 	pages    *sql.Stmt
 
+	snapshots *snapshots // the queries of db and lists
+	maxLog    int64      // the constant maxLog; only tests change it
+	nextLog   int64      // used by the writer only: see boundLog
+
 	// unmarked is true if there may be appends after the last mark, by this process or an earlier one.
 	unmarked atomic.Bool
 
@@ -71,6 +75,7 @@ func Open(ctx context.Context, path string) (_ *Store, err error) {
 	s := &Store{
 		path:    path,
 		appends: newQueue(), changes: make(chan *change), closing: make(chan struct{}), closed: make(chan struct{}),
+		snapshots: newSnapshots(), maxLog: maxLog,
 	}
 	s.unmarked.Store(true)
 	if s.lock, err = acquire(ctx, path); err != nil {
@@ -88,8 +93,9 @@ func Open(ctx context.Context, path string) (_ *Store, err error) {
 	for _, pool := range []struct {
 		db          **sql.DB
 		connections int
-	}{{&s.writes, 1}, {&s.db, readers}, {&s.lists, listers}, {&s.checks, checkers}} {
-		if *pool.db, err = s.pool(pool.connections); err != nil {
+		snapshots   *snapshots
+	}{{&s.writes, 1, nil}, {&s.db, readers, s.snapshots}, {&s.lists, listers, s.snapshots}, {&s.checks, checkers, nil}} {
+		if *pool.db, err = s.pool(pool.connections, pool.snapshots); err != nil {
 			return nil, fmt.Errorf("failed to open the journal %q: %w", path, err)
 		}
 	}
@@ -100,13 +106,14 @@ func Open(ctx context.Context, path string) (_ *Store, err error) {
 	return s, nil
 }
 
-// pool returns a pool of connections to the file, and keeps all of them open.
-func (s *Store) pool(connections int) (*sql.DB, error) {
+// pool returns a pool of connections to the file, and keeps all of them open. counted counts their queries, unless it
+// is nil.
+func (s *Store) pool(connections int, counted *snapshots) (*sql.DB, error) {
 	c, err := sqlite.NewConnector(dsn(s.path))
 	if err != nil {
 		return nil, err
 	}
-	db := sql.OpenDB(connector{c, s})
+	db := sql.OpenDB(connector{c, s, counted})
 	db.SetMaxOpenConns(connections)
 	db.SetMaxIdleConns(connections)
 	return db, nil
@@ -117,7 +124,8 @@ func (s *Store) pool(connections int) (*sql.DB, error) {
 // call was canceled.
 type connector struct {
 	driver.Connector
-	store *Store
+	store   *Store
+	counted *snapshots // counts the queries of the connections, unless it is nil
 }
 
 // Connect opens a connection.
@@ -132,7 +140,10 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err := c.store.checkPath(); err != nil { // the file may have been replaced just before SQLite opened it
 		return nil, errors.Join(err, conn.Close())
 	}
-	return conn, nil
+	if c.counted == nil {
+		return conn, nil
+	}
+	return readConn{conn.(driverConn), c.counted}, nil //nolint:forcetypeassert // because SQLite's connections have all methods
 }
 
 func dsn(path string) string {
@@ -140,6 +151,7 @@ func dsn(path string) string {
 		waitForLocks,
 		"journal_mode(WAL)",
 		"synchronous(FULL)", // an append must survive the loss of power, not only of the process
+		fmt.Sprintf("journal_size_limit(%d)", usualLog),
 	}, "_txlock": {"immediate"}, "mode": {"rw"}}) // SQLite must not create a file, see connector
 }
 

@@ -13,7 +13,8 @@ const selectUse = `SELECT namespace, sum(bytes) FROM (
 		UNION ALL SELECT namespace, ` + store.MemoryBytes + ` FROM memory
 	) GROUP BY namespace`
 
-// Use returns how much space is used. Bytes counts the file's pages in use. Free is the free space of the volume
+// Use returns how much space is used. Bytes counts the file's pages in use, and the bytes by which the write-ahead log
+// exceeds its usual size. Free is the free space of the volume
 // plus the free pages of the file.
 func (s *Store) Use(ctx context.Context) (u store.Use, err error) {
 	var spare int64
@@ -22,6 +23,7 @@ func (s *Store) Use(ctx context.Context) (u store.Use, err error) {
 	if err != nil {
 		return store.Use{}, s.failed(err)
 	}
+	u.Bytes += max(s.logBytes()-usualLog, 0)
 	if u.Free, err = available(filepath.Dir(s.path)); err != nil {
 		u.Free = -1 // unknown; the quotas that do not depend on the free space still apply
 	} else {

@@ -140,6 +140,7 @@ func submit(ctx context.Context, s *Store, c *change) error {
 // write executes all writes until the store closes.
 func (s *Store) write() {
 	defer close(s.closed)
+	defer s.snapshots.resume()
 	for {
 		select {
 		case <-s.appends.ready:
@@ -148,6 +149,8 @@ func (s *Store) write() {
 			}
 		case c := <-s.changes:
 			c.done <- s.transaction(c.do)
+		case <-s.snapshots.none:
+			s.copyLog()
 		case <-s.closing:
 			return
 		}
@@ -210,7 +213,10 @@ func (s *Store) transaction(do func(*tx) error) error {
 		_ = t.Rollback() // its error means nothing
 		return s.failed(err)
 	}
-	return s.failed(t.Commit())
+	if err = t.Commit(); err == nil {
+		s.boundLog()
+	}
+	return s.failed(err)
 }
 
 // updateTotals updates the numbers of journals, entries and artifacts.
