@@ -176,6 +176,9 @@ func (a Account) For(ctx context.Context) Account {
 	return a
 }
 
+// Namespace returns the namespace for which the account reserves bytes.
+func (a Account) Namespace() string { return a.namespace }
+
 // MaxReservation returns the largest possible reservation in bytes, or 0 if there is no bound.
 func (a Account) MaxReservation() int64 {
 	if a.budget == nil {
