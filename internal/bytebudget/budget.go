@@ -6,8 +6,7 @@
 // A namespace may hold seven times as much as is free in a pool. So a namespace that is alone may use seven eighths of
 // the pool, and another namespace can always reserve bytes without a wait. Two namespaces that want as much as possible
 // get seven fifteenths each, three get seven twenty-seconds, and so on: this is the fair share of a namespace. While a
-// namespace that holds less is waiting, Resize, Cover and TryReserve give another namespace no bytes beyond its fair
-// share.
+// namespace that holds less is waiting, another namespace gets no bytes beyond its fair share.
 //
 // # Order
 //
@@ -29,6 +28,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 )
@@ -175,6 +175,9 @@ func (a Account) For(ctx context.Context) Account {
 	}
 	return a
 }
+
+// Namespace returns the namespace for which the account reserves bytes.
+func (a Account) Namespace() string { return a.namespace }
 
 // MaxReservation returns the largest possible reservation in bytes, or 0 if there is no bound.
 func (a Account) MaxReservation() int64 {
@@ -358,25 +361,33 @@ func (p *pool) resize(a Account, from, to int64) error {
 		return p.refuse(a.kind, ErrShort)
 	}
 	p.add(a, delta)
-	if delta < 0 {
+	if delta < 0 || p.queues[a.namespace] != nil { // others need not yield to a waiter that holds more than they
 		p.grant()
 	}
 	return nil
 }
 
+// users returns the number of namespaces that hold bytes or wait for bytes. The caller must hold the lock.
+func (p *pool) users() int {
+	users := len(p.namespaces)
+	for namespace := range p.queues {
+		if p.namespaces[namespace] == 0 {
+			users++
+		}
+	}
+	return users
+}
+
 // mustYield reports whether a namespace must not get delta more bytes because of another namespace: with these bytes,
 // it would hold more than its fair share, and a namespace that holds less is waiting. The caller must hold the lock.
 func (p *pool) mustYield(namespace string, delta int64) bool {
-	users := len(p.namespaces) // the namespaces that hold bytes or wait for bytes
-	if p.namespaces[namespace] == 0 {
-		users++
-	}
 	yields := false
 	for other := range p.queues {
-		if other != namespace && p.namespaces[other] == 0 {
-			users++
-		}
 		yields = yields || p.namespaces[other] < p.namespaces[namespace]
+	}
+	users := p.users()
+	if p.namespaces[namespace] == 0 && p.queues[namespace] == nil {
+		users++
 	}
 	return yields && p.namespaces[namespace]+delta > p.share(users)
 }
@@ -453,15 +464,20 @@ func (p *pool) dequeue(w *waiter) {
 
 // grant grants bytes to waiters: first to the namespace that holds the least, and within a namespace in order. A
 // namespace whose first waiter does not fit is skipped, because a large reservation that must wait for long must not
-// block other namespaces. grant checks one waiter of each namespace, and one more for each granted reservation. The
-// caller must hold the lock.
+// block other namespaces. But a namespace that holds more then gets no bytes beyond its fair share, as with mustYield:
+// its waiters would take each byte that it releases, and the large reservation would wait for ever. grant checks one
+// waiter of each namespace, and one more for each granted reservation. The caller must hold the lock.
 func (p *pool) grant() {
 	left := slices.SortedFunc(maps.Keys(p.queues), p.order)
+	share := p.share(p.users())
+	skipped := int64(math.MaxInt64) // the bytes of the skipped namespace that holds the least
 	for len(left) > 0 {
 		namespace := left[0]
 		left = left[1:]
 		first, _ := p.queues[namespace].Front().Value.(*waiter)
-		if !p.fits(namespace, first.bytes) {
+		held := p.namespaces[namespace]
+		if !p.fits(namespace, first.bytes) || held > skipped && held+first.bytes > share {
+			skipped = min(skipped, held)
 			continue
 		}
 		p.add(first.account, first.bytes)

@@ -42,7 +42,7 @@ func checkPool(t *testing.T, p *pool) {
 		if queue.Len() == 0 {
 			t.Fatalf("namespace %q has an empty queue", namespace)
 		}
-		if first, _ := queue.Front().Value.(*waiter); p.fits(namespace, first.bytes) {
+		if first, _ := queue.Front().Value.(*waiter); p.fits(namespace, first.bytes) && !p.mustYield(namespace, first.bytes) {
 			t.Fatalf("namespace %q waits for %d bytes that it could have", namespace, first.bytes)
 		}
 	}
@@ -177,6 +177,57 @@ func TestLargeReservationDoesNotBlockOthers(t *testing.T) {
 		long.Release()
 		checkPool(t, &b.held)
 	})
+}
+
+// TestWaitersYieldToSmallHolders checks that the waiters of a namespace do not take the bytes that it releases while
+// they exceed its fair share and a namespace that holds less waits for them. Below its fair share, it still gets bytes.
+func TestWaitersYieldToSmallHolders(t *testing.T) {
+	b := New(size, size) // of two namespaces, each may have 8000 / 15 * 7 = 3731
+	busy := b.Account("busy", Replies)
+	var held []*Reservation
+	for range 13 {
+		r, err := busy.TryReserve(500)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, r)
+	}
+	victim, err := b.passing.enqueue(b.Account("victim", Results), 1900)
+	if victim == nil {
+		t.Fatalf("the reservation of 1900 bytes does not wait: %v", err)
+	}
+	var waiters []*waiter
+	for range 20 {
+		w, err := b.passing.enqueue(busy, 500)
+		if w == nil {
+			t.Fatalf("a reservation beyond the fair share does not wait: %v", err)
+		}
+		waiters = append(waiters, w)
+	}
+	granted := func(w *waiter) bool { return w.element == nil }
+	held[0].Release()
+	if granted(victim) || granted(waiters[0]) {
+		t.Errorf("with 2000 free bytes, the victim is granted: %v, the next of the busy namespace: %v; want neither", granted(victim),
+			granted(waiters[0]))
+	}
+	held[1].Release()
+	if !granted(victim) || granted(waiters[0]) {
+		t.Errorf("with 2500 free bytes, the victim is granted: %v, the next of the busy namespace: %v; want only the victim",
+			granted(victim), granted(waiters[0]))
+	}
+	checkPool(t, &b.passing)
+
+	large, err := b.passing.enqueue(b.Account("victim", Results), 4000)
+	if large == nil {
+		t.Fatalf("the reservation of 4000 bytes does not wait: %v", err)
+	}
+	for _, r := range held[2:8] {
+		r.Release()
+	}
+	if next := waiters[0]; granted(large) || !granted(next) {
+		t.Errorf("the large reservation is granted: %v, one below the fair share: %v; want only the latter", granted(large), granted(next))
+	}
+	checkPool(t, &b.passing)
 }
 
 // TestEveryWaitEnds runs many Turns of several namespaces in random order. Each Turn holds a conversation that grows,

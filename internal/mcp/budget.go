@@ -19,14 +19,16 @@ import (
 // if large responses waited for more memory later, they could deadlock. Three rules keep a slow server from blocking
 // the others:
 //
-//   - The responses of one server share a part of the budget. If it is used up, they wait for one another.
+//   - The responses of one server to the calls of one namespace share a part of the budget. If it is used up, they wait
+//     for one another. A call that has its part may still wait for the memory of its namespace, so other namespaces
+//     that use the same server must not wait for it.
 //   - While other responses wait, a large response must arrive at a minimum pace, or it is aborted. If none waits, a
 //     slow response does no harm and continues.
 //   - A large response has a time limit, however fast it arrives.
 const (
 	// processBytes is the budget for large responses in a process whose clients have no budget of their own.
-	// serverBytes is the share of one server: a quarter of processBytes. It is enough for one response of the maximum
-	// size.
+	// serverBytes is the share of one server for each namespace that calls it: a quarter of processBytes. It is enough
+	// for one response of the maximum size.
 	processBytes = 32 << 20
 	serverBytes  = processBytes / 4
 	// processContents is the budget for small responses in such a process.
@@ -54,30 +56,69 @@ var (
 	processAccount = processBudget.Account("", bytebudget.Results)
 )
 
-// serverBudget is the share of one server in the budget for large responses, in bytes.
+// serverBudget has the shares of one server in the budget for large responses, by the namespace that pays for them.
 type serverBudget struct {
+	mu sync.Mutex
+	// shares has no entry for a namespace whose responses neither hold nor wait for bytes.
+	shares map[string]*serverShare
+}
+
+// serverShare is a share in bytes.
+type serverShare struct {
 	*semaphore.Weighted
 	waiting atomic.Int32
+	users   int // the responses that hold bytes or wait for bytes; guarded by the lock of the serverBudget
 }
 
-func newServerBudget() *serverBudget {
-	return &serverBudget{Weighted: semaphore.NewWeighted(serverBytes)}
+func newServerBudget() *serverBudget { return &serverBudget{shares: map[string]*serverShare{}} }
+
+// take waits until size bytes of the share of a namespace are available, and takes them. Callers of the same namespace
+// get their bytes in the order of their calls.
+func (b *serverBudget) take(ctx context.Context, namespace string, size int64) (*serverShare, error) {
+	b.mu.Lock()
+	share := b.shares[namespace]
+	if share == nil {
+		share = &serverShare{Weighted: semaphore.NewWeighted(serverBytes)}
+		b.shares[namespace] = share
+	}
+	share.users++
+	b.mu.Unlock()
+	if err := share.take(ctx, size); err != nil {
+		b.leave(namespace, share)
+		return nil, err
+	}
+	return share, nil
 }
 
-// take waits until size bytes are available, and takes them. Callers get their bytes in the order of their calls.
-func (b *serverBudget) take(ctx context.Context, size int64) error {
-	if b.TryAcquire(size) {
+func (s *serverShare) take(ctx context.Context, size int64) error {
+	if s.TryAcquire(size) {
 		return nil
 	}
-	b.waiting.Add(1)
-	defer b.waiting.Add(-1)
-	return b.Acquire(ctx, size)
+	s.waiting.Add(1)
+	defer s.waiting.Add(-1)
+	return s.Acquire(ctx, size)
+}
+
+// give returns bytes that were taken.
+func (b *serverBudget) give(namespace string, share *serverShare, size int64) {
+	share.Release(size)
+	b.leave(namespace, share)
+}
+
+// leave drops a share that has no other users.
+func (b *serverBudget) leave(namespace string, share *serverShare) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if share.users--; share.users == 0 {
+		delete(b.shares, namespace)
+	}
 }
 
 // reservation is the memory reserved for one response.
 type reservation struct {
 	size     int64
 	budget   *serverBudget
+	share    *serverShare
 	bytes    *bytebudget.Reservation
 	account  bytebudget.Account
 	abort    context.CancelCauseFunc
@@ -90,21 +131,22 @@ type reservation struct {
 	complete bool          // the whole response has arrived
 }
 
-// newReservation reserves memory: first in the share of the server, then in the budget of the namespace. In this order,
+// newReservation reserves memory: first in the server's share, then in the budget of the namespace. In this order,
 // a deadlock is impossible, because a response that holds bytes of the budget never waits for a share. abort is called
 // with errSlow if the response is too slow.
 func newReservation(
 	ctx context.Context, budget *serverBudget, account bytebudget.Account, size int64, abort context.CancelCauseFunc,
 ) (*reservation, error) {
-	if err := budget.take(ctx, size); err != nil {
+	share, err := budget.take(ctx, account.Namespace(), size)
+	if err != nil {
 		return nil, err
 	}
 	bytes, err := account.Reserve(ctx, size)
 	if err != nil {
-		budget.Release(size)
+		budget.give(account.Namespace(), share, size)
 		return nil, err
 	}
-	r := &reservation{size: size, budget: budget, bytes: bytes, account: account, abort: abort}
+	r := &reservation{size: size, budget: budget, share: share, bytes: bytes, account: account, abort: abort}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.timer = time.AfterFunc(paceInterval, r.watch)
@@ -120,7 +162,7 @@ func (r *reservation) watch() {
 	}
 	r.elapsed += paceInterval
 	r.behind = max(0, r.behind+paceInterval-time.Duration(r.received.Swap(0))*time.Second/paceBytes)
-	others := r.budget.waiting.Load() > 0 || r.account.Contended()
+	others := r.share.waiting.Load() > 0 || r.account.Contended()
 	if r.behind > paceSlack && others || r.elapsed >= largeTimeout {
 		r.abort(errSlow)
 		return
@@ -141,7 +183,7 @@ func (r *reservation) stopChecks() {
 func (r *reservation) release() {
 	r.stopChecks()
 	r.bytes.Release()
-	r.budget.Release(r.size)
+	r.budget.give(r.account.Namespace(), r.share, r.size)
 }
 
 // reserve reserves memory before a response grows to this number of bytes. The reservation of a small response grows
@@ -169,7 +211,7 @@ func (ex *exchange) reserve(ctx context.Context, w *wire, bytes, maxBytes int64,
 
 // reserveLarge waits for the memory of a large response.
 func (ex *exchange) reserveLarge(ctx context.Context, w *wire, maxBytes int64, abort context.CancelCauseFunc) error {
-	r, err := newReservation(ctx, w.serverShare, w.memory.For(ctx), maxBytes, abort)
+	r, err := newReservation(ctx, w.serverBudget, w.memory.For(ctx), maxBytes, abort)
 	if err != nil {
 		return err
 	}

@@ -27,14 +27,14 @@ func owned(t *testing.T) *exchange {
 
 // large returns a stream that contains one event of the given size.
 func large(ctx context.Context, ex *exchange, budget *serverBudget, size int) *stream {
-	s := &stream{ctx: ctx, wire: &wire{serverShare: budget, memory: processAccount}, ex: ex, cancel: func(error) {}}
+	s := &stream{ctx: ctx, wire: &wire{serverBudget: budget, memory: processAccount}, ex: ex, cancel: func(error) {}}
 	s.begin(io.NopCloser(strings.NewReader("data: "+strings.Repeat("x", size)+"\n\n")), MaxResponseBytes)
 	return s
 }
 
 // holdLargest reserves the memory for a response of the maximum size.
 func holdLargest(ctx context.Context, ex *exchange, budget *serverBudget, abort context.CancelCauseFunc) error {
-	_, err := ex.reserve(ctx, &wire{serverShare: budget, memory: processAccount}, MaxResponseBytes, MaxResponseBytes, abort)
+	_, err := ex.reserve(ctx, &wire{serverBudget: budget, memory: processAccount}, MaxResponseBytes, MaxResponseBytes, abort)
 	return err
 }
 
@@ -50,7 +50,7 @@ func mustBeFree(t *testing.T, budgets ...*serverBudget) {
 		t.Fatalf("%d bytes of small responses were not released", use.Bytes)
 	}
 	for _, budget := range budgets {
-		if !budget.TryAcquire(serverBytes) {
+		if len(budget.shares) != 0 {
 			t.Fatal("the share of a server was not released")
 		}
 	}
@@ -97,7 +97,7 @@ func TestBodyOfKnownLengthNeedsNoMore(t *testing.T) {
 		t.Run(fmt.Sprint(length), func(t *testing.T) {
 			budget, ex := bytebudget.New(1<<20, 2*MaxResponseBytes), owned(t)
 			s := &stream{
-				ctx: t.Context(), wire: &wire{serverShare: newServerBudget(), memory: budget.Account("team", bytebudget.Results)},
+				ctx: t.Context(), wire: &wire{serverBudget: newServerBudget(), memory: budget.Account("team", bytebudget.Results)},
 				ex: ex, cancel: func(error) {},
 			}
 			body := io.NopCloser(strings.NewReader(strings.Repeat("x", length)))
@@ -116,7 +116,7 @@ func TestBodyOfKnownLengthNeedsNoMore(t *testing.T) {
 // TestLongLineIsNotKept checks that a long line that is not a response keeps no memory after its event.
 func TestLongLineIsNotKept(t *testing.T) {
 	s := &stream{
-		ctx: t.Context(), wire: &wire{serverShare: newServerBudget(), memory: processAccount}, ex: owned(t),
+		ctx: t.Context(), wire: &wire{serverBudget: newServerBudget(), memory: processAccount}, ex: owned(t),
 		cancel: func(error) {},
 	}
 	s.begin(io.NopCloser(strings.NewReader(": "+strings.Repeat("x", 50<<10)+"\n\ndata: {}\n\n")), MaxResponseBytes)
@@ -174,7 +174,7 @@ func TestSmallResponsesReserveMemory(t *testing.T) {
 			memory := budget.Account("team", bytebudget.Results)
 			get := func(bytes int) *exchange {
 				ex := owned(t)
-				s := &stream{ctx: t.Context(), wire: &wire{serverShare: newServerBudget(), memory: memory}, ex: ex, cancel: func(error) {}}
+				s := &stream{ctx: t.Context(), wire: &wire{serverBudget: newServerBudget(), memory: memory}, ex: ex, cancel: func(error) {}}
 				if data, err := read(s, strings.NewReader(strings.Repeat("x", bytes))); err != nil || len(data) != bytes {
 					t.Errorf("%d bytes, %v; want %d", len(data), err, bytes)
 				}
@@ -249,6 +249,47 @@ func TestServerHasAShareOfTheBudget(t *testing.T) {
 	mustBeFree(t, slow, other)
 }
 
+// TestNamespacesDoNotShareTheShareOfAServer checks that a namespace that waits for its own memory does not keep the
+// large responses of a shared server from other namespaces.
+func TestNamespacesDoNotShareTheShareOfAServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		budget, memory := newServerBudget(), bytebudget.New(1<<20, 16*MaxResponseBytes)
+		busy, other := memory.Account("busy", bytebudget.Results), memory.Account("other", bytebudget.Results)
+		all, err := busy.Reserve(t.Context(), busy.MaxReservation())
+		if err != nil {
+			t.Fatal(err)
+		}
+		reserve := func(ctx context.Context, ex *exchange, account bytebudget.Account) error {
+			_, err := ex.reserve(ctx, &wire{serverBudget: budget, memory: account}, MaxResponseBytes, MaxResponseBytes, func(error) {})
+			return err
+		}
+		waiting, leave := context.WithCancel(t.Context())
+		for range 3 {
+			ex := owned(t)
+			go func() {
+				if err := reserve(waiting, ex, busy); !errors.Is(err, context.Canceled) {
+					t.Errorf("a response of the busy namespace = %v, want it to wait until its call has ended", err)
+				}
+				ex.end()
+			}()
+		}
+		synctest.Wait()
+		short, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		ex := owned(t)
+		if err := reserve(short, ex, other); err != nil {
+			t.Errorf("a response of another namespace = %v, want it to be received", err)
+		}
+		ex.end()
+		leave()
+		synctest.Wait()
+		all.Release()
+		if len(budget.shares) != 0 {
+			t.Errorf("the server has %d shares after all responses, want none", len(budget.shares))
+		}
+	})
+}
+
 // TestSlowResponseIsAbortedWhileOthersWait checks when responses that arrive at various rates are aborted, with and
 // without another call that waits for memory.
 func TestSlowResponseIsAbortedWhileOthersWait(t *testing.T) {
@@ -302,7 +343,7 @@ func TestSlowResponseIsAbortedWhileOthersWait(t *testing.T) {
 				waiting, leave := context.WithCancel(t.Context())
 				switch tc.others {
 				case "the server's":
-					go func() { _ = budget.take(waiting, serverBytes) }() // it waits until leave is called
+					go func() { _, _ = budget.take(waiting, processAccount.Namespace(), serverBytes) }() // it waits until leave is called
 				case "the process's":
 					go func() { _, _ = processAccount.Reserve(waiting, processBytes) }() // it waits until leave is called
 				}
@@ -371,7 +412,7 @@ func TestErrorOfSlowResponse(t *testing.T) {
 					synctest.Wait()
 					got <- holdLargest(t.Context(), next, budget, func(error) {})
 				}()
-				err := read(&stream{ctx: ctx, cancel: cancel, wire: &wire{serverShare: budget, memory: processAccount}, ex: ex}, body)
+				err := read(&stream{ctx: ctx, cancel: cancel, wire: &wire{serverBudget: budget, memory: processAccount}, ex: ex}, body)
 				if !errors.Is(err, errSlow) {
 					t.Errorf("reading fails with %v, want errSlow", err)
 				}
@@ -408,8 +449,8 @@ func TestBufferIsNotLargerThanReservation(t *testing.T) {
 			s := &stream{
 				ctx: t.Context(), ex: ex, cancel: func(error) {},
 				wire: &wire{
-					serverShare: newServerBudget(),
-					memory:      bytebudget.New(1<<20, 2*MaxResponseBytes).Account("team", bytebudget.Results),
+					serverBudget: newServerBudget(),
+					memory:       bytebudget.New(1<<20, 2*MaxResponseBytes).Account("team", bytebudget.Results),
 				},
 			}
 			body, err := s.readAll(&http.Response{Body: io.NopCloser(strings.NewReader(strings.Repeat("x", bytes))), ContentLength: known})
@@ -448,7 +489,7 @@ func TestNoLongResponseWithoutSpace(t *testing.T) {
 			ex := exchangeOf(withExchange(ctx, &exchange{}))
 			s := &stream{
 				ctx: ctx, ex: ex, cancel: func(error) {},
-				wire: &wire{serverShare: newServerBudget(), memory: budget.Account("team", bytebudget.Results)},
+				wire: &wire{serverBudget: newServerBudget(), memory: budget.Account("team", bytebudget.Results)},
 			}
 			if err := read(s, strings.Repeat("x", 20<<10)); !errors.Is(err, bytebudget.ErrNoSpace) ||
 				rootOf(err).Error() != bytebudget.ErrNoSpace.Error() {

@@ -123,7 +123,7 @@ func (c *Client) backOffLocked(cause error) {
 func (c *Client) dial(ctx context.Context) (*session, *Listing, error) {
 	s := &session{}
 	w := &wire{
-		client: c.http, url: c.cfg.URL, life: c.life, serverShare: c.budget, memory: c.cfg.Memory,
+		client: c.http, url: c.cfg.URL, life: c.life, serverBudget: c.budget, memory: c.cfg.Memory,
 		onChange: c.recordChange, onLost: func() { s.lost.Store(true) },
 	}
 	// The SDK must not retry, because the stream does its own retries. If the SDK's retries failed, the SDK would end

@@ -50,7 +50,7 @@ func TestLargeMessagesBesideAResponseAreSkipped(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			budget := bytebudget.New(1<<20, 2*MaxResponseBytes)
 			s := &stream{
-				ctx: t.Context(), wire: &wire{serverShare: newServerBudget(), memory: budget.Account("team", bytebudget.Results)},
+				ctx: t.Context(), wire: &wire{serverBudget: newServerBudget(), memory: budget.Account("team", bytebudget.Results)},
 				ex: owned(t), cancel: func(error) {}, call: call,
 			}
 			events := "event: message\ndata: " + tc.message + "\nid: 3\n\ndata: " + answer + "\n\n"

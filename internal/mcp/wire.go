@@ -83,8 +83,8 @@ type wire struct {
 	client *http.Client
 	url    string
 	life   context.Context //nolint:containedctx // because it is the life of the connection, not of a call
-	// serverShare is the server's share of the budget for large responses. All connections to the server use it.
-	serverShare *serverBudget
+	// serverBudget has the server's shares of the budget for large responses. All connections to the server use it.
+	serverBudget *serverBudget
 	// memory is the account from which memory for responses is reserved.
 	memory bytebudget.Account
 	// onChange is called when the tools may have changed, and onLost when the server has ended the session.

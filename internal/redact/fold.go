@@ -1,7 +1,6 @@
 package redact
 
 import (
-	"strings"
 	"unicode"
 	"unicode/utf8"
 
@@ -23,26 +22,32 @@ func isIgnorable(r rune) bool { return !unicode.IsSpace(r) && unicode.Is(ignorab
 
 // fold returns the text by which a character is compared: an empty text for an invisible character, and the plain
 // letter for a letter of another width or style, or with marks. plain is true if the character is compared
-// unchanged; folded is empty then.
-func fold(r rune) (folded string, plain bool) {
+// unchanged; folded is empty then. fold overwrites over, and encoded is the character in UTF-8.
+func fold(over []byte, r rune, encoded string) (folded []byte, plain bool) {
+	folded = over[:0]
 	switch {
 	case r > ' ' && r < delete7:
-		return "", true
+		return folded, true
 	case unicode.IsSpace(r), unicode.Is(ignorable, r):
-		return "", false
+		return folded, false
 	}
-	var encoded [utf8.UTFMax]byte
-	decomposed := norm.NFKD.Properties(encoded[:utf8.EncodeRune(encoded[:], r)]).Decomposition()
+	decomposed := decompose(encoded)
 	if decomposed == nil {
-		return "", true
+		return folded, true
 	}
-	return strings.Map(func(r rune) rune {
-		if unicode.IsSpace(r) || unicode.Is(ignorable, r) {
-			return -1
+	for len(decomposed) > 0 {
+		part, size := utf8.DecodeRune(decomposed)
+		if !unicode.IsSpace(part) && !unicode.Is(ignorable, part) {
+			folded = append(folded, decomposed[:size]...)
 		}
-		return r
-	}, string(decomposed)), false
+		decomposed = decomposed[size:]
+	}
+	return folded, false
 }
+
+// decompose returns the characters of which the first character of a text consists, or nil if it consists only of
+// itself.
+func decompose(text string) []byte { return norm.NFKD.PropertiesString(text).Decomposition() }
 
 // lower returns text with its ASCII letters in lower case. It overwrites over.
 func lower(over, text []byte) []byte {

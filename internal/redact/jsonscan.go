@@ -504,7 +504,10 @@ func (s *jsonScan) removeMatches(rules *Rules, text string) string {
 		defer s.resume()
 	}
 	var edits []edit
-	for _, m := range rules.search(s.ctx, text, s.sum) {
+	more := s.sum.more
+	all := rules.search(s.ctx, text, s.sum)
+	s.turnStart -= s.sum.more - more // so the turn ends sooner
+	for _, m := range all {
 		edits = append(edits, edit{m.span, rules.patterns[m.rule].replacement})
 		s.found[rules.patterns[m.rule].name]++
 	}

@@ -177,3 +177,31 @@ func TestEscapesTakeLittleMemory(t *testing.T) {
 		}
 	}
 }
+
+// TestSearchTakesLittleMemory checks that the search for credentials needs only a few times the memory of the text,
+// however long the credentials are, because the memory budget counts only the text. U+FDFA is folded to ten times its
+// length.
+func TestSearchTakesLittleMemory(t *testing.T) {
+	const size, most = 4 << 20, 8
+	const key = "sk-0123456789-very-secret"
+	r := redact.New(credentialOf(longest), key)
+	for name, text := range map[string]string{
+		"ASCII":            strings.Repeat("x", size),
+		"an escape":        `\n` + strings.Repeat("x", size),
+		"decomposed":       strings.Repeat("\ufdfa", size/3),
+		"escaped":          strings.Repeat(`\ufdfa`, size/6),
+		"many escapes":     strings.Repeat(`\\u005cu0041`, size/12),
+		"many credentials": strings.Repeat(key+" ", size/26),
+	} {
+		for _, text := range []string{text, key + text} {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_ = r.Redact(text) // only the memory counts
+			runtime.ReadMemStats(&after)
+			if used := after.TotalAlloc - before.TotalAlloc; used > most*size {
+				t.Errorf("%s: a text of %d bytes allocates %d bytes, %.1f times as many; want at most %d times", name, len(text), used,
+					float64(used)/size, most)
+			}
+		}
+	}
+}

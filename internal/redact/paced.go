@@ -31,43 +31,122 @@ type acquireFunc func(bytes int) (done func())
 // doNotWait is an acquireFunc for work that does not wait.
 func doNotWait(int) func() { return func() {} }
 
+// reading counts what a search reads. After each chunk of it, other namespaces may go first.
+type reading struct {
+	acquire acquireFunc
+	// done ends the turn, and is nil between turns.
+	done func()
+	// read is the number of bytes that were read, and left the number in this turn.
+	read, left int
+}
+
+// newReading returns the reading of a text. The caller must call end. Small work does not wait for a processor: the
+// caller may hold one, so to wait for another could take forever.
+func newReading(ctx context.Context, text string) *reading {
+	if len(text) < fairgate.Large {
+		return &reading{acquire: doNotWait}
+	}
+	return &reading{acquire: func(bytes int) func() { return fairgate.AcquireProcessor(ctx, bytes) }}
+}
+
+// add counts bytes that are read next.
+func (r *reading) add(bytes int) {
+	if r.left <= 0 {
+		r.end()
+		r.left, r.done = chunk, r.acquire(chunk)
+	}
+	r.left -= bytes
+	r.read += bytes
+}
+
+// end ends the turn.
+func (r *reading) end() {
+	if r.done != nil {
+		r.done()
+	}
+	r.left, r.done = 0, nil
+}
+
 // matchesIn returns the matches of a pattern in a text. If there are more than maxMatches, or if it takes too long to
 // find all of them, tooMany is true, and all is incomplete.
-func (p *compiledPattern) matchesIn(ctx context.Context, text string) (all []span, tooMany bool) {
-	acquire := func(bytes int) func() { return fairgate.AcquireProcessor(ctx, bytes) }
+func (p *compiledPattern) matchesIn(r *reading, text string) (all []span, tooMany bool) {
+	at := 0
 	switch {
 	case len(text) > longText:
-		return p.matchesInTurns(acquire, text, 0)
 	case len(text) < fairgate.Large:
-		// Small work does not wait for a processor. The caller may hold one, so to wait for another could take forever.
-		acquire = doNotWait
+		r.add(len(text))
+		first := p.FindAllStringIndex(text, fewMatches)
+		for _, m := range first {
+			r.read += len(text) - m[1] // at most: the pattern may have an optional end
+		}
+		all = spans(first)
+		if len(first) < fewMatches {
+			return all, false
+		}
+		at = first[fewMatches-1][1]
+	default:
+		if all, at = p.firstMatchesIn(r, text); at > len(text) {
+			return all, false
+		}
 	}
-	done := acquire(len(text))
-	first := p.FindAllStringIndex(text, fewMatches)
-	done()
-	all = spans(first)
-	if len(first) < fewMatches {
-		return all, false
-	}
-	more, tooMany := p.matchesInTurns(acquire, text, first[fewMatches-1][1])
+	more, tooMany := p.matchesInTurns(r, text, at)
 	return append(all, more...), tooMany
 }
 
-// hiddenMatchesIn is matchesIn for the views of a part of a text. The caller must hold a processor.
-func (p *compiledPattern) hiddenMatchesIn(vs *views, part string) (all []span, tooMany bool) {
+// firstMatchesIn returns the first matches of matchesIn, and the offset at which the search must continue, which is
+// behind the text if there are no more matches. It searches for one match after the other, because each may take as
+// long as to read the rest of the text.
+func (p *compiledPattern) firstMatchesIn(r *reading, text string) (all []span, at int) {
+	for range fewMatches {
+		rest, before := text, 0 // before is the length of the character before at, on which a match may depend
+		if at > 0 {
+			_, before = utf8.DecodeLastRuneInString(text[:at])
+			rest = text[at-before:]
+		}
+		r.add(len(rest))
+		m := p.FindStringIndex(rest)
+		if m != nil && m[0] < before { // this match begins with the character before
+			r.add(len(rest))
+			if m = p.after().FindStringSubmatchIndex(rest); m != nil {
+				m = m[2:]
+			}
+		}
+		if m == nil {
+			return all, len(text) + 1
+		}
+		from, to := at-before+m[0], at-before+m[1]
+		if from < to {
+			all = append(all, span{from, to})
+		}
+		at = afterMatch(text, at, to)
+		if at > len(text) {
+			break
+		}
+	}
+	return all, at
+}
+
+// afterMatch returns the offset at which the search continues after a match that ends at to. After an empty match at
+// the offset itself, that is one character later.
+func afterMatch(text string, at, to int) int {
+	if to > at {
+		return to
+	}
+	_, size := utf8.DecodeRuneInString(text[at:])
+	return to + max(size, 1)
+}
+
+// hiddenMatchesIn is matchesIn for the views of a part of a text.
+func (p *compiledPattern) hiddenMatchesIn(r *reading, vs *views, part string) (all []span, tooMany bool) {
 	if isPlain(part) {
 		return nil, false
 	}
 	n := 0
 	vs.now.keepSpaces, vs.next.keepSpaces = true, true
+	r.add(len(part)) // the views are made in turns, too
 	for v := range vs.each(part, true) {
-		first := p.FindAllIndex(v.text, fewMatches)
-		found := spans(first)
-		if len(first) == fewMatches {
-			var more []span
-			more, tooMany = p.matchesInTurns(doNotWait, string(v.text), first[fewMatches-1][1])
-			found = append(found, more...)
-		}
+		var found []span
+		found, tooMany = p.matchesIn(r, string(v.text))
 		for _, m := range found {
 			all = append(all, v.source(m.from, m.to))
 		}
@@ -88,14 +167,14 @@ func spans(found [][]int) (all []span) {
 	return all
 }
 
-// matchesInTurns returns the matches of matchesIn from the end of a match on, or from 0. After each chunk of the text,
-// it acquires a processor again. A match may have any length, and may depend on the character
-// before it, so the text cannot be cut into pieces: instead, the pattern reads the text through a reader that waits.
-func (p *compiledPattern) matchesInTurns(acquire acquireFunc, text string, at int) (all []span, tooMany bool) {
-	r := turnReader{acquire: acquire, text: text, done: func() {}}
-	defer func() { r.done() }()
+// matchesInTurns returns the matches of matchesIn from the end of a match on, or from 0. A match may have any length,
+// and may depend on the character before it, so the text cannot be cut into pieces: instead, the pattern reads the text
+// through a reader that waits.
+func (p *compiledPattern) matchesInTurns(reads *reading, text string, at int) (all []span, tooMany bool) {
+	r := turnReader{reads: reads, text: text}
+	most := reads.read + max(mostReads*len(text), mostRead)
 	for at <= len(text) {
-		if len(all) > maxMatches || r.read > max(mostReads*len(text), mostRead) {
+		if len(all) > maxMatches || reads.read > most {
 			return nil, true
 		}
 		var m []int
@@ -117,11 +196,7 @@ func (p *compiledPattern) matchesInTurns(acquire acquireFunc, text string, at in
 		if from < to {
 			all = append(all, span{from, to})
 		}
-		if to == at { // an empty match here: the next one begins later
-			_, size := utf8.DecodeRuneInString(text[at:])
-			to += max(size, 1)
-		}
-		at = to
+		at = afterMatch(text, at, to)
 	}
 	return all, false
 }
@@ -136,28 +211,19 @@ func afterCharacter(pattern string) (func() *regexp.Regexp, error) {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(source) }), nil
 }
 
-// turnReader reads a text. After each chunk, it acquires a processor again. Its done must be called
-// at the end.
+// turnReader reads a text for package regexp.
 type turnReader struct {
-	acquire acquireFunc
-	text    string
+	reads *reading
+	text  string
 	strings.Reader
-	// read is the number of bytes that were read, and left the number in this turn.
-	read, left int
-	done       func()
 }
 
 // seek continues at an offset of the text.
 func (r *turnReader) seek(at int) { r.Reset(r.text[at:]) }
 
-// ReadRune reads a character, for package regexp.
+// ReadRune reads a character.
 func (r *turnReader) ReadRune() (c rune, size int, err error) {
-	if r.left <= 0 {
-		r.done()
-		r.left, r.done = chunk, r.acquire(chunk)
-	}
 	c, size, err = r.Reader.ReadRune()
-	r.left -= size
-	r.read += size
+	r.reads.add(size)
 	return c, size, err
 }

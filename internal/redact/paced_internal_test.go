@@ -45,9 +45,14 @@ func TestMatchesInTurns(t *testing.T) {
 			}
 			text := b.String()
 			want := spans(p.FindAllStringIndex(text, -1))
-			inTurns, _ := p.matchesInTurns(doNotWait, text, 0)
-			both, _ := p.matchesIn(t.Context(), text)
-			for how, got := range map[string][]span{"in turns": inTurns, "in turns after a few matches": both} {
+			r := newReading(t.Context(), text)
+			inTurns, _ := p.matchesInTurns(r, text, 0)
+			both, _ := p.matchesIn(r, text)
+			oneByOne, at := p.firstMatchesIn(r, text)
+			rest, _ := p.matchesInTurns(r, text, at)
+			for how, got := range map[string][]span{
+				"in turns": inTurns, "in turns after a few matches": both, "in turns after a few in turns": append(oneByOne, rest...),
+			} {
 				if diff := cmp.Diff(want, got, cmp.AllowUnexported(span{})); diff != "" {
 					t.Fatalf("%q in %q: -whole +%s:\n%s", source, text, how, diff)
 				}
@@ -55,7 +60,7 @@ func TestMatchesInTurns(t *testing.T) {
 		}
 	}
 	long := "a" + strings.Repeat("x", 3<<20) + "b"
-	if got, _ := compiledRule(t, "ax+b").matchesIn(t.Context(), long+"ab"+long); len(got) != 2 || got[0].to != len(long) {
+	if got, _ := compiledRule(t, "ax+b").matchesIn(newReading(t.Context(), long), long+"ab"+long); len(got) != 2 || got[0].to != len(long) {
 		t.Errorf("matches at %v, want two of %d bytes each", got, len(long))
 	}
 }
@@ -94,7 +99,9 @@ func TestLongSearchLetsOthersGoFirst(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			p.matchesIn(processors.With(t.Context(), "own"), text)
+			reads := newReading(processors.With(t.Context(), "own"), text)
+			defer reads.end()
+			p.matchesIn(reads, text)
 		}()
 		synctest.Wait()
 		turns := 0
@@ -113,4 +120,39 @@ func TestLongSearchLetsOthersGoFirst(t *testing.T) {
 			t.Errorf("the other namespace had %d turns during the search, want more", turns)
 		}
 	})
+}
+
+// TestOptionalEndsAreReadInTurns checks that a pattern that reads the rest of a text for each match has a turn at the
+// processors for about each chunk that it reads, and not only for each text.
+func TestOptionalEndsAreReadInTurns(t *testing.T) {
+	p := compiledRule(t, "q(?s:.*#)?")
+	const few = fewMatches - 1
+	rest := strings.Repeat("x", 60<<10)
+	for name, search := range map[string]func(r *reading){
+		"a text":    func(r *reading) { p.matchesIn(r, strings.Repeat("q", few)+rest) },
+		"the views": func(r *reading) { p.hiddenMatchesIn(r, &views{}, strings.Repeat("\uff51", few)+rest) },
+	} {
+		turns, open := 0, 0
+		r := &reading{acquire: func(int) func() {
+			turns++
+			open++
+			return func() { open-- }
+		}}
+		search(r)
+		r.end()
+		if turns < few/2 || open != 0 {
+			t.Errorf("%s: the search has %d turns, of which %d do not end; want at least %d, and that all end", name, turns, open, few/2)
+		}
+	}
+	rules, err := NewRules("redaction", []PatternRule{{Name: "x", Pattern: "q(?s:.*#)?"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Repeat("q", few) + rest[:longString/2]
+	s := jsonScan{ctx: t.Context(), rules: rules, all: rules, text: text, found: Matches{}, sum: &replacements{}, done: func() {}}
+	s.removeMatches(rules, text)
+	if s.at-s.turnStart < chunk {
+		t.Errorf("after a string of %d bytes that is read %d times, the turn has %d bytes, want at least %d", len(text), few,
+			s.at-s.turnStart, chunk)
+	}
 }

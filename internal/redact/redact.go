@@ -29,9 +29,10 @@ const Marker = redacted
 
 // Redactor knows the credentials of one server. It is safe for concurrent use.
 type Redactor struct {
-	forms   []form
-	filter  *filter
-	longest int // the longest form, in bytes
+	forms  []form
+	filter *filter
+	// longest is the longest text that a view must contain as a whole so that a form is found, in bytes.
+	longest int
 	// short has, by length, the parts of unfolded forms that reveal the secret in a message. Unfolded forms are shorter
 	// than 16 bytes: the parts of longer forms would need far more memory than the secrets.
 	short [window + 1]map[string]bool
@@ -93,7 +94,7 @@ func newFormRedactor(forms []form) *Redactor {
 		r.filter = newFilter(forms)
 	}
 	for i := range forms {
-		r.longest = max(r.longest, len(forms[i].text))
+		r.longest = max(r.longest, forms[i].needed())
 	}
 	return r
 }
@@ -111,9 +112,10 @@ func (r *Redactor) Text(text string, limit int) string {
 }
 
 // Redact returns a text of any length without the secrets. It keeps the rest of the text unchanged, so the result may
-// not be fit for a message. It also removes a part that has at least three quarters of a secret of 16 bytes or more. A
-// shorter part, and a part of a shorter secret, could be normal text, and stays. The time is linear in the length of
-// the text.
+// not be fit for a message. It also removes a part that has at least three quarters of a secret of 16 bytes or more, or
+// the middle of a secret of more than 512 bytes. A shorter part, and a part of a shorter secret, could be normal text,
+// and stays. The time is linear in the length of the text. Apart from the result, the memory does not depend on the
+// length of the secrets, and only a little on that of the text.
 func (r *Redactor) Redact(text string) string {
 	if len(r.forms) == 0 {
 		return text

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/pattern"
 )
@@ -171,7 +170,11 @@ func (r *Rules) Redact(ctx context.Context, text string, found Matches) string {
 }
 
 // replacements counts the replacements in a text.
-type replacements struct{ n int }
+type replacements struct {
+	n int
+	// more is the number of bytes that the searches for patterns have read beyond the length of the text.
+	more int
+}
 
 func (c *replacements) add(n int) { c.n += n }
 
@@ -226,31 +229,36 @@ type match struct {
 // search returns the matches of the patterns in a text that is searched as a whole, and counts them. The matches of one
 // pattern do not overlap. search stops when there are too many replacements.
 func (r *Rules) search(ctx context.Context, text string, sum *replacements) []match {
+	if len(r.patterns) == 0 {
+		return nil
+	}
 	var all []match
 	var vs *views
 	isTextPlain := isPlain(text)
 	if !isTextPlain { // most texts of JSON are short and plain
 		vs = &views{}
 	}
+	reads := newReading(ctx, text)
+	defer reads.end()
 	for i := range r.patterns {
 		p := &r.patterns[i]
-		found, tooMany := p.matchesIn(ctx, text)
+		begin := reads.read
+		found, tooMany := p.matchesIn(reads, text)
 		for start := 0; !isTextPlain && start < len(text) && !tooMany; {
 			next := boundary(text, start+chunk)
 			from, to := boundary(text, max(0, start-ruleReach)), boundary(text, next+ruleReach)
-			done := fairgate.AcquireProcessor(ctx, to-from)
 			var hidden []span
-			hidden, tooMany = p.hiddenMatchesIn(vs, text[from:to])
+			hidden, tooMany = p.hiddenMatchesIn(reads, vs, text[from:to])
 			for _, s := range hidden {
 				found = append(found, span{from + s.from, from + s.to})
 			}
-			done()
 			tooMany = tooMany || len(found) > maxMatches
 			start = next
 		}
 		if tooMany {
 			found = []span{{0, len(text)}}
 		}
+		sum.more += max(0, reads.read-begin-len(text))
 		found = merged(found)
 		if sum.add(len(found)); sum.tooMany() {
 			return all

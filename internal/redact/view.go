@@ -15,9 +15,12 @@ const (
 	// that a secret itself seems to have.
 	maxDepth = 5
 	// chunk is the length of the parts in which a text is viewed, in visible bytes. reach is how many times longer than
-	// a form its escaped text may be. Neighboring chunks overlap by reach times the longest form.
+	// a pivot its escaped text may be. Neighboring chunks overlap by reach times the longest text that a view must
+	// contain as a whole.
 	chunk = 64 << 10
 	reach = 40
+	// maxGrowth bounds how many times longer than a character its folded form is, in bytes.
+	maxGrowth = 11
 	// maxEntity bounds the HTML entities that are decoded, in bytes. No entity has a longer name.
 	maxEntity = 34
 )
@@ -34,38 +37,64 @@ type view struct {
 	hasPositions bool
 	// keepSpaces keeps white space, which patterns need.
 	keepSpaces bool
+	// folded is the buffer of fold. Without it, a long text would make as much garbage as a view of all of it.
+	folded []byte
 }
 
 // views are the two buffers for successive views of a text.
 type views struct{ now, next view }
 
+// search has the buffers for the search of a text.
+type search struct {
+	// chunk is for the views of a chunk, and beyond for views of the text before and after it.
+	chunk, beyond views
+	found         []span
+}
+
+// fewSpans is the number of spans from which spans are merged, because many secrets may be found in the same places.
+const fewSpans = 4096
+
 // scan finds the secrets in a text, chunk by chunk. The positions of a view need more memory than its text, so they
 // are computed only for chunks that contain a secret.
 func (r *Redactor) scan(text string) []span {
 	var hidden []span
-	var vs views
+	var s search
 	overlap := reach * r.longest
 	size := max(chunk, 4*overlap)
 	for start := 0; ; {
 		next := start + visible(text[start:], size-overlap)
 		end := next + visible(text[next:], overlap)
-		if part := text[start:end]; r.suspects(&vs, part) {
-			before := len(hidden)
-			for v := range vs.each(part, true) {
-				for _, i := range r.candidates(v) {
-					hidden = r.forms[i].find(v, hidden)
-				}
-			}
-			for i := range hidden[before:] {
-				hidden[before+i].from += start
-				hidden[before+i].to += start
-			}
+		if r.suspects(&s.chunk, text[start:end]) {
+			hidden = append(hidden, r.findIn(&s, text, start, end)...)
 		}
 		if end == len(text) {
 			return hidden
 		}
 		start = next
 	}
+}
+
+// findIn finds the secrets in a chunk of a text. The result is valid until the next call.
+func (r *Redactor) findIn(s *search, text string, start, end int) []span {
+	s.found = s.found[:0]
+	most, rounds := fewSpans, 0
+	for v := range s.chunk.each(text[start:end], true) {
+		for _, i := range r.candidates(v) {
+			f := &r.forms[i]
+			for h := range f.find(v) {
+				h.from += start
+				h.to += start
+				s.found = append(s.found, f.extend(&s.beyond, text, rounds, h))
+			}
+			if len(s.found) > most {
+				s.found = merged(s.found)
+				most = max(fewSpans, 2*len(s.found))
+			}
+		}
+		rounds++
+	}
+	s.found = merged(s.found)
+	return s.found
 }
 
 // suspects reports whether a text may contain a secret.
@@ -79,27 +108,48 @@ func (r *Redactor) suspects(vs *views, text string) bool {
 }
 
 // visible returns the length of the beginning of a text that has the given number of visible bytes, and all
-// invisible bytes after them.
+// invisible bytes after them. A character counts as its folded form if that is longer, so that a view of the result is
+// about as short.
 func visible(text string, bytes int) int {
-	if len(text) <= bytes {
+	if len(text) <= bytes/maxGrowth {
 		return len(text)
 	}
 	for i := 0; i < len(text); {
-		size := 1
+		size, count := 1, 1
 		if c := text[i]; c >= utf8.RuneSelf || c <= ' ' || c == delete7 {
 			var r rune
 			r, size = utf8.DecodeRuneInString(text[i:])
-			if unicode.IsSpace(r) || isIgnorable(r) {
-				i += size
-				continue
-			}
+			count = visibleBytes(r, text[i:i+size])
 		}
-		if bytes -= size; bytes < 0 {
+		if bytes -= count; bytes < 0 {
 			return i
 		}
 		i += size
 	}
 	return len(text)
+}
+
+// visibleBefore returns the beginning of the end of a text that has the given number of visible bytes.
+func visibleBefore(text string, bytes int) int {
+	for i := len(text); i > 0; {
+		r, size := utf8.DecodeLastRuneInString(text[:i])
+		if bytes -= visibleBytes(r, text[i-size:i]); bytes < 0 {
+			return i
+		}
+		i -= size
+	}
+	return 0
+}
+
+// visibleBytes returns the number of bytes that a character counts in visible. encoded is the character in the text.
+func visibleBytes(r rune, encoded string) int {
+	switch {
+	case r > ' ' && r < delete7:
+		return 1
+	case unicode.IsSpace(r), isIgnorable(r):
+		return 0
+	}
+	return max(len(encoded), len(decompose(encoded)))
 }
 
 // each yields views of a text: with no escapes removed, with one round of escapes removed, and so on. A view is valid
@@ -118,6 +168,18 @@ func (vs *views) each(text string, hasPositions bool) iter.Seq[*view] {
 	}
 }
 
+// after returns the view of a text after a number of rounds of removing escapes, or after fewer rounds if no escapes
+// are left.
+func (vs *views) after(text string, rounds int) *view {
+	for range vs.each(text, true) {
+		if rounds == 0 {
+			break
+		}
+		rounds--
+	}
+	return &vs.now
+}
+
 // pack makes a view of the visible part of a text.
 func (v *view) pack(text string) {
 	v.text, v.from, v.to = v.text[:0], v.from[:0], v.to[:0]
@@ -131,7 +193,7 @@ func (v *view) pack(text string) {
 		if r >= utf8.RuneSelf {
 			r, size = utf8.DecodeRuneInString(text[i:])
 		}
-		folded, plain := v.fold(r)
+		folded, plain := v.fold(r, text[i:i+size])
 		if plain {
 			i += size
 			continue
@@ -145,12 +207,14 @@ func (v *view) pack(text string) {
 	v.low = lower(v.low, v.text)
 }
 
-// fold returns the text by which a character is compared.
-func (v *view) fold(r rune) (folded string, plain bool) {
+// fold returns the text by which a character is compared, until the next call. encoded is the character in UTF-8.
+func (v *view) fold(r rune, encoded string) (folded []byte, plain bool) {
 	if v.keepSpaces && unicode.IsSpace(r) {
-		return " ", r < utf8.RuneSelf
+		v.folded = append(v.folded[:0], ' ')
+		return v.folded, r < utf8.RuneSelf
 	}
-	return fold(r)
+	v.folded, plain = fold(v.folded, r, encoded)
+	return v.folded, plain
 }
 
 // keep appends a part of a text unchanged.
@@ -163,15 +227,15 @@ func (v *view) keep(text string, from, to int) {
 
 // put appends the folded form of a character at a position of the text. White space separates its neighbors. Any other
 // character with an empty folded form belongs to the byte before it.
-func (v *view) put(r rune, folded string, from, to int) {
+func (v *view) put(r rune, folded []byte, from, to int) {
 	v.text = append(v.text, folded...)
 	if !v.hasPositions {
 		return
 	}
-	for range len(folded) {
+	for range folded {
 		v.from, v.to = append(v.from, int32(from)), append(v.to, int32(to)) //nolint:gosec // because no text is as long as 2 GiB
 	}
-	if last := len(v.to) - 1; folded == "" && last >= 0 && int(v.to[last]) == from && !unicode.IsSpace(r) {
+	if last := len(v.to) - 1; len(folded) == 0 && last >= 0 && int(v.to[last]) == from && !unicode.IsSpace(r) {
 		v.to[last] = int32(to) //nolint:gosec // because no text is as long as 2 GiB
 	}
 }
@@ -206,9 +270,11 @@ func (v *view) unescape(into *view) bool {
 			continue
 		}
 		into.take(v, begin, i)
-		folded, plain := v.fold(r)
+		encoded := string(r)
+		folded, plain := v.fold(r, encoded)
 		if plain {
-			folded = string(r)
+			v.folded = append(v.folded[:0], encoded...)
+			folded = v.folded
 		}
 		from, to := 0, 0
 		if v.hasPositions {

@@ -193,9 +193,43 @@ func TestWholeOfLongTexts(t *testing.T) {
 		t.Errorf("got %d bytes of %d, want %d bytes; they contain the secret %d times", len(got), text.Len(), want.Len(),
 			strings.Count(got, escaped))
 	}
-	huge := strings.Repeat(secret+"/", 20_000)[:600_000] // a secret that is longer than a chunk
-	if got := redact.New(huge[7:]).Redact("x" + huge + "y"); got != "xsk-demo[redacted]y" {
+	huge := strings.Repeat(secret+"/", 20_000)[:600_000] // a secret that is longer than a chunk, and repeats itself
+	if got := redact.New(huge[7:]).Redact("x" + huge + "y"); got != "x[redacted]y" {
 		t.Errorf("of a huge secret %.100q is left", got)
+	}
+}
+
+// TestWholeOfLongSecrets checks secrets that are longer than the parts in which a text is viewed, and parts of them.
+func TestWholeOfLongSecrets(t *testing.T) {
+	all := credentialOf(100_000)
+	for _, size := range []int{513, 700, 3000, longest, len(all)} {
+		long := all[:size]
+		r := redact.New(long)
+		for name, write := range map[string]func(string) string{
+			"as it is":     func(s string) string { return s },
+			"JSON":         func(s string) string { return unicodes(s, `\u%04x`) },
+			"JSON in HTML": func(s string) string { return unicodes(unicodes(s, `\u%04x`), "&#%d;") },
+			"wrapped":      func(s string) string { return strings.ReplaceAll(s[:len(s)-1], "a", "a\r\n ") + s[len(s)-1:] },
+		} {
+			for _, part := range []string{long, long[size/4:], long[:size-size/4], long[size/8 : size-size/8]} {
+				var text, want strings.Builder
+				for _, gap := range []int{1, 64_000, 81_000} {
+					around := strings.Repeat(`\u003e`, gap/6) + strings.Repeat("#", 1+gap%6)
+					text.WriteString(around + write(part))
+					want.WriteString(around + "[redacted]")
+					if size == len(all) {
+						break // it takes long
+					}
+				}
+				if got := r.Redact(text.String() + "#"); got != want.String()+"#" {
+					t.Errorf("%s: %d bytes of a secret of %d bytes: %d bytes are left, want %d", name, len(part), size, len(got),
+						want.Len()+1)
+				}
+			}
+		}
+		if less := "#" + long[:size/4] + "#"; r.Redact(less) != less {
+			t.Errorf("the first quarter of a secret of %d bytes is not left", size)
+		}
 	}
 }
 

@@ -42,21 +42,21 @@ func Pages(result string) []Page {
 	return pagesIn(head(result))
 }
 
-// Merge returns the pages of lists that can be cited, in order and without repeats of a URL, at most Max.
-func Merge(lists ...[]Page) []Page {
-	var all []Page
-	for _, list := range lists {
-		for _, p := range list {
-			u, ok := citable(p.URL)
-			if !ok || len(all) == Max || slices.ContainsFunc(all, func(other Page) bool { return other.URL == u }) {
-				continue
-			}
-			title, _ := untrusted.Cap(untrusted.StripLine(p.Title), maxTitle)
-			all = append(all, Page{Title: title, URL: u})
+// pages are the pages that can be cited. Only the first page with a URL is cited.
+var pages = kind[Page]{
+	clean: func(p Page) (Page, bool) {
+		address, ok := citable(p.URL)
+		if !ok {
+			return Page{}, false
 		}
-	}
-	return all
+		title, _ := untrusted.Cap(untrusted.StripLine(p.Title), maxTitle)
+		return Page{Title: title, URL: address}, true
+	},
+	key: func(p Page) string { return p.URL },
 }
+
+// Merge returns the pages of lists that can be cited, in order and without repeats of a URL, at most Max.
+func Merge(lists ...[]Page) []Page { return pages.merge(lists...) }
 
 // documentNames are the members of a JSON object that name a document, best name first.
 var documentNames = []string{"source", "uri", "path", "file", "url"}
@@ -65,7 +65,7 @@ var documentNames = []string{"source", "uri", "path", "file", "url"}
 // at most Max.
 func Documents(result string) []string {
 	text := head(result)
-	found := firstFew[string]{merge: MergeDocuments}
+	found := firstFew[string]{kind: documents}
 	if visitObjects(text, documentNames, func(o *object) {
 		if name := o.first(documentNames...); name != "" {
 			found.add(o.at, name)
@@ -73,7 +73,7 @@ func Documents(result string) []string {
 	}) {
 		return found.sort()
 	}
-	found.found = nil
+	found = firstFew[string]{kind: documents}
 	at := int64(0)
 	for line := range lines(text) {
 		at++
@@ -88,17 +88,17 @@ func Documents(result string) []string {
 	return found.sort()
 }
 
-// MergeDocuments returns the names of lists in order, each as one line and without repeats, at most Max.
-func MergeDocuments(lists ...[]string) []string {
-	var all []string
-	for _, name := range slices.Concat(lists...) {
+// documents are the names of documents that can be cited.
+var documents = kind[string]{
+	clean: func(name string) (string, bool) {
 		name, _ = untrusted.Cap(untrusted.StripLine(name), maxLocal) // because a tool may return any text
-		if name != "" && len(all) < Max && !slices.Contains(all, name) {
-			all = append(all, name)
-		}
-	}
-	return all
+		return name, name != ""
+	},
+	key: func(name string) string { return name },
 }
+
+// MergeDocuments returns the names of lists in order, each as one line and without repeats, at most Max.
+func MergeDocuments(lists ...[]string) []string { return documents.merge(lists...) }
 
 // head returns the part of a result that is searched.
 func head(result string) string { return strings.TrimSpace(result[:min(len(result), maxSearched)]) }
@@ -122,7 +122,7 @@ var (
 
 // pagesIn returns the pages in a result, in order and without repeats, at most Max.
 func pagesIn(text string) []Page {
-	found := firstFew[Page]{merge: Merge}
+	found := firstFew[Page]{kind: pages}
 	if visitObjects(text, pageNames, func(o *object) {
 		// An image or a site's icon has a URL, too, but neither a title nor a text.
 		address, title := o.first(addressNames...), o.first(titleNames...)
@@ -132,7 +132,7 @@ func pagesIn(text string) []Page {
 	}) {
 		return found.sort()
 	}
-	found.found = nil
+	found = firstFew[Page]{kind: pages}
 	title, at := "", int64(0)
 	for line := range lines(text) {
 		at++
@@ -215,7 +215,8 @@ func citable(text string) (address string, ok bool) {
 		return "", false
 	}
 	u.Fragment, u.RawFragment = "", ""
-	return brackets.Replace(u.String()), true // a query keeps its characters
+	address = brackets.Replace(u.String()) // a query keeps its characters
+	return address, len(address) <= maxURL
 }
 
 // markdown escapes untrusted text for Markdown: the title of a page must not become a link or a picture.

@@ -3,6 +3,7 @@ package citation
 import (
 	"encoding/json"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -117,6 +118,41 @@ func TestSourcesOfLargeResults(t *testing.T) {
 	got := Pages(many.String())
 	if len(got) != Max || got[0].Title != "All" || got[1].Title != "0" || got[Max-1].URL != "https://shop.example/6" {
 		t.Errorf("the pages are %v, want the first %d, and an object before the objects inside it", got, Max)
+	}
+}
+
+// TestEachSourceIsReadOnce checks with the memory of a search that the first sources are not read again for each of the
+// many sources that follow.
+func TestEachSourceIsReadOnce(t *testing.T) {
+	const size, most = 1 << 20, 120 << 20
+	var first strings.Builder
+	for i := range Max - 1 {
+		fmt.Fprintf(&first, `{"url":"https://shop.example/%d%s","title":"%s"},`, i, strings.Repeat("x", 900), strings.Repeat("t", maxTitle))
+	}
+	for name, source := range map[string]func(i int) string{
+		"one more page":        func(int) string { return `{"url":"http://a","name":"t"},` },
+		"many more pages":      func(i int) string { return fmt.Sprintf(`{"url":"http://a/%d","name":"t"},`, i) },
+		"what cannot be cited": func(int) string { return `{"url":"a","name":"t"},` },
+	} {
+		text := "[" + first.String()
+		var rest strings.Builder
+		for i := 0; rest.Len() < size; i++ {
+			rest.WriteString(source(i))
+		}
+		text += rest.String() + "{}]"
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		pages, documents := Pages(text), Documents(text)
+		runtime.ReadMemStats(&after)
+		if used := after.TotalAlloc - before.TotalAlloc; used > most {
+			t.Errorf("%s: the search of %d bytes allocates %d bytes, want at most %d", name, len(text), used, most)
+		}
+		if len(pages) < Max-1 || len(documents) != Max {
+			t.Errorf("%s: %d pages and %d documents, want the first %d", name, len(pages), len(documents), Max)
+		}
+	}
+	if got := Pages("https://shop.example/" + strings.Repeat("ä", maxURL/3)); got != nil {
+		t.Errorf("a URL that is too long after its characters are escaped is cited: %.100v", got)
 	}
 }
 

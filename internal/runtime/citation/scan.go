@@ -12,14 +12,46 @@ import (
 // maxNesting is the nesting of JSON at which the search of a result ends.
 const maxNesting = 1000
 
-// firstFew keeps the first sources of a result, in the order of their places. To need little memory, it drops the
-// sources that merge leaves out.
-type firstFew[T any] struct {
-	merge func(...[]T) []T
-	found []placed[T]
+// kind is a kind of source.
+type kind[T any] struct {
+	// clean returns a source as it is cited, and whether it can be cited.
+	clean func(T) (T, bool)
+	// key is the same for sources of which only the first is cited.
+	key func(T) string
 }
 
-// placed is a source with its place in a result.
+// merge returns the sources of lists that can be cited, in order and without repeats, at most Max.
+func (k kind[T]) merge(lists ...[]T) []T {
+	var all []T
+	for _, list := range lists {
+		for _, source := range list {
+			if len(all) == Max {
+				return all
+			}
+			if source, ok := k.clean(source); ok && !k.contains(all, source) {
+				all = append(all, source)
+			}
+		}
+	}
+	return all
+}
+
+// contains reports whether sources contain a source. All must be clean.
+func (k kind[T]) contains(all []T, source T) bool {
+	return slices.ContainsFunc(all, func(other T) bool { return k.key(other) == k.key(source) })
+}
+
+// firstFew keeps the first sources of a result, in the order of their places. A result may have hundreds of thousands of
+// sources. So each is cleaned only once, and one that cannot be among the first is dropped at once.
+type firstFew[T any] struct {
+	kind  kind[T]
+	found []placed[T]
+	// isFull is true if Max sources are known up to the place last.
+	isFull bool
+	last   int64
+}
+
+// placed is a clean source with its place in a result.
 type placed[T any] struct {
 	at     int64
 	source T
@@ -27,23 +59,33 @@ type placed[T any] struct {
 
 // add adds a source. Sources may be added in any order.
 func (f *firstFew[T]) add(at int64, source T) {
+	if f.isFull && at > f.last {
+		return
+	}
+	source, ok := f.kind.clean(source)
+	if !ok {
+		return
+	}
 	if f.found = append(f.found, placed[T]{at, source}); len(f.found) >= 8*Max {
 		f.sort()
 	}
 }
 
-// sort sorts the sources, and drops those that merge leaves out.
-func (f *firstFew[T]) sort() (merged []T) {
+// sort sorts the sources, drops those that are not among the first, and returns the others.
+func (f *firstFew[T]) sort() (first []T) {
 	slices.SortStableFunc(f.found, func(a, b placed[T]) int { return cmp.Compare(a.at, b.at) })
 	kept := f.found[:0]
 	for _, p := range f.found {
-		if next := f.merge(merged, []T{p.source}); len(next) > len(merged) {
-			kept, merged = append(kept, p), next
+		if len(first) < Max && !f.kind.contains(first, p.source) {
+			kept, first = append(kept, p), append(first, p.source)
 		}
 	}
 	clear(f.found[len(kept):])
 	f.found = kept
-	return merged
+	if len(kept) == Max {
+		f.isFull, f.last = true, kept[Max-1].at
+	}
+	return first
 }
 
 // object is a JSON object while it is read. texts has the texts of its members with the wanted names, or an empty text

@@ -1,10 +1,12 @@
 package loop
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/citation"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -111,6 +113,20 @@ func (b resultBuilder) quoted(remote string, out int) string {
 	return untrusted.Tool(b.nonce, note, untrusted.Neutral(remote, b.nonce))
 }
 
+// findSources sets the sources in an output of a search. The output must be redacted. Before the work on a large one,
+// it waits until the namespace of ctx is next.
+func (b *resultBuilder) findSources(ctx context.Context, r tool.Result) {
+	if b.convert != nil || b.role != tool.WebSearch && b.role != tool.LocalSearch {
+		return
+	}
+	defer fairgate.AcquireProcessor(ctx, len(r.Content)+len(r.Structured))()
+	if b.role == tool.WebSearch {
+		b.Pages = citation.Merge(citation.Pages(r.Content), citation.Pages(r.Structured))
+		return
+	}
+	b.Documents = citation.MergeDocuments(citation.Documents(r.Content), citation.Documents(r.Structured))
+}
+
 // succeeded returns the record of an output. The output is in a fence unless the tool is trusted.
 func (b resultBuilder) succeeded(r tool.Result) journal.Record {
 	if b.redact != nil {
@@ -121,12 +137,6 @@ func (b resultBuilder) succeeded(r tool.Result) journal.Record {
 	if b.convert != nil {
 		b.Content = b.convert(r)
 		return journal.Record{Kind: journal.ToolFinished, Payload: b.CallResult}
-	}
-	switch b.role { //nolint:exhaustive // because other tools have no sources
-	case tool.WebSearch:
-		b.Pages = citation.Merge(citation.Pages(r.Content), citation.Pages(r.Structured))
-	case tool.LocalSearch:
-		b.Documents = citation.MergeDocuments(citation.Documents(r.Content), citation.Documents(r.Structured))
 	}
 	if b.ends {
 		answer := r.Content

@@ -183,6 +183,7 @@ func (run *runner) recordEnd(ctx context.Context, d finishedCall) (followUp, err
 		whole := d.result.Data()
 		d.result, b.redact = d.result.Map(run.redacted), nil // redacted only once, because Redact counts its matches
 		b.Undo = compensation.Fill(ctx, d.tool, d.intent.Arguments, whole, d.result.Data())
+		b.findSources(ctx, d.result)
 		return followUp{}, run.Record(b.succeeded(d.result))
 	case !over && run.shouldRetry(ctx, d):
 		d.intent.Attempt, d.intent.Retry = d.intent.Attempt+1, true

@@ -207,6 +207,55 @@ func TestViolationsTakeBoundedMemory(t *testing.T) {
 	}
 }
 
+// TestMessagesTakeBoundedMemory checks values with thousands of violations whose messages would be far longer than the
+// messages that are reported.
+func TestMessagesTakeBoundedMemory(t *testing.T) {
+	const most = 150 << 20
+	long := strings.Repeat("<", 3000)
+	items := "[" + strings.Repeat("1,", 30_000) + "1]"
+	allowed := `"` + strings.Repeat(long+`","`, 19) + long + `"`
+	key := strings.Repeat("k", 20_000)
+	for name, tc := range map[string]struct {
+		schema, value string
+		// prefix is the beginning of the first violation.
+		prefix string
+		want   int
+	}{
+		"enum":  {`{"items":{"enum":[` + allowed + `]}}`, items, `/0: must be one of "\u003c\u003c`, schema.MaxViolations},
+		"const": {`{"items":{"const":[` + allowed + `]}}`, items, `/0: must be ["\u003c\u003c`, schema.MaxViolations},
+		"at one place": {
+			`{"$defs":{"c":{"const":[` + allowed + `]}},"allOf":[` + strings.Repeat(`{"$ref":"#/$defs/c"},`, 2000) + `true]}`, "1",
+			`must be ["\u003c\u003c`, 1,
+		},
+		"alternatives": {
+			`{"$defs":{"c":{"const":[` + allowed + `]}},"items":{"anyOf":[{"$ref":"#/$defs/c"},{"type":"null"}]}}`,
+			"[" + strings.Repeat("1,", 9_000) + "1]", `/0: fits none of the alternatives: must be ["\u003c\u003c`, schema.MaxViolations,
+		},
+		"a long path": {
+			`{"additionalProperties":{"items":{"enum":[` + allowed + `]}}}`, `{"` + key[:200] + `":` + items + `}`,
+			"/" + key[:98] + `…: must be one of "\u003c\u003c`, 1,
+		},
+		"names": {
+			`{"allOf":[` + strings.Repeat(`{"propertyNames":{"maxLength":5}},`, 2000) + `true]}`, `{"` + key + `":1}`,
+			`must not have a property named "kkk`, 1,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := compiled(t, tc.schema)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			got := texts(s.Validate(t.Context(), json.RawMessage(tc.value)))
+			runtime.ReadMemStats(&after)
+			if allocated := after.TotalAlloc - before.TotalAlloc; allocated > most {
+				t.Errorf("the validation allocated %d MiB, want at most %d", allocated>>20, most>>20)
+			}
+			if len(got) != tc.want || !strings.HasPrefix(got[0], tc.prefix) {
+				t.Errorf("Validate = %.300q, want %d violations, the first with the prefix %q", got, tc.want, tc.prefix)
+			}
+		})
+	}
+}
+
 // TestLargeValuesAreCheckedAsSmallOnes checks that a value has the same violations and repairs if its failures are
 // counted, because it is large.
 func TestLargeValuesAreCheckedAsSmallOnes(t *testing.T) {

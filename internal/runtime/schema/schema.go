@@ -127,11 +127,7 @@ func (s *Schema) Validate(ctx context.Context, value json.RawMessage) []Violatio
 	case failure == nil:
 		return nil
 	}
-	var all []Violation
-	for leaf := range leaves(failure) {
-		all = append(all, violation(leaf))
-	}
-	return sorted(all)
+	return violationsOf(failure)
 }
 
 // work returns the work of checking a value, as the number of bytes whose decoding takes about as long. A short value

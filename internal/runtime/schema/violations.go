@@ -8,6 +8,7 @@ import (
 	"math/big"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
@@ -18,6 +19,10 @@ import (
 const (
 	maxPath    = 100
 	maxMessage = 200
+	// examined is how many times more characters of a text are examined than are shown, because some are removed.
+	// mostExamined is the number for a message.
+	examined     = 4
+	mostExamined = examined * maxMessage
 )
 
 // leaf is one violation as reported by the library.
@@ -69,12 +74,51 @@ func typesOf(e *jsonschema.ValidationError) []string {
 	return all
 }
 
-func violation(l leaf) Violation {
-	return Violation{Path: pointer(l.InstanceLocation), Message: short(message(l), maxMessage)}
+// violationsOf returns the first violations of a failure by path, without duplicates. A failure may have thousands of
+// violations whose messages are long at first, so only the messages of the first violations are made.
+func violationsOf(failure *jsonschema.ValidationError) []Violation {
+	type located struct {
+		path string
+		leaf leaf
+	}
+	var all []located
+	for l := range leaves(failure) {
+		all = append(all, located{pointer(l.InstanceLocation), l})
+	}
+	slices.SortStableFunc(all, func(a, b located) int { return strings.Compare(a.path, b.path) })
+	d := describer{}
+	var found []Violation
+	for len(all) > 0 && len(found) < MaxViolations {
+		path := all[0].path
+		var messages []string
+		for ; len(all) > 0 && all[0].path == path; all = all[1:] {
+			messages = append(messages, d.message(all[0].leaf))
+		}
+		slices.Sort(messages)
+		for _, m := range slices.Compact(messages) {
+			found = append(found, Violation{Path: path, Message: short(m, maxMessage)})
+		}
+	}
+	return sorted(found)
+}
+
+// describer makes the messages of the violations of one value. It has the messages that depend only on the schema, by
+// the URL of the part and the keyword: the values that the schema allows may be long, and are encoded only once.
+type describer map[[2]string]string
+
+// once returns the message of a keyword of a leaf. It calls make for the first leaf of a part of the schema.
+func (d describer) once(l leaf, keyword string, make func() string) string {
+	key := [2]string{l.SchemaURL, keyword}
+	text, known := d[key]
+	if !known {
+		text = begin(make())
+		d[key] = text
+	}
+	return text
 }
 
 // message describes the problem without the value, because the value may be long and the model knows it.
-func message(l leaf) string { //nolint:gocyclo // because it is a table
+func (d describer) message(l leaf) string { //nolint:gocyclo // because it is a table
 	if l.types != nil {
 		return "must be " + oneOf(l.types)
 	}
@@ -84,13 +128,13 @@ func message(l leaf) string { //nolint:gocyclo // because it is a table
 	case *kind.AdditionalProperties:
 		return "must not have " + quoted(k.Properties)
 	case *kind.DependentRequired:
-		return fmt.Sprintf("must have %s, which %q requires", quoted(k.Missing), k.Prop)
+		return fmt.Sprintf("must have %s, which %q requires", quoted(k.Missing), begin(k.Prop))
 	case *kind.Dependency:
-		return fmt.Sprintf("must have %s, which %q requires", quoted(k.Missing), k.Prop)
+		return fmt.Sprintf("must have %s, which %q requires", quoted(k.Missing), begin(k.Prop))
 	case *kind.Enum:
-		return "must be one of " + values(k.Want)
+		return d.once(l, "enum", func() string { return "must be one of " + values(k.Want) })
 	case *kind.Const:
-		return "must be " + values([]any{k.Want})
+		return d.once(l, "const", func() string { return "must be " + values([]any{k.Want}) })
 	case *kind.Minimum:
 		return "must be at least " + number(k.Want)
 	case *kind.Maximum:
@@ -114,18 +158,18 @@ func message(l leaf) string { //nolint:gocyclo // because it is a table
 	case *kind.MaxProperties:
 		return fmt.Sprintf("must have at most %d properties, but has %d", k.Want, k.Got)
 	case *kind.Pattern:
-		return "must match the pattern " + k.Want
+		return "must match the pattern " + begin(k.Want)
 	case *kind.UniqueItems:
 		return fmt.Sprintf("has equal items at %d and %d", k.Duplicates[0], k.Duplicates[1])
 	case *kind.PropertyNames:
-		return fmt.Sprintf("must not have a property named %q", k.Property)
+		return fmt.Sprintf("must not have a property named %q", begin(k.Property))
 	case *kind.AnyOf:
-		return "fits none of the alternatives: " + alternatives(l.ValidationError)
+		return "fits none of the alternatives: " + d.alternatives(l.ValidationError)
 	case *kind.OneOf:
 		if len(k.Subschemas) > 0 {
 			return "must fit exactly one of the alternatives, but fits several"
 		}
-		return "fits none of the alternatives: " + alternatives(l.ValidationError)
+		return "fits none of the alternatives: " + d.alternatives(l.ValidationError)
 	case *kind.FalseSchema:
 		return "is not allowed"
 	}
@@ -133,11 +177,11 @@ func message(l leaf) string { //nolint:gocyclo // because it is a table
 }
 
 // alternatives returns the first problem of each alternative, for at most three alternatives.
-func alternatives(e *jsonschema.ValidationError) string {
+func (d describer) alternatives(e *jsonschema.ValidationError) string {
 	var all []string
 	for _, c := range e.Causes[:min(3, len(e.Causes))] {
 		for l := range leaves(c) {
-			all = append(all, Violation{pointer(l.InstanceLocation[len(e.InstanceLocation):]), message(l)}.String())
+			all = append(all, begin(Violation{pointer(l.InstanceLocation[len(e.InstanceLocation):]), d.message(l)}.String()))
 			break
 		}
 	}
@@ -158,28 +202,37 @@ func oneOf(words []string) string {
 }
 
 func quoted(names []string) string {
-	names = slices.Sorted(slices.Values(names))
 	const most = 5
+	names = slices.Sorted(slices.Values(names))
 	more := len(names) - most
+	names = names[:min(most, len(names))]
 	for i, n := range names {
 		names[i] = fmt.Sprintf("%q", short(n, maxPath))
 	}
+	text := strings.Join(names, ", ")
 	if more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
+		return fmt.Sprintf("%s and %d more", text, more)
 	}
-	return strings.Join(names, ", ")
+	return text
 }
 
+// values returns the first values that a schema allows, as far as a message shows them.
 func values(all []any) string {
-	var texts []string
-	for _, v := range all[:min(20, len(all))] {
+	var text strings.Builder
+	for i, v := range all[:min(20, len(all))] {
 		data, err := json.Marshal(v)
 		if err != nil {
 			return "the values of the schema"
 		}
-		texts = append(texts, string(data))
+		if i > 0 {
+			text.WriteString(", ")
+		}
+		text.WriteString(begin(string(data)))
+		if text.Len() > utf8.UTFMax*mostExamined {
+			break
+		}
 	}
-	return strings.Join(texts, ", ")
+	return text.String()
 }
 
 func number(r *big.Rat) string {
@@ -197,7 +250,7 @@ func pointer(path []string) string {
 	var b strings.Builder
 	for _, p := range path {
 		b.WriteByte('/')
-		b.WriteString(escaper.Replace(p))
+		b.WriteString(escaper.Replace(begin(p)))
 		if b.Len() > 4*maxPath {
 			break
 		}
@@ -205,9 +258,15 @@ func pointer(path []string) string {
 	return short(b.String(), maxPath)
 }
 
+// begin returns the part of a text that a message can show.
+func begin(text string) string {
+	text, _ = untrusted.Cap(text, mostExamined)
+	return text
+}
+
 // short returns the first characters of a text, on one line.
 func short(text string, most int) string {
-	text, _ = untrusted.Cap(text, 4*most)
+	text, _ = untrusted.Cap(text, examined*most)
 	text, out := untrusted.Cap(strings.Join(strings.Fields(untrusted.Strip(text)), " "), most-1)
 	if out > 0 {
 		text += "…"
