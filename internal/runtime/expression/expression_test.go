@@ -89,6 +89,7 @@ func TestWork(t *testing.T) {
 		"other lengths":    {"no element is compared", "[all]" + lists(20) + ".all(a, a != [a, a])", many, nil},
 		"another type":     {"no element is compared", "[all]" + lists(20) + ".all(a, dyn(a) != null && a != dyn(1))", many, nil},
 		"equal maps":       {"their values are compared", "[all]" + lists(20) + ".all(a, a == a)", numbers, expression.ErrCost},
+		"long keys":        {"their bytes are hashed", "[{all: 1}]" + lists(30) + ".all(a, a == a)", text, expression.ErrCost},
 		"equal texts":      {"their bytes are compared", "list.all(a, all == all)", text, expression.ErrCost},
 		"in a map":         {"a map needs no search", "list.all(a, '7' in all)", numbers, nil},
 		"many lists":       {"constants take memory", "list.map(x, [" + join(100, "1", ",") + "]).size() == 1", many, expression.ErrCost},

@@ -180,6 +180,9 @@ func (m *meter) compare(left, right ref.Val) {
 		for keys := left.Iterator(); keys.HasNext() == types.True; {
 			key := keys.Next()
 			m.use(comparedElement)
+			if text, ok := key.(types.String); ok { // a lookup hashes the whole key; bytes cannot be keys
+				m.use(len(text))
+			}
 			if value, found := right.Find(key); found {
 				m.compare(left.Get(key), value)
 			}
