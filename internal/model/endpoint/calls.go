@@ -24,8 +24,8 @@ type calls struct {
 	tools []model.Tool
 	// list holds the calls in the order in which they began.
 	list []*call
-	// tooMany is true once a call was left out.
-	tooMany bool
+	// tooMany is true once a call was left out. hasEmpty is true if an empty piece was ignored.
+	tooMany, hasEmpty bool
 }
 
 type call struct {
@@ -58,8 +58,12 @@ type CallPiece struct {
 // add adds one piece. A piece with nothing but an index is not a call. DeepSeek sends such a piece after the calls of a
 // reply: github.com/langchain4j/langchain4j/pull/5209.
 func (c *calls) add(piece CallPiece) {
-	if c.tooMany || piece == (CallPiece{Index: piece.Index}) {
-		return // if there were too many calls, the reply is unusable
+	if c.tooMany {
+		return // the reply is unusable
+	}
+	if piece == (CallPiece{Index: piece.Index}) {
+		c.hasEmpty = true
+		return
 	}
 	if known := c.find(piece); known != nil {
 		known.extend(piece)

@@ -259,7 +259,10 @@ func (x *exchange) result(ctx context.Context, a *Answer, end error) (model.Repl
 		return x.toolCallReply(a)
 	}
 	reply := a.reply(model.FinishStop)
-	if strings.TrimSpace(reply.Text) != "" { // some servers announce calls and make none
+	// Some servers announce calls and make none. But if an empty call came, too, the text is not the answer: the model
+	// meant to continue after the call.
+	lacksCall := meaning == endedWithCalls && a.calls.hasEmpty
+	if strings.TrimSpace(reply.Text) != "" && !lacksCall {
 		return reply, nil
 	}
 	hasReasoned := strings.TrimSpace(reply.Reasoning) != "" || a.usage.ReasoningTokens > 0
@@ -275,7 +278,7 @@ func (x *exchange) result(ctx context.Context, a *Answer, end error) (model.Repl
 	default:
 		empty = Malformed("the answer was empty")
 	}
-	empty.MayBeBilled = hasReasoned || a.reportsOutput() // the model has done its work, so a repetition is as expensive
+	empty.MayBeBilled = hasReasoned || lacksCall || a.reportsOutput() // the model has done its work, so a repetition is as expensive
 	return spent, empty
 }
 

@@ -458,6 +458,11 @@ func TestInvalidToolCalls(t *testing.T) {
 			[]string{finishEvent("function_call")},
 			errorParts{Kind: model.Malformed, Message: "the model announced a tool call but made none"},
 		},
+		"an empty call beside a text": {
+			"the text is not the answer, because the model meant to call a tool",
+			[]string{delta(`"content":"Let me look that up.","tool_calls":[{"index":0}]`), finishEvent("tool_calls")},
+			errorParts{Kind: model.Malformed, Message: "the model announced a tool call but made none"},
+		},
 		"no name": {
 			"a call without a name cannot be made",
 			[]string{callPart(0, "a", "", "{}"), finishEvent("tool_calls")},

@@ -58,7 +58,7 @@ type Dialect struct {
 	// the HTTP response ends properly: github.com/ollama/ollama/issues/17118.
 	OpenEnd bool
 	// NeedsTool is true if the endpoint may refuse calls in the messages of a request without tools. Such a request
-	// then offers a tool that does nothing.
+	// then offers a tool that does nothing, unless SchemasExcludeTools excludes it.
 	NeedsTool bool
 	// Extra are further fields of the body of a request. Their names differ from each other and from the names of other
 	// fields.

@@ -54,7 +54,8 @@ func TestReasoningOnTheWire(t *testing.T) {
 }
 
 // TestReasoningWithoutAnswer checks that a reply with only reasoning is an empty answer, and that its error says that
-// it may be billed: a repetition is as expensive. The same applies to an empty answer whose usage has output.
+// it may be billed: a repetition is as expensive. The same applies to an empty answer whose usage has output, and to a
+// reply with an empty call.
 func TestReasoningWithoutAnswer(t *testing.T) {
 	const hidden = `{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":40,"completion_tokens_details":{"reasoning_tokens":40}}}`
 	const counted = `{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":40}}`
@@ -69,6 +70,10 @@ func TestReasoningWithoutAnswer(t *testing.T) {
 		"hidden":  {events(finishEvent("stop"), hidden, "[DONE]"), true, only},
 		"before calls": {
 			events(delta(`"reasoning_content":"yes"`), finishEvent("tool_calls"), "[DONE]"), true,
+			"the model announced a tool call but made none",
+		},
+		"empty call": {
+			events(delta(`"tool_calls":[{"index":0}]`), finishEvent("tool_calls"), "[DONE]"), true,
 			"the model announced a tool call but made none",
 		},
 		"counted":      {events(finishEvent("stop"), counted, "[DONE]"), true, "the answer was empty"},

@@ -85,10 +85,12 @@ func bodyOf(req *model.Request, d *Dialect, c *endpoint.Contents) ([]byte, error
 		}
 		out.Tools = append(out.Tools, toolOf(t, d.StrictSchemas))
 	}
-	if d.NeedsTool && len(req.Tools) == 0 && hasCalls(req.Messages) {
+	hasSchema := len(req.Output) > 0
+	mayHaveTools := !hasSchema || !d.SchemasExcludeTools
+	if d.NeedsTool && len(req.Tools) == 0 && hasCalls(req.Messages) && mayHaveTools {
 		out.Tools = []api.Tool{toolOf(noTool, false)}
 	}
-	if len(req.Output) > 0 {
+	if hasSchema {
 		if !json.Valid(req.Output) {
 			return nil, endpoint.Unsendable("the schema of the answer is not JSON")
 		}

@@ -81,32 +81,45 @@ func TestToolAfterCalls(t *testing.T) {
 		{Role: model.RoleTool, Content: "7", ToolCallID: "a"},
 	}
 	const parameters = `"parameters":{"type":"object","properties":{}}},"type":"function"}]`
+	const noTool = `[{"function":{"name":"no_more_tools",` +
+		`"description":"Never call this tool. It does nothing. Answer with text.",` + parameters
 	for name, tc := range map[string]struct {
 		reason, dialect string
 		tools           []model.Tool
 		messages        []model.Message
-		want            string
+		// excludes is true if the dialect has SchemasExcludeTools.
+		schema   string
+		excludes bool
+		want     string
 	}{
 		"after calls": {
-			"LiteLLM refuses the request to Bedrock otherwise", "LiteLLM", nil, calls,
-			`[{"function":{"name":"no_more_tools","description":"Never call this tool. It does nothing. Answer with text.",` + parameters,
+			"LiteLLM refuses the request to Bedrock otherwise", "LiteLLM", nil, calls, "", true, noTool,
+		},
+		"with a schema": {
+			"the endpoint accepts a schema and tools together", "LiteLLM", nil, calls, `{"type":"object"}`, false, noTool,
+		},
+		"with a schema alone": {
+			"the endpoint may refuse a schema and tools together", "LiteLLM", nil, calls, `{"type":"object"}`, true, "",
 		},
 		"with tools": {
 			"the tools of the request are enough", "LiteLLM",
 			[]model.Tool{{Name: "now"}},
-			calls,
+			calls, "", false,
 			`[{"function":{"name":"now",` + parameters,
 		},
-		"without calls":   {"the model needs no tools", "LiteLLM", nil, nil, ""},
-		"another dialect": {"other servers accept the request", openai.Generic, nil, calls, ""},
+		"without calls":   {"the model needs no tools", "LiteLLM", nil, nil, "", false, ""},
+		"another dialect": {"other servers accept the request", openai.Generic, nil, calls, "", false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := request("hello")
 			req.Tools, req.Messages = tc.tools, append(req.Messages, tc.messages...)
-			if got, _ := sentBody(t, req, "tools", withDialect(openai.DialectOf(tc.dialect, ""))); got != tc.want {
+			req.Output = json.RawMessage(tc.schema)
+			dialect := openai.DialectOf(tc.dialect, "")
+			dialect.SchemasExcludeTools = tc.excludes
+			if got, _ := sentBody(t, req, "tools", withDialect(dialect)); got != tc.want {
 				t.Errorf("sent the tools %s, want %s: %s", got, tc.want, tc.reason)
 			}
-			choice, _ := sentBody(t, req, "tool_choice", withDialect(openai.DialectOf(tc.dialect, "")))
+			choice, _ := sentBody(t, req, "tool_choice", withDialect(dialect))
 			if choice != "" {
 				t.Errorf("sent the tool_choice %s, which LiteLLM may refuse", choice)
 			}

@@ -31,6 +31,7 @@ func TestEval(t *testing.T) {
 		"value":   {"the expression can be evaluated", "all.a + 1", map[string]any{"a": int64(1)}, int64(2), nil},
 		"missing": {"there is no such field", "all.b", map[string]any{"a": int64(1)}, nil, expression.ErrValue},
 		"type":    {"a list has no fields", "all.a", many, nil, expression.ErrValue},
+		"keys":    {"bytes cannot be keys", "{b'a': 1}.size()", nil, nil, expression.ErrValue},
 		"cost":    {"each pair is compared", "all.map(x, all.filter(y, y == x))", many, nil, expression.ErrCost},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -60,11 +61,18 @@ func TestWork(t *testing.T) {
 	const each = ".map(a, %s).map(a, %s)" // n*n values of one
 	sums := func(n int) string { return strings.ReplaceAll(each, "%s", join(n, "a", "+")) }
 	lists := func(n int) string { return strings.ReplaceAll(each, "%s", "["+join(n, "a", ",")+"]") }
-	var pairs []string
-	for i := range 40 {
-		pairs = append(pairs, fmt.Sprintf("%d:1", i))
+	pairs := func(value string) string {
+		var all []string
+		for i := range 40 {
+			all = append(all, fmt.Sprintf("%d:%s", i, value))
+		}
+		return "{" + strings.Join(all, ",") + "}"
 	}
 	text, many, numbers := strings.Repeat("a", 1<<16), make([]any, 3000), map[string]any{}
+	ids := make([]any, 600)
+	for i := range ids {
+		ids[i] = fmt.Sprintf("%036d", i)
+	}
 	for i := range many {
 		many[i] = int64(i)
 		numbers[strconv.Itoa(i)] = int64(i)
@@ -89,11 +97,17 @@ func TestWork(t *testing.T) {
 		"other lengths":    {"no element is compared", "[all]" + lists(20) + ".all(a, a != [a, a])", many, nil},
 		"another type":     {"no element is compared", "[all]" + lists(20) + ".all(a, dyn(a) != null && a != dyn(1))", many, nil},
 		"equal maps":       {"their values are compared", "[all]" + lists(20) + ".all(a, a == a)", numbers, expression.ErrCost},
+		"long keys":        {"their bytes are hashed", "[{all: 1}]" + lists(30) + ".all(a, a == a)", text, expression.ErrCost},
+		"fewer long keys":  {"they have 26 MB", "[{all: 1}]" + lists(20) + ".all(a, a == a)", text, nil},
 		"equal texts":      {"their bytes are compared", "list.all(a, all == all)", text, expression.ErrCost},
 		"in a map":         {"a map needs no search", "list.all(a, '7' in all)", numbers, nil},
-		"many lists":       {"constants take memory", "list.map(x, [" + join(100, "1", ",") + "]).size() == 1", many, expression.ErrCost},
-		"many short lists": {"they are small", "list.map(x, [" + join(10, "1", ",") + "]).size() == 3000", many, nil},
-		"many maps":        {"they take memory", "list.map(x, {" + strings.Join(pairs, ",") + "}).size() == 1", many, expression.ErrCost},
+		"long texts":       {"equal lengths are compared", "all.all(x, x in all)", ids, nil},
+		"many lists":       {"they take memory", "list.map(x, [" + join(100, "x", ",") + "]).size() == 1", many, expression.ErrCost},
+		"many short lists": {"they are small", "list.map(x, [" + join(10, "x", ",") + "]).size() == 3000", many, nil},
+		"many maps":        {"they take memory", "list.map(x, " + pairs("x") + ").size() == 1", many, expression.ErrCost},
+		"a fixed list":     {"it is made once", "list.all(x, !(x in [" + join(100, "'AD'", ",") + "]))", many, nil},
+		"a fixed map":      {"it is made once", "list.map(x, " + pairs("1") + ").size() == 3000", many, nil},
+		"fixed elements":   {"a macro adds each", "[" + join(40, "1", ",") + "].all(x, list.map(y, 1) != [])", many, expression.ErrCost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := expression.Compile(env, tc.source, nil)

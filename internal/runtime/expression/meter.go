@@ -1,6 +1,8 @@
 package expression
 
 import (
+	"slices"
+
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/operators"
 	"github.com/google/cel-go/common/types"
@@ -10,9 +12,12 @@ import (
 )
 
 const (
-	// maxWork bounds the work of one evaluation that CEL does not count. A byte of a text that is made or compared is one
-	// unit, so that an evaluation makes texts of at most about 10 MB.
+	// maxWork bounds the work of one evaluation that CEL does not count. A byte of a text that is made is one unit, so
+	// that an evaluation makes texts of at most about 10 MB.
 	maxWork = 10_000_000
+	// comparedBytes is the number of bytes of a compared text that are one unit. hashedBytes is the same for a key of a
+	// map: its whole text is hashed up to four times.
+	comparedBytes, hashedBytes = 16, 4
 	// comparedElement is the work of comparing two elements of lists or maps, without the bytes of texts.
 	comparedElement = 20
 	// madeValue is the work of a value in a list or a map that is made. It takes up to about 150 bytes of memory.
@@ -24,7 +29,7 @@ const (
 //   - the texts that calls make: CEL counts them only if the types of the operands are known before the evaluation
 //   - the values that comparisons compare: CEL does not count the elements of lists within lists, and does not look at
 //     the time during a comparison. A list can contain the same list many times, and be much longer than its memory
-//   - the values of lists and maps: CEL counts each literal, but not its constants, and does not count sums of lists
+//   - the values of lists and maps: CEL counts each literal, but not its values, and does not count sums of lists
 type meter struct{ work int }
 
 // use counts work. At the bound, it stops the evaluation in the same way as the limit of CEL.
@@ -44,10 +49,41 @@ func (m *meter) option() cel.ProgramOption {
 			}
 			return &call{step, m}, nil
 		case interpreter.InterpretableConstructor:
+			if whole := constant(step); whole != nil {
+				return interpreter.NewConstValue(step.ID(), whole), nil
+			}
 			return &literal{step, m, len(step.InitVals())}, nil
 		}
 		return step, nil
 	})
+}
+
+// constant returns the list or the map of a literal that has only constants, or nil. The program makes it once, so that
+// it need not be counted: its size is bounded by MaxLength. A list of one value is evaluated and counted, because macros
+// add such lists to their own list.
+func constant(step interpreter.InterpretableConstructor) ref.Val {
+	values := make([]ref.Val, 0, len(step.InitVals()))
+	for _, part := range step.InitVals() {
+		fixed, ok := part.(interpreter.InterpretableConst)
+		if !ok {
+			return nil
+		}
+		values = append(values, fixed.Value())
+	}
+	if step.Type() == types.ListType {
+		if len(values) == 1 {
+			return nil
+		}
+		return types.NewRefValList(types.DefaultTypeAdapter, values)
+	}
+	entries := make(map[ref.Val]ref.Val, len(values)/2)
+	for pair := range slices.Chunk(values, 2) {
+		if pair[0].Type() == types.BytesType {
+			return nil // its evaluation fails, because bytes cannot be keys
+		}
+		entries[pair[0]] = pair[1]
+	}
+	return types.NewRefValMap(types.DefaultTypeAdapter, entries)
 }
 
 // call is a call whose result is counted.
@@ -157,11 +193,11 @@ func (m *meter) compare(left, right ref.Val) {
 	switch left := left.(type) {
 	case types.String:
 		if right, ok := right.(types.String); ok && len(left) == len(right) {
-			m.use(len(left))
+			m.use(len(left) / comparedBytes)
 		}
 	case types.Bytes:
 		if right, ok := right.(types.Bytes); ok && len(left) == len(right) {
-			m.use(len(left))
+			m.use(len(left) / comparedBytes)
 		}
 	case traits.Lister:
 		right, ok := right.(traits.Lister)
@@ -180,6 +216,9 @@ func (m *meter) compare(left, right ref.Val) {
 		for keys := left.Iterator(); keys.HasNext() == types.True; {
 			key := keys.Next()
 			m.use(comparedElement)
+			if text, ok := key.(types.String); ok { // bytes cannot be keys
+				m.use(len(text) / hashedBytes)
+			}
 			if value, found := right.Find(key); found {
 				m.compare(left.Get(key), value)
 			}
