@@ -122,7 +122,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	}
 	// Serve /healthz before opening the store. Otherwise the kubelet would kill the process during a long migration, and
 	// the next process would begin the migration anew.
-	probes, err := newProbes(ctx, o.HealthProbeBindAddress)
+	probes, err := newProbes(ctx, o.HealthProbeBindAddress, log)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -31,7 +32,7 @@ type probes struct {
 
 // newProbes returns probes that are already served at address, unless the address is empty or "0". The process is alive
 // and not ready until addTo is called. The caller must call Close, even if the manager is never started.
-func newProbes(ctx context.Context, address string) (*probes, error) {
+func newProbes(ctx context.Context, address string, log logr.Logger) (*probes, error) {
 	p := &probes{checks: map[string]healthz.Checker{}}
 	if address == "" || address == "0" {
 		return p, nil
@@ -48,6 +49,7 @@ func newProbes(ctx context.Context, address string) (*probes, error) {
 	p.server.ReadHeaderTimeout, p.server.MaxHeaderBytes = 5*time.Second, 8<<10
 	p.server.ReadTimeout, p.server.WriteTimeout = requestTimeout, requestTimeout
 	p.served = make(chan struct{})
+	log.V(1).Info("Starting server", "name", "health probe", "addr", l.Addr().String())
 	go func() {
 		defer close(p.served)
 		_ = p.server.Serve(p.listener) // ends when Close is called; the kubelet notices another end

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -123,18 +124,18 @@ func TestProbesAreServedBeforeTheStoreIsOpen(t *testing.T) {
 
 func TestNoProbesWithoutAnAddress(t *testing.T) {
 	for _, address := range []string{"", "0"} {
-		p, err := newProbes(t.Context(), address)
+		p, err := newProbes(t.Context(), address, logr.Discard())
 		if err != nil || p.listener != nil {
 			t.Errorf("%q: got %v, %v; want no listener", address, p.listener, err)
 		}
 		p.Close()
 	}
-	p, err := newProbes(t.Context(), "127.0.0.1:0")
+	p, err := newProbes(t.Context(), "127.0.0.1:0", logr.Discard())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	if _, err := newProbes(t.Context(), p.listener.Addr().String()); err == nil ||
+	if _, err := newProbes(t.Context(), p.listener.Addr().String(), logr.Discard()); err == nil ||
 		!strings.Contains(err.Error(), "--health-probe-bind-address") {
 		t.Errorf("got %v, want an error that names the flag", err)
 	}

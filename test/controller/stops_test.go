@@ -31,11 +31,11 @@ rules:
   reply: {text: "one two three four five six seven"}
 - when: {matches: "^stop-content-filter$", toolMessages: 1}
   reply: {text: "Something bad.", finishReason: content_filter}
-- when: {matches: "^stop-context-length$", toolMessages: 1}
+- when: {matches: "(?m)^stop-context-length$", toolMessages: 1}
   fault: {status: 400, code: context_length_exceeded}
-- when: {matches: "^stop-context-length$", anyContains: "It was looked up."}
+- when: {matches: "(?m)^stop-context-length$", anyContains: "It was looked up."}
   fault: {status: 400, code: context_length_exceeded}
-- when: {matches: "^stop-output-invalid$", toolMessages: 1}
+- when: {matches: "(?m)^stop-output-invalid$", toolMessages: 1}
   reply: {text: "It ships on Monday."}
 - when: {matches: "^Your answer was not accepted"}
   reply: {text: "It ships on Monday, really."}
@@ -47,7 +47,7 @@ rules:
   reply: {text: "Let me look: {{ .User }}.", toolCalls: [{name: lookup}], usage: {promptTokens: 90000, completionTokens: 9990}}
 - when: {matches: "^stop-cost$"}
   reply: {text: "Let me look: {{ .User }}.", toolCalls: [{name: lookup}], usage: {promptTokens: 2000, completionTokens: 5000}}
-- when: {matches: "^stop-", toolMessages: 0, hasTools: true}
+- when: {matches: "(?m)^stop-", toolMessages: 0, hasTools: true}
   reply: {text: "Let me look: {{ .User }}.", toolCalls: [{name: lookup}]}
 - when: {matches: "^stop-"}
   reply: {text: "It ships on Monday."}

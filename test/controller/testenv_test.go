@@ -103,9 +103,9 @@ func startAs(user *rest.Config, o manager.Options) *runningManager {
 // one of this process.
 func (m *runningManager) servedAt(ctx context.Context, server string) (address string) {
 	GinkgoHelper()
-	line := regexp.MustCompile(`"starting server" "name"="` + server + `" "addr"="([^"]+)"`)
+	line := regexp.MustCompile(`(?i)"starting server" "name"="` + server + `" "addr"="([^"]+)"`)
 	Eventually(func() bool {
-		found := line.FindStringSubmatch(libraryLogs.String()[m.earlierLogs:])
+		found := line.FindStringSubmatch(libraryLogs.String()[m.earlierLogs:] + m.logs.String())
 		if found != nil {
 			address = found[1]
 		}

@@ -88,7 +88,7 @@ rules:
 		last := s.prompts()[5]
 		Expect(last).To(And(ContainSubstring(`{"page":3}`), ContainSubstring(`{"page":4}`)), "the newest outputs are not shortened")
 		Expect(last).NotTo(Or(ContainSubstring(`{"page":1}`), ContainSubstring(`{"page":2}`)))
-		Expect(strings.Count(last, "user: long")).To(Equal(1))
+		Expect(strings.Count(last, "\n\nlong | ")).To(Equal(1), "the summary and the request are one message of the user")
 		Eventually(s.events).WithArguments(ctx, "Turn", "long").Should(ConsistOf("Warning ContextWarning", "Normal Succeeded"))
 	}, SpecTimeout(patience))
 
