@@ -35,8 +35,17 @@ func ChangedNothing(err error) bool {
 // IsRejected reports whether the API server rejects the object as it is, so that a repetition of the write cannot
 // succeed until the object, or a rule of admission, is changed. A denial by admission is a rejection unless its code
 // asks for a repetition. Another Forbidden is not: a missing permission does not depend on the object.
+//
+// A denial may pass although nothing is changed, for example if a webhook denies requests while it cannot look
+// something up. If much is lost after a rejection, repeat a denied write for some time first: see IsUnstorable.
 func IsRejected(err error) bool {
-	return apierrors.IsInvalid(err) || IsTooLarge(err) || IsDenied(err) && ChangedNothing(err) && !apierrors.IsConflict(err)
+	return IsUnstorable(err) || IsDenied(err) && ChangedNothing(err) && !apierrors.IsConflict(err)
+}
+
+// IsUnstorable reports whether the API server cannot store the object, because it is invalid or too large. It returns
+// false for a denial by admission, also if a policy has denied the object as invalid, which is its default reason.
+func IsUnstorable(err error) bool {
+	return (apierrors.IsInvalid(err) || IsTooLarge(err)) && !IsDenied(err)
 }
 
 // The beginnings of the messages about a denial by admission. The API server has no reason of its own for denials: a
