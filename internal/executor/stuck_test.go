@@ -320,6 +320,30 @@ func TestTotalsThatAreTooLarge(t *testing.T) {
 	}
 }
 
+// TestDeniedTotals checks that an executor repeats totals of a Session that admission denies, but not without end.
+func TestDeniedTotals(t *testing.T) {
+	for name, tc := range map[string]struct {
+		denied time.Duration
+		turns  int64
+	}{
+		"for some seconds": {denialPatience / 2, 1},
+		"for a long time":  {time.Hour, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e, _ := newExecutor(t, denyingFor(tc.denied), talk(), turnWith(inTalk))
+				e.Now = time.Now
+				s := talk()
+				place := &turn.SessionPosition{UID: string(s.UID), Name: s.Name, Number: 1, Last: "one", Totals: session.Totals{Turns: 1}}
+				e.persistTotals(t.Context(), stored(t, e), place, now.Add(time.Second))
+				if err := e.Reader.Get(t.Context(), client.ObjectKeyFromObject(s), s); err != nil || s.Status.Turns != tc.turns {
+					t.Errorf("the Session has %d turns (error %v), want %d", s.Status.Turns, err, tc.turns)
+				}
+			})
+		})
+	}
+}
+
 // TestStuckTurnIsTriedAgain checks that a stuck Turn is handed back although it has not changed, when the API server no
 // longer rejects its status, for example because an administrator has corrected an admission policy.
 func TestStuckTurnIsTriedAgain(t *testing.T) {
