@@ -115,19 +115,21 @@ const denialPatience = time.Minute
 // denials decides when the repetition of one write ends. now is the clock.
 type denials struct {
 	now func() time.Time
-	// since is the time of the first of the latest denials in a row, or zero.
+	// since is the time of the first of the latest rejections in a row, or zero.
 	since time.Time
 }
 
 // judge returns the error of an attempt. The error ends backoff.Retry if the API server cannot store the object, or if
 // admission has denied it for denialPatience.
 func (d *denials) judge(err error) error {
-	if !writeerror.IsDenied(err) {
+	if !writeerror.IsRejected(err) {
 		d.since = time.Time{}
-	} else if d.since.IsZero() {
+		return err
+	}
+	if d.since.IsZero() {
 		d.since = d.now()
 	}
-	if writeerror.IsUnstorable(err) || writeerror.IsRejected(err) && d.now().Sub(d.since) >= denialPatience {
+	if writeerror.IsUnstorable(err) || d.now().Sub(d.since) >= denialPatience {
 		return backoff.Permanent(err)
 	}
 	return err

@@ -16,11 +16,13 @@ import (
 
 var turns = schema.GroupResource{Group: "capstan.dev", Resource: "turns"}
 
-// deniedBy returns the error of the API server for a denial by a policy, with the message of the policy.
-func deniedBy(message string, reason metav1.StatusReason, code int32) error {
+// deniedBy returns the error of the API server for a denial by policies, with the messages of the policies.
+func deniedBy(message string, reason metav1.StatusReason, code int32, more ...string) error {
 	err := apierrors.NewForbidden(turns, "one", errors.New(message))
 	err.ErrStatus.Reason, err.ErrStatus.Code = reason, code
-	err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{Message: message})
+	for _, m := range append([]string{message}, more...) {
+		err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{Message: m})
+	}
 	return err
 }
 
@@ -96,6 +98,21 @@ func TestMeaning(t *testing.T) {
 		},
 		"denied by a policy that mutates": {
 			err:            deniedBy("policy 'check' with binding 'all' denied request: no", metav1.StatusReasonForbidden, 403),
+			changedNothing: true, rejected: true, denied: true,
+		},
+		"a policy that cannot be evaluated": {
+			err: deniedBy("ValidatingAdmissionPolicy 'check' denied request: failed to configure policy: no such kind",
+				metav1.StatusReasonInvalid, 422),
+			changedNothing: true, denied: true,
+		},
+		"a policy whose parameters are missing": {
+			err: deniedBy("policy 'check' with binding 'all' denied request: failed to configure binding: no params found",
+				metav1.StatusReasonForbidden, 403),
+			changedNothing: true, denied: true,
+		},
+		"a policy that cannot be evaluated, and another one": {
+			err: deniedBy("policy \"check\" denied request: failed to configure policy: no such kind", metav1.StatusReasonForbidden, 403,
+				"policy 'names' with binding 'all' denied request: no"),
 			changedNothing: true, rejected: true, denied: true,
 		},
 		"a role is missing": {
