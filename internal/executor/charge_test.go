@@ -467,6 +467,8 @@ func TestAnEndedJournalIsCharged(t *testing.T) {
 		t.Fatalf("EndFromObject: %t, %v; want the end in the journal", recorded, err)
 	}
 	charger := NewCharger(e.Engine, e.Reader, e.Client, nil, e.Now, e.Log)
+	var collector otlp.Receiver
+	charger.Traces = exportTo(t, &collector)
 	for range 2 {
 		if recorded, err := charger.EndFromObject(t.Context(), one); recorded || err != nil {
 			t.Fatalf("EndFromObject: %t, %v; want false", recorded, err)
@@ -474,6 +476,9 @@ func TestAnEndedJournalIsCharged(t *testing.T) {
 		if diff := cmp.Diff(once, chargedTo(t, e, store)); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
+	}
+	if err := charger.Traces.Close(t.Context()); err != nil || len(collector.Spans()) > 0 {
+		t.Errorf("%d spans were exported again (error %v), want none", len(collector.Spans()), err)
 	}
 	e.observe(t.Context(), stored(t, e))
 	e.all.Wait()
