@@ -59,7 +59,8 @@ func sessionGone(name string) error {
 
 // onLoss returns the function that a Turn calls if the history of earlier Turns of its Session is lost. The
 // function records the loss in the Session's status. Then the Turn continues or waits, as the Session's policy
-// says, also if the API server rejects that status.
+// says. If the API server rejects that status, a Turn that may continue does so, because a repetition would be rejected,
+// too. A Turn that must wait tries again: without the status, the controller would bind it again and again.
 func (e *Executor) onLoss(t *v1alpha1.Turn) func(ctx context.Context, missing int64) error {
 	key := client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.SessionRef.Name}
 	return func(ctx context.Context, missing int64) error {
@@ -70,8 +71,9 @@ func (e *Executor) onLoss(t *v1alpha1.Turn) func(ctx context.Context, missing in
 		if translate.LoseHistory(&s, missing, e.Now()) {
 			err := e.Client.Status().Update(ctx, &s)
 			switch {
-			case writeerror.IsRejected(err): // a repetition would be rejected, too
+			case writeerror.IsRejected(err) && translate.WaitsForHistory(&s) == "":
 				e.Log.Error(err, "Failed to record the loss of the history of a session, because the API server rejects it", "session", key)
+				return nil
 			case err != nil:
 				return &retryError{fmt.Errorf("failed to write the status of session %q: %w", key.Name, err)}
 			}

@@ -280,8 +280,8 @@ func TestDeniedClaim(t *testing.T) {
 	})
 }
 
-// TestRejectedLossOfHistory checks that a Turn of a Session continues or waits after a loss, as the Session says, also
-// if the API server rejects the status of the Session.
+// TestRejectedLossOfHistory checks that a Turn of a Session continues after a loss if the API server rejects the status
+// of the Session, and tries again if it must wait: the controller does not know of the loss then, and would bind it.
 func TestRejectedLossOfHistory(t *testing.T) {
 	for policy, waits := range map[v1alpha1.OnHistoryLoss]bool{
 		v1alpha1.OnHistoryLossContinue: false, v1alpha1.OnHistoryLossWait: true,
@@ -291,8 +291,11 @@ func TestRejectedLossOfHistory(t *testing.T) {
 			s.Spec.OnHistoryLoss = policy
 			e, _ := newExecutor(t, failing(denial), s, turnWith(inTalk))
 			err := e.onLoss(stored(t, e))(t.Context(), 2)
-			if _, handsBack := errors.AsType[*notReadyError](err); handsBack != waits || err != nil && !handsBack {
-				t.Errorf("error %v, want the Turn to wait: %t", err, waits)
+			if _, again := errors.AsType[*retryError](err); again != waits || err != nil && !again {
+				t.Errorf("error %v, want the Turn to try again: %t", err, waits)
+			}
+			if n := len(e.Events.(*events.FakeRecorder).Events); n != 0 {
+				t.Errorf("%d Events about a loss that is not recorded, want none", n)
 			}
 		})
 	}
