@@ -485,8 +485,8 @@ func TestAnEndedJournalIsCharged(t *testing.T) {
 }
 
 // TestTotalsThatCannotBeWritten checks that a conflict does not delay the end of a Turn, that the API server cannot
-// prevent the end by a refusal of the totals, that a later attempt writes totals that admission has denied, and that the
-// totals have the time of the end.
+// prevent the end by a refusal of the totals, that a later attempt writes totals that admission has denied, and that
+// the totals have the time of the end.
 func TestTotalsThatCannotBeWritten(t *testing.T) {
 	refused := once
 	refused.Turns, refused.Tokens = 0, 0

@@ -59,8 +59,8 @@ func sessionGone(name string) error {
 
 // onLoss returns the function that a Turn calls if the history of earlier Turns of its Session is lost. The
 // function records the loss in the Session's status. Then the Turn continues or waits, as the Session's policy
-// says. If the API server rejects that status, a Turn that may continue does so, because a repetition would be rejected,
-// too. A Turn that must wait tries again: without the status, the controller would bind it again and again.
+// says. If the API server rejects that status, a Turn that may continue does so, because a repetition would be
+// rejected, too. A Turn that must wait tries again: without the status, the controller would bind it again and again.
 func (e *Executor) onLoss(t *v1alpha1.Turn) func(ctx context.Context, missing int64) error {
 	key := client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.SessionRef.Name}
 	return func(ctx context.Context, missing int64) error {

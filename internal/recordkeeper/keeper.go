@@ -338,8 +338,8 @@ func (k *Keeper) Round(ctx context.Context) error {
 	return errors.Join(append(errs, k.purge(ctx), k.trim(ctx), k.purgeTasks(ctx), k.purgeMemories(ctx))...)
 }
 
-// repair adds the missing records of the Turns of a namespace that s selects. Of Turns that have a record, it reads only
-// the metadata, unless s.unbound is true. If it fails for a page of Turns, it continues with the next page. It handles
+// repair adds the missing records of the Turns of a namespace that s selects. Of Turns that have a record, it reads
+// only the metadata, unless s.unbound is true. If it fails for a page of Turns, it continues with the next page. It handles
 // hints between the pages, because many pages may take long.
 func (k *Keeper) repair(ctx context.Context, namespace string, s selection) error {
 	var errs []error
