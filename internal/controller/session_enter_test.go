@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	webhookerrors "k8s.io/apiserver/pkg/admission/plugin/webhook/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -60,26 +61,39 @@ func TestSessionCreatedByAnotherClient(t *testing.T) {
 // TestSessionThatCannotBeCreated checks that the status says why a Turn waits, if a quota or a policy does not allow
 // its Session.
 func TestSessionThatCannotBeCreated(t *testing.T) {
-	allowed := false
-	b := newTestEnv(t, interceptor.Funcs{
-		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			if allowed {
-				return c.Create(ctx, o, opts...)
-			}
-			return apierrors.NewForbidden(schema.GroupResource{Resource: "sessions"}, "talk", errors.New("exceeded quota: sessions"))
+	for name, tc := range map[string]struct {
+		cause error
+		want  string
+	}{
+		"a quota": {
+			apierrors.NewForbidden(schema.GroupResource{Resource: "sessions"}, "talk", errors.New("exceeded quota: sessions")),
+			"exceeded quota: sessions",
 		},
-	}, turnWith(inSession), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
-	result, err := b.reconcile(t, "one")
-	if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > maxRetryDelay {
-		t.Errorf("reconcile = %v, %v; want another attempt within %s", result, err, maxRetryDelay)
-	}
-	if got := b.turn(t, "one"); got.StateReason() != v1alpha1.TurnReasonWaitingForSession ||
-		!strings.Contains(got.Status.Conditions[0].Message, "exceeded quota: sessions") {
-		t.Errorf("the status is %+v, want WaitingForSession and the reason", got.Status)
-	}
-	allowed = true
-	if _, err := b.reconcile(t, "one"); err != nil || b.turn(t, "one").BoundTo() != "self" {
-		t.Errorf("the Turn must be bound once its Session is allowed: %v", err)
+		"a webhook, with 400": {webhookerrors.ToStatusErr("check.example", nil), `admission webhook "check.example" denied the request`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			allowed := false
+			b := newTestEnv(t, interceptor.Funcs{
+				Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+					if allowed {
+						return c.Create(ctx, o, opts...)
+					}
+					return tc.cause
+				},
+			}, turnWith(inSession), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+			result, err := b.reconcile(t, "one")
+			if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > maxRetryDelay {
+				t.Errorf("reconcile = %v, %v; want another attempt within %s", result, err, maxRetryDelay)
+			}
+			if got := b.turn(t, "one"); got.StateReason() != v1alpha1.TurnReasonWaitingForSession ||
+				!strings.Contains(got.Status.Conditions[0].Message, tc.want) {
+				t.Errorf("the status is %+v, want WaitingForSession and the reason", got.Status)
+			}
+			allowed = true
+			if _, err := b.reconcile(t, "one"); err != nil || b.turn(t, "one").BoundTo() != "self" {
+				t.Errorf("the Turn must be bound once its Session is allowed: %v", err)
+			}
+		})
 	}
 }
 

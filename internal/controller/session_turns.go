@@ -15,6 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/scheduler"
 	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/writeerror"
 )
 
 // whenSessionBusy makes a Turn wait for the Turn ahead of it in its Session.
@@ -136,7 +137,8 @@ func (r *TurnReconciler) enter(ctx context.Context, v snapshot, d decision) (dec
 	defer r.enterMu.RUnlock()
 	var err error
 	v.session, err = r.getOrCreateSession(ctx, v.turn)
-	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) { // a quota or a policy refuses it, until a person acts
+	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || writeerror.IsDenied(err) {
+		// A quota or an admission policy refuses the Session, usually until a person acts.
 		return decision{
 			action: wait, reason: v1alpha1.TurnReasonWaitingForSession, message: err.Error(), after: min(untilDeadline(v), maxRetryDelay),
 		}, nil

@@ -180,14 +180,18 @@ func whenSubAgentsRunning(v snapshot) (decision, bool) {
 }
 
 // cancelSubAgents cancels the Turns that a Turn waits for. If one of them cannot be cancelled, it cancels the others
-// before it returns the error.
+// before it returns the error. A cancellation that the API server rejects is logged and is not an error: a repetition
+// would be rejected, too, and the Turn waits until that of the sub-agent ends.
 func (r *TurnReconciler) cancelSubAgents(ctx context.Context, v snapshot) error {
 	var failed error
 	for _, child := range v.awaited.unfinished {
 		if child.IsCancelled() {
 			continue
 		}
-		if err := r.cancelTurn(ctx, child.DeepCopy()); client.IgnoreNotFound(err) != nil { // the cache owns child
+		switch err := r.cancelTurn(ctx, child.DeepCopy()); { // because the cache owns child
+		case writeerror.IsRejected(err):
+			ctrl.LoggerFrom(ctx).Error(err, "Failed to cancel the turn of a sub-agent, because the API server rejects it", "child", child.Name)
+		case client.IgnoreNotFound(err) != nil:
 			failed = errors.Join(failed, err)
 		}
 	}

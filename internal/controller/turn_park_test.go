@@ -609,6 +609,34 @@ func TestOnlyTheAwaitedTurnIsCancelled(t *testing.T) {
 	}
 }
 
+// TestRejectedCancellationOfAnAwaitedTurn checks that a Turn whose sub-agent cannot be cancelled waits for the end of
+// that sub-agent. An error would repeat the cancellation again and again.
+func TestRejectedCancellationOfAnAwaitedTurn(t *testing.T) {
+	for name, tc := range map[string]struct {
+		cause error
+		fails bool
+	}{
+		"denied":  {webhookerrors.ToStatusErr("check.example", nil), false},
+		"no etcd": {broken, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			patches := 0
+			b := newTestEnv(t, interceptor.Funcs{
+				Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+					patches++
+					return tc.cause
+				},
+			})
+			err := b.turns.cancelSubAgents(t.Context(), snapshot{awaited: waitProgress{unfinished: []*v1alpha1.Turn{
+				childOf("uid-one", "a"), childOf("uid-one", "b"),
+			}}})
+			if (err != nil) != tc.fails || patches != 2 {
+				t.Errorf("error %v after %d patches, want an error: %t, after both", err, patches, tc.fails)
+			}
+		})
+	}
+}
+
 // TestSubAgentsEndBeforeTurn checks that sub-agents end before the Turn that has called them.
 func TestSubAgentsEndBeforeTurn(t *testing.T) {
 	working := waitProgress{unfinished: []*v1alpha1.Turn{childOf("uid-one", "child")}}

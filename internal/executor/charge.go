@@ -232,12 +232,13 @@ func (c *Charger) chargeSession(ctx context.Context, t *v1alpha1.Turn, in *turn.
 	return nil
 }
 
-// writeTotals makes one attempt to write the totals of a Session at the end of a Turn. If the API server refuses the
-// write, writeTotals logs that and returns nil: the history of the Session has the totals, the API server would refuse
-// another attempt as well, and the Turn must end.
+// writeTotals makes one attempt to write the totals of a Session at the end of a Turn. If the API server cannot store
+// the totals, writeTotals logs that and returns nil: the history of the Session has the totals, the API server would
+// refuse another attempt as well, and the Turn must end. A denial by admission is an error, so that the caller tries
+// again later: without these totals, the budget of the Session would not hold.
 func (c *Charger) writeTotals(ctx context.Context, key client.ObjectKey, place *turn.SessionPosition, end time.Time) error {
 	err := writeTotals(ctx, c.Reader, c.Client, key, place, end)
-	if writeerror.IsRejected(err) {
+	if writeerror.IsUnstorable(err) {
 		c.Log.Error(err, "Failed to write the status of a session", "session", key, "turn", place.Last)
 		return nil
 	}

@@ -467,6 +467,8 @@ func TestAnEndedJournalIsCharged(t *testing.T) {
 		t.Fatalf("EndFromObject: %t, %v; want the end in the journal", recorded, err)
 	}
 	charger := NewCharger(e.Engine, e.Reader, e.Client, nil, e.Now, e.Log)
+	var collector otlp.Receiver
+	charger.Traces = exportTo(t, &collector)
 	for range 2 {
 		if recorded, err := charger.EndFromObject(t.Context(), one); recorded || err != nil {
 			t.Fatalf("EndFromObject: %t, %v; want false", recorded, err)
@@ -475,23 +477,29 @@ func TestAnEndedJournalIsCharged(t *testing.T) {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 	}
+	if err := charger.Traces.Close(t.Context()); err != nil || len(collector.Spans()) > 0 {
+		t.Errorf("%d spans were exported again (error %v), want none", len(collector.Spans()), err)
+	}
 	e.observe(t.Context(), stored(t, e))
 	e.all.Wait()
 }
 
 // TestTotalsThatCannotBeWritten checks that a conflict does not delay the end of a Turn, that the API server cannot
-// prevent the end by a refusal of the totals, and that the totals have the time of the end.
+// prevent the end by a refusal of the totals, that a later attempt writes totals that admission has denied, and that
+// the totals have the time of the end.
 func TestTotalsThatCannotBeWritten(t *testing.T) {
 	refused := once
 	refused.Turns, refused.Tokens = 0, 0
 	conflict := apierrors.NewConflict(schema.GroupResource{Group: "capstan.dev", Resource: "sessions"}, "talk", errors.New("changed"))
 	for name, tc := range map[string]struct {
 		failures []error
-		want     charged
+		// again is true if the first attempt must fail with the failure.
+		again bool
+		want  charged
 	}{
-		"conflicts": {[]error{conflict, conflict}, once},
-		"a refusal": {[]error{refusal}, refused},
-		"a denial":  {[]error{denial}, refused},
+		"conflicts": {[]error{conflict, conflict}, false, once},
+		"a refusal": {[]error{refusal}, false, refused},
+		"a denial":  {[]error{denial}, true, once},
 	} {
 		for how, end := range map[string]func(context.Context, *Charger, *Executor, *v1alpha1.Turn) error{
 			"of a Turn that has ended": func(ctx context.Context, c *Charger, _ *Executor, one *v1alpha1.Turn) error {
@@ -506,7 +514,7 @@ func TestTotalsThatCannotBeWritten(t *testing.T) {
 				return c.ChargeFromStatus(ctx, one)
 			},
 			"of a deleted Turn": func(ctx context.Context, c *Charger, e *Executor, one *v1alpha1.Turn) error {
-				return errors.Join(e.Client.Delete(ctx, one), c.Charge(ctx, "uid-one"))
+				return errors.Join(client.IgnoreNotFound(e.Client.Delete(ctx, one)), c.Charge(ctx, "uid-one"))
 			},
 		} {
 			t.Run(name+" "+how, func(t *testing.T) {
@@ -524,6 +532,11 @@ func TestTotalsThatCannotBeWritten(t *testing.T) {
 				one := endedUnbound(t, e)
 				later := func() time.Time { return e.Now().Add(time.Hour) }
 				charger := NewCharger(e.Engine, e.Reader, e.Client, nil, later, e.Log)
+				if tc.again {
+					if err := end(t.Context(), charger, e, one); !errors.Is(err, tc.failures[0]) {
+						t.Fatalf("%v, want %v, so that the caller tries again", err, tc.failures[0])
+					}
+				}
 				if err := end(t.Context(), charger, e, one); err != nil {
 					t.Fatal(err)
 				}

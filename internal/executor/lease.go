@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -58,8 +59,8 @@ type heldLease struct {
 	executor *Executor
 	// acceptsTurns is false when no more Turns may be bound to the executor.
 	acceptsTurns atomic.Bool
-	// leftOut is true if a report was left out of the Lease because of maxAnnotations, and this is in the log.
-	leftOut atomic.Bool
+	// leftOut has the reports that were left out of the Lease because of maxAnnotations, and of which this is in the log.
+	leftOut sync.Map
 	// release releases the Lease.
 	release func()
 }
@@ -162,7 +163,7 @@ func (h *heldLease) limitReports(l *coordinationv1.Lease) {
 		}
 		size -= len(report) + len(value)
 		delete(l.Annotations, report)
-		if !h.leftOut.Swap(true) {
+		if _, logged := h.leftOut.LoadOrStore(report, true); !logged {
 			h.executor.Log.Info("Left a report out of the lease, because the annotations of the lease would be too long",
 				"executor", h.executor.Name, "annotation", report, "limitBytes", maxAnnotations)
 		}

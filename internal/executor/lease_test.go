@@ -238,7 +238,7 @@ func openCircuits(t *testing.T, gates *providers.Cache, count int) {
 }
 
 // TestLeaseWithLongAnnotations checks that a Lease has no reports that would make its annotations too long for the API
-// server, and that the log says so once.
+// server, and that the log says so once for each report.
 func TestLeaseWithLongAnnotations(t *testing.T) {
 	const foreign = "example.com/foreign"
 	report := &quota.Report{Namespaces: map[string]quota.Budget{}}
@@ -252,8 +252,8 @@ func TestLeaseWithLongAnnotations(t *testing.T) {
 	}{
 		"no other annotations":        {0, true, true, 0},
 		"space for one report":        {130 << 10, false, true, 1},
-		"space for no report":         {190 << 10, false, false, 1},
-		"more than the limit already": {250 << 10, false, false, 1},
+		"space for no report":         {190 << 10, false, false, 2},
+		"more than the limit already": {250 << 10, false, false, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gates := providers.NewCache(nil, nil, nil, nil)

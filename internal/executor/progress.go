@@ -125,7 +125,7 @@ func (p *progress) onTimer() {
 		if p.turn = written; u.wait != nil {
 			p.shown = u.wait
 		}
-	case err == nil, writeerror.IsRejected(err):
+	case err == nil, writeerror.IsUnstorable(err):
 		p.over = true // the Turn is not ours, or the write would be refused again; the end is written anyway
 	default:
 		p.dirty, p.shown = true, nil

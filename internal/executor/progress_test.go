@@ -113,6 +113,7 @@ func TestProgressAfterAFailedWrite(t *testing.T) {
 	}{
 		"API server away": {"it is tried again after the interval, even without new progress", broken, 2},
 		"write refused":   {"it would be refused again", refusal, 1},
+		"write denied":    {"a denial may pass", denial, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

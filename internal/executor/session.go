@@ -2,7 +2,6 @@ package executor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -60,7 +59,8 @@ func sessionGone(name string) error {
 
 // onLoss returns the function that a Turn calls if the history of earlier Turns of its Session is lost. The
 // function records the loss in the Session's status. Then the Turn continues or waits, as the Session's policy
-// says, also if the API server rejects that status.
+// says. If the API server rejects that status, a Turn that may continue does so, because a repetition would be
+// rejected, too. A Turn that must wait tries again: without the status, the controller would bind it again and again.
 func (e *Executor) onLoss(t *v1alpha1.Turn) func(ctx context.Context, missing int64) error {
 	key := client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.SessionRef.Name}
 	return func(ctx context.Context, missing int64) error {
@@ -71,8 +71,9 @@ func (e *Executor) onLoss(t *v1alpha1.Turn) func(ctx context.Context, missing in
 		if translate.LoseHistory(&s, missing, e.Now()) {
 			err := e.Client.Status().Update(ctx, &s)
 			switch {
-			case writeerror.IsRejected(err): // a repetition would be rejected, too
+			case writeerror.IsRejected(err) && translate.WaitsForHistory(&s) == "":
 				e.Log.Error(err, "Failed to record the loss of the history of a session, because the API server rejects it", "session", key)
+				return nil
 			case err != nil:
 				return &retryError{fmt.Errorf("failed to write the status of session %q: %w", key.Name, err)}
 			}
@@ -87,9 +88,9 @@ func (e *Executor) onLoss(t *v1alpha1.Turn) func(ctx context.Context, missing in
 	}
 }
 
-// persistTotals writes the current totals of a Session into its status. It repeats the write until it succeeds or the
-// API server refuses the totals. It runs before the end of the Turn is written, so that a client that sees the end of
-// the Turn also sees these totals.
+// persistTotals writes the current totals of a Session into its status. It repeats the write until it succeeds, the API
+// server cannot store the totals, or admission has denied them for denialPatience. It runs before the end of the Turn
+// is written, so that a client that sees the end of the Turn also sees these totals.
 func (e *Executor) persistTotals(ctx context.Context, t *v1alpha1.Turn, place *turn.SessionPosition, end time.Time) {
 	if place == nil {
 		return
@@ -97,8 +98,9 @@ func (e *Executor) persistTotals(ctx context.Context, t *v1alpha1.Turn, place *t
 	key := client.ObjectKey{Namespace: t.Namespace, Name: place.Name}
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
+	denied := denials{now: e.Now}
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
-		return struct{}{}, writeTotals(ctx, e.Reader, e.Client, key, place, end)
+		return struct{}{}, denied.judge(writeTotals(ctx, e.Reader, e.Client, key, place, end))
 	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, wait time.Duration) {
 		if !apierrors.IsConflict(err) { // a conflict is normal and needs no log message
 			e.Log.Error(err, "Failed to write the status of a session, trying again", "session", key, "in", wait)
@@ -121,12 +123,9 @@ func writeTotals(
 	if string(s.UID) != place.UID || !translate.SessionTotals(&s, place.Totals, place.Last, end) {
 		return nil
 	}
-	err := writer.Status().Update(ctx, &s)
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case writeerror.IsRejected(err):
-		return backoff.Permanent(errors.Join(errors.New("the API server refused the totals of the session; its history has them"), err))
+	err := client.IgnoreNotFound(writer.Status().Update(ctx, &s))
+	if writeerror.IsRejected(err) {
+		return fmt.Errorf("the API server refused the totals of the session; its history has them: %w", err)
 	}
 	return err
 }

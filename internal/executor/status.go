@@ -108,17 +108,43 @@ func (r *run) persist(ctx context.Context, change func(*v1alpha1.Turn)) (*v1alph
 	return written, err
 }
 
+// denialPatience is how long a write that admission denies is repeated. A webhook may deny a request only because it
+// could not look something up, or while it is upgraded, and a result that is not written is lost for its users.
+const denialPatience = time.Minute
+
+// denials decides when the repetition of one write ends. now is the clock.
+type denials struct {
+	now func() time.Time
+	// since is the time of the first of the latest rejections in a row, or zero.
+	since time.Time
+}
+
+// judge returns the error of an attempt. The error ends backoff.Retry if the API server cannot store the object, or if
+// admission has denied it for denialPatience.
+func (d *denials) judge(err error) error {
+	if !writeerror.IsRejected(err) {
+		d.since = time.Time{}
+		return err
+	}
+	if d.since.IsZero() {
+		d.since = d.now()
+	}
+	if writeerror.IsUnstorable(err) || d.now().Sub(d.since) >= denialPatience {
+		return backoff.Permanent(err)
+	}
+	return err
+}
+
 // persist repeats the update of a status until it succeeds. It returns nil if the Turn was deleted or is bound
-// elsewhere. It logs and returns an error if ctx ends first or the API server rejects the status.
+// elsewhere. It logs and returns an error if ctx ends first, the API server cannot store the status, or admission has
+// denied it for denialPatience.
 func (e *Executor) persist(ctx context.Context, t *v1alpha1.Turn, epoch int64, change func(*v1alpha1.Turn)) (*v1alpha1.Turn, error) {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
+	denied := denials{now: e.Now}
 	written, err := backoff.Retry(ctx, func() (*v1alpha1.Turn, error) {
 		written, err := e.update(ctx, t, epoch, change)
-		if writeerror.IsRejected(err) {
-			err = backoff.Permanent(err)
-		}
-		return written, err
+		return written, denied.judge(err)
 	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, wait time.Duration) {
 		e.logOf(t).Error(err, "Failed to write the status of a turn, trying again", "in", wait)
 	}))

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -193,36 +194,94 @@ func TestLeaseOffersSlotsOfStuckTurns(t *testing.T) {
 // denial is the error of an API server whose admission denies a status.
 var denial = webhookerrors.ToStatusErr("check.example", &metav1.Status{Code: 403, Reason: metav1.StatusReasonForbidden, Message: "no"})
 
-// TestDeniedStatus checks that a Turn whose status admission denies ends with its facts, and is stuck if its end is
-// denied, too.
+// denyingFor denies each status for a time since the beginning of a test.
+func denyingFor(d time.Duration) interceptor.Funcs {
+	begin := time.Now()
+	return interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
+		opts ...client.SubResourceUpdateOption,
+	) error {
+		if time.Since(begin) < d {
+			return denial
+		}
+		return c.SubResource(sub).Update(ctx, o, opts...)
+	}}
+}
+
+// TestDeniedStatus checks that a status that admission denies is written if the denial passes. Otherwise the Turn ends
+// with its facts, and is stuck if its end is denied, too.
 func TestDeniedStatus(t *testing.T) {
+	const rejected = `its journal has the whole record: failed to write the status of turn "one": ` +
+		`admission webhook "check.example" denied the request: no`
 	for name, tc := range map[string]struct {
-		denials []error
-		ended   bool
+		denied  time.Duration
+		reason  string
+		message string
 		stuck   int
 	}{
-		"its result":         {[]error{denial}, true, 0},
-		"its result and end": {[]error{denial, denial}, false, 1},
+		"its result, for some seconds": {denialPatience / 2, v1alpha1.TurnReasonPrepared, "", 0},
+		"its result":                   {denialPatience * 3 / 2, v1alpha1.TurnReasonModelFailed, rejected, 0},
+		"its result and end":           {time.Hour, v1alpha1.TurnReasonRunning, "", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e, _ := newExecutor(t, failing(tc.denials...), append(surroundings(), turnWith())...)
-			e.observe(t.Context(), stored(t, e))
-			e.all.Wait()
-			got := stored(t, e)
-			if got.IsFinished() != tc.ended || e.stuckTurns() != tc.stuck {
-				t.Fatalf("ended: %t, %d stuck; want %t and %d", got.IsFinished(), e.stuckTurns(), tc.ended, tc.stuck)
-			}
-			const want = `its journal has the whole record: failed to write the status of turn "one": ` +
-				`admission webhook "check.example" denied the request: no`
-			if m := got.Status.Conditions[0].Message; tc.ended && !strings.Contains(m, want) {
-				t.Errorf("the message is %q, want %q in it", m, want)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				e, _ := newExecutor(t, denyingFor(tc.denied), append(surroundings(), turnWith())...)
+				e.Now = time.Now
+				e.observe(t.Context(), stored(t, e))
+				e.all.Wait()
+				got := stored(t, e)
+				if got.StateReason() != tc.reason || e.stuckTurns() != tc.stuck {
+					t.Fatalf("the Turn is %s, %d stuck; want %s and %d", got.StateReason(), e.stuckTurns(), tc.reason, tc.stuck)
+				}
+				if m := got.Status.Conditions[0].Message; !strings.Contains(m, tc.message) {
+					t.Errorf("the message is %q, want %q in it", m, tc.message)
+				}
+			})
 		})
 	}
 }
 
-// TestRejectedLossOfHistory checks that a Turn of a Session continues or waits after a loss, as the Session says, also
-// if the API server rejects the status of the Session.
+// TestDenialsEnd checks when the repetition of a write ends.
+func TestDenialsEnd(t *testing.T) {
+	at := now
+	d := denials{now: func() time.Time { return at }}
+	for i, step := range []struct {
+		after time.Duration
+		err   error
+		final bool
+	}{
+		{0, refusal, true},
+		{0, denial, false},
+		{denialPatience - 1, denial, false},
+		{1, broken, false}, // the denials are not in a row any more
+		{0, denial, false},
+		{denialPatience, denial, true},
+		{0, nil, false},
+	} {
+		at = at.Add(step.after)
+		got := d.judge(step.err)
+		if _, final := errors.AsType[*backoff.PermanentError](got); final != step.final || !errors.Is(got, step.err) {
+			t.Errorf("attempt %d: %v, want %v, final: %t", i, got, step.err, step.final)
+		}
+	}
+}
+
+// TestDeniedClaim checks that a Turn of an earlier process is claimed as soon as admission no longer denies that.
+func TestDeniedClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, _ := newExecutor(t, denyingFor(denialPatience/2), turnWith())
+		e.Now = time.Now
+		var adoptions sync.WaitGroup
+		e.adopt(t.Context(), stored(t, e), &adoptions)
+		adoptions.Wait()
+		e.all.Wait()
+		if got := stored(t, e); got.Epoch() != 2 || e.stuckTurns() != 0 {
+			t.Errorf("the Turn has epoch %d, %d stuck; want it claimed", got.Epoch(), e.stuckTurns())
+		}
+	})
+}
+
+// TestRejectedLossOfHistory checks that a Turn of a Session continues after a loss if the API server rejects the status
+// of the Session, and tries again if it must wait: the controller does not know of the loss then, and would bind it.
 func TestRejectedLossOfHistory(t *testing.T) {
 	for policy, waits := range map[v1alpha1.OnHistoryLoss]bool{
 		v1alpha1.OnHistoryLossContinue: false, v1alpha1.OnHistoryLossWait: true,
@@ -232,8 +291,11 @@ func TestRejectedLossOfHistory(t *testing.T) {
 			s.Spec.OnHistoryLoss = policy
 			e, _ := newExecutor(t, failing(denial), s, turnWith(inTalk))
 			err := e.onLoss(stored(t, e))(t.Context(), 2)
-			if _, handsBack := errors.AsType[*notReadyError](err); handsBack != waits || err != nil && !handsBack {
-				t.Errorf("error %v, want the Turn to wait: %t", err, waits)
+			if _, again := errors.AsType[*retryError](err); again != waits || err != nil && !again {
+				t.Errorf("error %v, want the Turn to try again: %t", err, waits)
+			}
+			if n := len(e.Events.(*events.FakeRecorder).Events); n != 0 {
+				t.Errorf("%d Events about a loss that is not recorded, want none", n)
 			}
 		})
 	}
@@ -258,6 +320,30 @@ func TestTotalsThatAreTooLarge(t *testing.T) {
 	e.persistTotals(t.Context(), stored(t, e), place, now.Add(time.Second))
 	if read().Status.Turns != 0 {
 		t.Error("the totals were written, so this test checks nothing")
+	}
+}
+
+// TestDeniedTotals checks that an executor repeats totals of a Session that admission denies, but not without end.
+func TestDeniedTotals(t *testing.T) {
+	for name, tc := range map[string]struct {
+		denied time.Duration
+		turns  int64
+	}{
+		"for some seconds": {denialPatience / 2, 1},
+		"for a long time":  {time.Hour, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e, _ := newExecutor(t, denyingFor(tc.denied), talk(), turnWith(inTalk))
+				e.Now = time.Now
+				s := talk()
+				place := &turn.SessionPosition{UID: string(s.UID), Name: s.Name, Number: 1, Last: "one", Totals: session.Totals{Turns: 1}}
+				e.persistTotals(t.Context(), stored(t, e), place, now.Add(time.Second))
+				if err := e.Reader.Get(t.Context(), client.ObjectKeyFromObject(s), s); err != nil || s.Status.Turns != tc.turns {
+					t.Errorf("the Session has %d turns (error %v), want %d", s.Status.Turns, err, tc.turns)
+				}
+			})
+		})
 	}
 }
 

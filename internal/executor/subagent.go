@@ -297,7 +297,8 @@ func refusalOf(err error) error {
 		return &tool.Error{Class: tool.InvalidArguments, Message: message, RemoteMessage: reasonOf(err), Err: err}
 	case writeerror.IsTooLarge(err):
 		return &tool.Error{Class: tool.InvalidArguments, Message: message + ": task and context are too long", Err: err}
-	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
+	case apierrors.IsForbidden(err), apierrors.IsNotFound(err), writeerror.IsRejected(err):
+		// Admission may deny with any code, for example 401, which otherwise means that the token has expired.
 		return &tool.Error{Class: tool.Unavailable, Message: message, RemoteMessage: reasonOf(err), Err: err}
 	}
 	return err

@@ -23,6 +23,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	webhookerrors "k8s.io/apiserver/pkg/admission/plugin/webhook/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -326,19 +327,26 @@ func TestCallThatTheAPIServerRefuses(t *testing.T) {
 		err  error
 		want tool.Class
 	}{
-		"as invalid":    {refusal, tool.InvalidArguments},
-		"as forbidden":  {apierrors.NewForbidden(turnResource, "one", errors.New("exceeded quota")), tool.Unavailable},
+		"as invalid":   {refusal, tool.InvalidArguments},
+		"as forbidden": {apierrors.NewForbidden(turnResource, "one", errors.New("exceeded quota")), tool.Unavailable},
+		"as denied": {webhookerrors.ToStatusErr("check.example", &metav1.Status{
+			Code: 401, Reason: metav1.StatusReasonUnauthorized, Message: "no",
+		}), tool.Unavailable},
 		"as too large":  {apierrors.NewRequestEntityTooLargeError("limit"), tool.InvalidArguments},
 		"without Turns": {apierrors.NewNotFound(turnResource, ""), tool.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e, _ := newExecutor(t, interceptor.Funcs{
-				Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return tc.err },
-			}, turnWith())
-			_, err := callHelper(t.Context(), e, stored(t, e))
-			if failure, ok := errors.AsType[*tool.Error](err); !ok || failure.Class != tc.want {
-				t.Errorf("error %v, want one of the class %s", err, tc.want)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				e, _ := newExecutor(t, interceptor.Funcs{
+					Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return tc.err },
+				}, turnWith())
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				_, err := callHelper(ctx, e, stored(t, e))
+				if failure, ok := errors.AsType[*tool.Error](err); !ok || failure.Class != tc.want {
+					t.Errorf("error %v, want one of the class %s", err, tc.want)
+				}
+			})
 		})
 	}
 }

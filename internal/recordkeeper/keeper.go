@@ -17,7 +17,8 @@
 //
 // A Turn that ended without an executor can have a record, but be missing in its Session: an executor writes the end
 // into the journal, with the record, and charges the Session after that. If it is killed in between, the controller
-// later ends the Turn. So the package also charges the Sessions of such Turns, once in the life of a process.
+// later ends the Turn. So the package also charges the Sessions of such Turns, once in the life of a process: the first
+// round finds those of earlier leaders, and hints find the others.
 //
 // If a Turn is deleted before a hint or a round is handled, package journalgc calls RecordDeleted with the last state
 // of the Turn. If it does not know this state, it ends the journal as that of a Turn that was deleted while it ran. A
@@ -93,9 +94,14 @@ type Keeper struct {
 
 	mu    sync.Mutex
 	hints map[types.UID]finishedTurn
-	// waiting holds the Turns whose journals cannot end yet, for a reason that is not a failure. Only the goroutine of
-	// Start uses it.
+	// hintDropped is true if a hint of a Turn with a Session that ended without an executor was dropped.
+	hintDropped bool
+	// waiting holds the Turns whose journals cannot end yet, for a reason that is not a failure, and those for which
+	// unbound is true and that could not be charged. Only the goroutine of Start uses it.
 	waiting map[types.UID]finishedTurn
+	// unboundFound is true if a round has found all Turns for which unbound is true. Hints name the later ones, so
+	// rounds need not read all these Turns again. Only the goroutine of Start uses it.
+	unboundFound bool
 	// settled holds the Turns that need no record, because it would be too old to be kept, or because the namespace has
 	// too many records that are newer. charged holds the Turns whose Sessions need not be charged again although the
 	// Turns may have ended without an executor. Only the goroutine of Start uses both.
@@ -161,12 +167,19 @@ const (
 	callTimeout = time.Minute
 )
 
+// selection selects finished Turns.
+type selection struct {
+	selector fields.Selector
+	// unbound is true if the Turns have a Session and may have ended without an executor: see finishedTurn.
+	unbound bool
+}
+
+// finished selects all finished Turns.
+var finished = []selection{{finishedAnd(), false}}
+
 // selections select all finished Turns, each with one of the selectors: the Turns that ended while they were bound, the
 // others without a Session, and the others with a Session, which may have ended without an executor.
-var selections = []struct {
-	selector fields.Selector
-	unbound  bool
-}{
+var selections = []selection{
 	{finishedAnd(fields.OneTermNotEqualSelector(fieldExecutor, "")), false},
 	{finishedAnd(fields.OneTermEqualSelector(fieldExecutor, ""), fields.OneTermEqualSelector(fieldSession, "")), false},
 	{finishedAnd(fields.OneTermEqualSelector(fieldExecutor, ""), fields.OneTermNotEqualSelector(fieldSession, "")), true},
@@ -199,6 +212,8 @@ func (k *Keeper) Finished(t *v1alpha1.Turn) {
 	defer k.mu.Unlock()
 	if len(k.hints) < maxHints {
 		k.hints[t.UID] = finishedTurn{client.ObjectKeyFromObject(t), endedUnbound(t)}
+	} else if endedUnbound(t) {
+		k.hintDropped = true
 	}
 	select {
 	case k.hinted <- struct{}{}:
@@ -308,25 +323,34 @@ func (k *Keeper) Round(ctx context.Context) error {
 	if len(namespaces) == 0 {
 		namespaces = []string{metav1.NamespaceAll}
 	}
+	k.mu.Lock()
+	all := finished
+	if !k.unboundFound || k.hintDropped {
+		all, k.unboundFound, k.hintDropped = selections, true, false
+	}
+	k.mu.Unlock()
 	var errs []error
 	for _, namespace := range namespaces {
-		for _, s := range selections {
-			errs = append(errs, k.repair(ctx, namespace, s.selector, s.unbound))
+		for _, s := range all {
+			errs = append(errs, k.repair(ctx, namespace, s))
 		}
 	}
 	return errors.Join(append(errs, k.purge(ctx), k.trim(ctx), k.purgeTasks(ctx), k.purgeMemories(ctx))...)
 }
 
-// repair adds the missing records of the Turns of a namespace that the selector selects. Of Turns that have a record,
-// it reads only the metadata, unless unbound is true: see finishedTurn. If it fails for a page of Turns, it continues
-// with the next page.
-func (k *Keeper) repair(ctx context.Context, namespace string, selector fields.Selector, unbound bool) error {
+// repair adds the missing records of the Turns of a namespace that s selects. Of Turns that have a record, it reads
+// only the metadata, unless s.unbound is true. If it fails for a page of Turns, it continues with the next page. It handles
+// hints between the pages, because many pages may take long.
+func (k *Keeper) repair(ctx context.Context, namespace string, s selection) error {
 	var errs []error
 	for next := ""; ; {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("TurnList"))
 		err := k.Reader.List(ctx, list, client.InNamespace(namespace), client.Limit(page), client.Continue(next),
-			client.MatchingFieldsSelector{Selector: selector})
+			client.MatchingFieldsSelector{Selector: s.selector})
+		if err != nil && s.unbound {
+			k.unboundFound = false
+		}
 		if apierrors.IsResourceExpired(err) {
 			return errors.Join(errs...) // the list took so long that its token expired; the next round starts from the beginning
 		}
@@ -335,7 +359,7 @@ func (k *Keeper) repair(ctx context.Context, namespace string, selector fields.S
 		}
 		turns := map[types.UID]finishedTurn{}
 		for i := range list.Items {
-			turns[list.Items[i].UID] = finishedTurn{client.ObjectKeyFromObject(&list.Items[i]), unbound}
+			turns[list.Items[i].UID] = finishedTurn{client.ObjectKeyFromObject(&list.Items[i]), s.unbound}
 		}
 		if err := k.record(ctx, turns); err != nil && ctx.Err() != nil {
 			return err
@@ -344,6 +368,9 @@ func (k *Keeper) repair(ctx context.Context, namespace string, selector fields.S
 		}
 		if next = list.Continue; next == "" {
 			return errors.Join(errs...)
+		}
+		if err := k.record(ctx, k.takeHints()); err != nil && len(errs) < maxFailures {
+			errs = append(errs, err)
 		}
 	}
 }
@@ -378,6 +405,11 @@ func (k *Keeper) record(ctx context.Context, turns map[types.UID]finishedTurn) e
 	defer cancel()
 	missing, err := k.Store.Unrecorded(bounded, uids)
 	if err != nil {
+		for uid, f := range turns {
+			if f.unbound {
+				k.tryAgain(uid, f)
+			}
+		}
 		return fmt.Errorf("failed to find out which turns have records: %w", err)
 	}
 	charged := k.chargeRecorded(ctx, turns, missing)
@@ -403,6 +435,7 @@ func (k *Keeper) chargeRecorded(ctx context.Context, turns map[types.UID]finishe
 		var t v1alpha1.Turn
 		if err := k.Reader.Get(ctx, f.key, &t); err != nil {
 			if !apierrors.IsNotFound(err) {
+				k.tryAgain(uid, f)
 				errs = append(errs, fmt.Errorf("failed to read a finished turn: %w", err))
 			}
 			continue
@@ -418,6 +451,7 @@ func (k *Keeper) chargeRecorded(ctx context.Context, turns map[types.UID]finishe
 		case cannotEndYet(err):
 			k.wait(&t, f, err)
 		case err != nil:
+			k.tryAgain(uid, f)
 			errs = append(errs, fmt.Errorf("failed to charge the session of turn %q: %w", f.key, err))
 		default:
 			k.charged.add(uid)
@@ -432,11 +466,18 @@ func cannotEndYet(err error) bool {
 	return parked || errors.Is(err, bytebudget.ErrShort)
 }
 
+// tryAgain makes Start handle a Turn again within retryTime, or leaves it to the next round if too many Turns wait.
+func (k *Keeper) tryAgain(uid types.UID, f finishedTurn) {
+	if len(k.waiting) < maxHints {
+		k.waiting[uid] = f
+	} else if f.unbound {
+		k.unboundFound = false
+	}
+}
+
 // wait makes Start try again within retryTime to end the journal of a Turn, which cannot end yet because of err.
 func (k *Keeper) wait(t *v1alpha1.Turn, f finishedTurn, err error) {
-	if len(k.waiting) < maxHints { // otherwise the next round finds the Turn
-		k.waiting[t.UID] = f
-	}
+	k.tryAgain(t.UID, f)
 	k.Log.V(1).Info("The journal of a turn cannot end yet", "turn", f.key, "requester", t.Requester(), "cause", err.Error())
 }
 

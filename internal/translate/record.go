@@ -10,6 +10,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/span"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
@@ -93,12 +94,15 @@ func Record(t *v1alpha1.Turn, labels []string) (turnrecord.Record, bool) {
 	return out, true
 }
 
-// EndOf returns a copy of a Turn that has ended, with only the small fields that Record, ObjectEnd, SessionTurn and
-// HasCounted use. labels are the keys of the labels that records keep.
+// EndOf returns a copy of a Turn that has ended, with only the small fields that Record, ObjectEnd, SessionTurn,
+// HasCounted and the trace of the Turn use. labels are the keys of the labels that records keep.
 func EndOf(t *v1alpha1.Turn, labels []string) *v1alpha1.Turn {
 	s := t.Status.DeepCopy()
 	out := &v1alpha1.Turn{
-		ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: t.Name, UID: t.UID, Labels: selectedLabels(t.Labels, labels)},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: t.Namespace, Name: t.Name, UID: t.UID, Labels: selectedLabels(t.Labels, labels),
+			Annotations: span.Kept(t.Annotations),
+		},
 		Spec: v1alpha1.TurnSpec{
 			AgentRef: *t.Spec.AgentRef.DeepCopy(), SessionRef: t.Spec.SessionRef.DeepCopy(), RequestedBy: t.Spec.RequestedBy.DeepCopy(),
 		},

@@ -10,19 +10,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/span"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// TestEndOfHasWhatRecordsNeed checks that the copy of a Turn that EndOf returns leads to the same record, the same end
-// and the same charge as the Turn itself, and that it has none of the large fields.
+// TestEndOfHasWhatRecordsNeed checks that the copy of a Turn that EndOf returns leads to the same record, the same end,
+// the same charge and the same trace as the Turn itself, and that it has none of the large fields.
 func TestEndOfHasWhatRecordsNeed(t *testing.T) {
 	start := metav1.NewMicroTime(time.Date(2026, 6, 11, 15, 4, 5, 0, time.UTC))
 	large := strings.Repeat("x", 1000)
 	whole := &v1alpha1.Turn{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "helpdesk", Name: "one", UID: "uid-one", Labels: map[string]string{"team": "red", "x": large},
-			Annotations: map[string]string{"x": large},
+			Annotations: map[string]string{
+				"x": large, span.Annotation: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+			},
 		},
 		Spec: v1alpha1.TurnSpec{
 			AgentRef: v1alpha1.SharedReference{Name: "desk", Namespace: "shared"}, SessionRef: &v1alpha1.ObjectReference{Name: "talk"},
@@ -59,7 +62,8 @@ func TestEndOfHasWhatRecordsNeed(t *testing.T) {
 			t.Fatal("the Turn has no record or no end")
 		}
 		last := &v1alpha1.Session{Status: v1alpha1.SessionStatus{LastTurnName: one.Name, LastTurnTime: one.Status.CompletionTime}}
-		return []any{record, in, end, translate.SessionTurn(one), one.EndedWithoutExecutor(), translate.HasCounted(last, one)}
+		return []any{record, in, end, translate.SessionTurn(one), one.EndedWithoutExecutor(), translate.HasCounted(last, one),
+			span.Kept(one.Annotations)}
 	}
 	kept := translate.EndOf(whole, []string{"team"})
 	if diff := cmp.Diff(facts(whole), facts(kept), cmpopts.IgnoreUnexported(turn.Input{})); diff != "" {

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"net/http"
 	"regexp"
-	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // ChangedNothing reports whether the API server has refused a write or a deletion, so that it changed nothing. This
@@ -34,9 +32,19 @@ func ChangedNothing(err error) bool {
 
 // IsRejected reports whether the API server rejects the object as it is, so that a repetition of the write cannot
 // succeed until the object, or a rule of admission, is changed. A denial by admission is a rejection unless its code
-// asks for a repetition. Another Forbidden is not: a missing permission does not depend on the object.
+// asks for a repetition, or a policy could not be evaluated. Another Forbidden is not: a missing permission does not
+// depend on the object.
+//
+// A denial may pass although nothing is changed, for example if a webhook denies requests while it cannot look
+// something up. If much is lost after a rejection, repeat a denied write for some time first: see IsUnstorable.
 func IsRejected(err error) bool {
-	return apierrors.IsInvalid(err) || IsTooLarge(err) || IsDenied(err) && ChangedNothing(err) && !apierrors.IsConflict(err)
+	return IsUnstorable(err) || judge(err) == denied && ChangedNothing(err) && !apierrors.IsConflict(err)
+}
+
+// IsUnstorable reports whether the API server cannot store the object, because it is invalid or too large. It returns
+// false for a denial by admission, also if a policy has denied the object as invalid, which is its default reason.
+func IsUnstorable(err error) bool {
+	return (apierrors.IsInvalid(err) || IsTooLarge(err)) && !IsDenied(err)
 }
 
 // The beginnings of the messages about a denial by admission. The API server has no reason of its own for denials: a
@@ -47,16 +55,48 @@ var (
 	deniedByPolicy  = regexp.MustCompile(`^(ValidatingAdmissionPolicy|policy) ['"][^'"]*['"]( with binding '[^']*')? denied request: `)
 )
 
+// notEvaluated is how the text of a policy begins if the policy or its binding could not be evaluated, for example
+// because the API server does not know the kind of its parameters yet.
+const notEvaluated = "failed to configure "
+
 // IsDenied reports whether admission has denied a request: a webhook, a ValidatingAdmissionPolicy or a
-// MutatingAdmissionPolicy. Admission comes before the storage, so the request has changed nothing.
-func IsDenied(err error) bool {
+// MutatingAdmissionPolicy. Admission comes before the storage, so the request has changed nothing. The API server also
+// denies a request if a policy cannot be evaluated.
+func IsDenied(err error) bool { return judge(err) != notJudged }
+
+// judgement is what admission says about a request.
+type judgement int
+
+const (
+	notJudged judgement = iota
+	undecided           // a policy that must be evaluated cannot be
+	denied
+)
+
+// judge returns the judgement that an error expresses.
+func judge(err error) judgement {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
 	if !ok {
-		return false
+		return notJudged
 	}
 	s := status.ErrStatus
-	return deniedByWebhook.MatchString(s.Message) || s.Details != nil &&
-		slices.ContainsFunc(s.Details.Causes, func(c metav1.StatusCause) bool { return deniedByPolicy.MatchString(c.Message) })
+	if deniedByWebhook.MatchString(s.Message) {
+		return denied
+	}
+	if s.Details == nil {
+		return notJudged
+	}
+	found := notJudged
+	for _, c := range s.Details.Causes {
+		switch begin := deniedByPolicy.FindString(c.Message); {
+		case begin == "":
+		case strings.HasPrefix(c.Message[len(begin):], notEvaluated):
+			found = max(found, undecided)
+		default:
+			return denied
+		}
+	}
+	return found
 }
 
 // tooLarge are the messages about an object that etcd does not store because of its size: the first is that of etcd

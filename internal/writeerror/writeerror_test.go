@@ -16,11 +16,13 @@ import (
 
 var turns = schema.GroupResource{Group: "capstan.dev", Resource: "turns"}
 
-// deniedBy returns the error of the API server for a denial by a policy, with the message of the policy.
-func deniedBy(message string, reason metav1.StatusReason, code int32) error {
+// deniedBy returns the error of the API server for a denial by policies, with the messages of the policies.
+func deniedBy(message string, reason metav1.StatusReason, code int32, more ...string) error {
 	err := apierrors.NewForbidden(turns, "one", errors.New(message))
 	err.ErrStatus.Reason, err.ErrStatus.Code = reason, code
-	err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{Message: message})
+	for _, m := range append([]string{message}, more...) {
+		err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{Message: m})
+	}
 	return err
 }
 
@@ -30,8 +32,8 @@ func TestMeaning(t *testing.T) {
 		Type: corev1.NamespaceTerminatingCause, Message: "namespace demo is being terminated", Field: "metadata.namespace",
 	}}
 	for name, tc := range map[string]struct {
-		err                                        error
-		changedNothing, rejected, tooLarge, denied bool
+		err                                                    error
+		changedNothing, rejected, unstorable, tooLarge, denied bool
 	}{
 		"no error":                 {},
 		"the connection was lost":  {err: errors.New("connection reset by peer")},
@@ -44,19 +46,19 @@ func TestMeaning(t *testing.T) {
 		"no permission":            {err: apierrors.NewForbidden(turns, "one", errors.New("no")), changedNothing: true},
 		"an invalid object": {
 			err:            fmt.Errorf("failed to write: %w", apierrors.NewInvalid(schema.GroupKind{Kind: "Turn"}, "one", nil)),
-			changedNothing: true, rejected: true,
+			changedNothing: true, rejected: true, unstorable: true,
 		},
 		"too large for the API server": {
-			err: apierrors.NewRequestEntityTooLargeError("limit is 3145728"), changedNothing: true, rejected: true, tooLarge: true,
+			err: apierrors.NewRequestEntityTooLargeError("limit is 3145728"), changedNothing: true, rejected: true, unstorable: true, tooLarge: true,
 		},
 		"too large for etcd": {
 			err:            fmt.Errorf("failed to write: %w", apierrors.NewInternalError(errors.New("etcdserver: request is too large"))),
-			changedNothing: true, rejected: true, tooLarge: true,
+			changedNothing: true, rejected: true, unstorable: true, tooLarge: true,
 		},
 		"too large for the client of etcd": {
 			err: apierrors.NewInternalError(errors.New("rpc error: code = ResourceExhausted desc = " +
 				"trying to send message larger than max (2100000 vs. 2097152)")),
-			changedNothing: true, rejected: true, tooLarge: true,
+			changedNothing: true, rejected: true, unstorable: true, tooLarge: true,
 		},
 		"denied by a webhook": {
 			err:            fmt.Errorf("failed to write: %w", webhookerrors.ToStatusErr("check.example", nil)),
@@ -85,12 +87,32 @@ func TestMeaning(t *testing.T) {
 				metav1.StatusReasonForbidden, 403),
 			changedNothing: true, rejected: true, denied: true,
 		},
+		"denied by a policy as invalid": {
+			err: deniedBy("ValidatingAdmissionPolicy 'check' with binding 'all' denied request: no",
+				metav1.StatusReasonInvalid, 422),
+			changedNothing: true, rejected: true, denied: true,
+		},
 		"denied by a policy without a binding": {
 			err:            deniedBy("ValidatingAdmissionPolicy 'check' denied request: no", metav1.StatusReasonUnauthorized, 401),
 			changedNothing: true, rejected: true, denied: true,
 		},
 		"denied by a policy that mutates": {
 			err:            deniedBy("policy 'check' with binding 'all' denied request: no", metav1.StatusReasonForbidden, 403),
+			changedNothing: true, rejected: true, denied: true,
+		},
+		"a policy that cannot be evaluated": {
+			err: deniedBy("ValidatingAdmissionPolicy 'check' denied request: failed to configure policy: no such kind",
+				metav1.StatusReasonInvalid, 422),
+			changedNothing: true, denied: true,
+		},
+		"a policy whose parameters are missing": {
+			err: deniedBy("policy 'check' with binding 'all' denied request: failed to configure binding: no params found",
+				metav1.StatusReasonForbidden, 403),
+			changedNothing: true, denied: true,
+		},
+		"a policy that cannot be evaluated, and another one": {
+			err: deniedBy("policy \"check\" denied request: failed to configure policy: no such kind", metav1.StatusReasonForbidden, 403,
+				"policy 'names' with binding 'all' denied request: no"),
 			changedNothing: true, rejected: true, denied: true,
 		},
 		"a role is missing": {
@@ -106,6 +128,9 @@ func TestMeaning(t *testing.T) {
 			}
 			if got := writeerror.IsRejected(tc.err); got != tc.rejected {
 				t.Errorf("IsRejected = %t, want %t", got, tc.rejected)
+			}
+			if got := writeerror.IsUnstorable(tc.err); got != tc.unstorable {
+				t.Errorf("IsUnstorable = %t, want %t", got, tc.unstorable)
 			}
 			if got := writeerror.IsTooLarge(tc.err); got != tc.tooLarge {
 				t.Errorf("IsTooLarge = %t, want %t", got, tc.tooLarge)

@@ -147,6 +147,9 @@ func (e *Engine) EndFromObject(ctx context.Context, in *Input, end ObjectEnd, ch
 		last.Kind == journal.Finalized && end.Charge == nil {
 		return false, err
 	}
+	if last.Kind == journal.Finalized {
+		in.Observer = nil // because the run that wrote the end has reported the parts of the Turn
+	}
 	r, err := e.openEnded(ctx, in, max(last.Epoch, end.Epoch), children)
 	if err != nil {
 		return false, err
