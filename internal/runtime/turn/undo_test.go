@@ -732,6 +732,42 @@ func TestUndoKeepsTheKey(t *testing.T) {
 	}
 }
 
+// killedDuringClose runs a Turn that undoes calls with an idempotent tool, and kills the process during the first
+// compensation. If cancel is true, another run then cancels the Turn.
+func killedDuringClose(t *testing.T, j journal.Journal, d *desk, uid string, keys *[]string, cancel bool, ids ...string) {
+	t.Helper()
+	in := closingWith(d, uid, keys, errKilled)
+	in.Undo.Calls = ids
+	ctx, ctl := control(t, in)
+	closing := in.Toolbox.(*box).do["close"]
+	in.Toolbox.(*box).do["close"] = func(ctx context.Context, c tool.Call) (tool.Result, error) {
+		ctl.abandon(errKilled)
+		return closing(ctx, c)
+	}
+	if _, err := engine(j).Run(ctx, in); !errors.Is(err, errKilled) {
+		t.Fatalf("the run of %s ended with %v, want it killed", uid, err)
+	}
+	if cancel {
+		again := closingWith(d, uid, keys, nil)
+		again.Undo.Calls, again.Epoch, again.Cancel = ids, 2, cancelled()
+		undo(t, j, again)
+	}
+}
+
+// TestUndoKeepsTheKeyOfAnAbandonedMark checks that the key of a compensation that was cut off is still used after a
+// second Turn did not reach the tool.
+func TestUndoKeepsTheKeyOfAnAbandonedMark(t *testing.T) {
+	j, d := &journaltest.Store{}, &desk{}
+	runCalls(t, j, d, "a")
+	var keys []string
+	killedDuringClose(t, j, d, "undo-uid", &keys, true)
+	undo(t, j, closingWith(d, "second-uid", &keys, &tool.Error{Class: tool.Unavailable, Message: "the call was not made"}))
+	third := undo(t, j, closingWith(d, "third-uid", &keys, nil))
+	if third.Stop != turn.StopUndone || len(keys) != 3 || keys[0] != keys[1] || keys[0] != keys[2] {
+		t.Errorf("the third Turn ended with %s: %s, after calls with the keys %q; want one key", third.Stop, third.Text, keys)
+	}
+}
+
 // TestUndoAfterAnotherAttempt lets another Turn try a compensation, with an unknown outcome, while a Turn waits for
 // approval. The waiting Turn has another key, so it must not make the compensation.
 func TestUndoAfterAnotherAttempt(t *testing.T) {

@@ -228,15 +228,25 @@ func (u *UndoReader) applyMark(e journal.Entry) error {
 	key := undoKey{m.Step, m.CallID}
 	switch begun := u.marks[key]; {
 	case e.Kind == journal.UndoBegun:
+		if begun != nil && !begun.ended { // it was abandoned
+			u.keepKey(key, begun.Key)
+		}
 		u.marks[key] = &callMark{UndoMark: m}
 	case begun == nil || begun.TurnUID != m.TurnUID: // the write of the mark has failed
 	default:
 		begun.ended, begun.Undone = true, m.Undone
 		if m.MayHaveActed {
-			u.keys[key] = begun.Key
+			u.keepKey(key, begun.Key)
 		}
 	}
 	return nil
+}
+
+// keepKey notes that a compensation with this key may have taken effect. The key is empty in marks of older versions.
+func (u *UndoReader) keepKey(of undoKey, key string) {
+	if key != "" {
+		u.keys[of] = key
+	}
 }
 
 // FindAbandoned finds the marks of compensations that may be repeated and have not ended, although their Turns have
@@ -257,7 +267,7 @@ func (u *UndoReader) FindAbandoned(hasEnded func(UndoMark) (bool, error)) error 
 			known[m.TurnUID] = ended
 		}
 		if m.abandoned = ended; ended {
-			u.keys[key] = m.Key
+			u.keepKey(key, m.Key)
 		}
 	}
 	return nil
