@@ -86,16 +86,19 @@ func (r *run) readUndo(ctx context.Context) (*UndoPlan, error) {
 
 // findAbandoned finds the compensations that other Turns have begun and will not end.
 func (r *run) findAbandoned(ctx context.Context, reader *UndoReader) error {
-	return reader.FindAbandoned(func(m UndoMark) (bool, error) {
-		switch {
-		case m.TurnUID == r.in.UID:
-			return false, nil
-		case r.in.HasEnded != nil:
-			return r.in.HasEnded(ctx, m.Turn, m.TurnUID)
-		}
-		open, err := IsOpen(ctx, r.engine.Journal, m.TurnUID)
-		return !open, err
-	})
+	return reader.FindAbandoned(func(m UndoMark) (bool, error) { return r.hasEnded(ctx, &m) })
+}
+
+// hasEnded reports whether the Turn of a mark has ended or is gone. This Turn has not.
+func (r *run) hasEnded(ctx context.Context, m *UndoMark) (bool, error) {
+	switch {
+	case m.TurnUID == r.in.UID:
+		return false, nil
+	case r.in.HasEnded != nil:
+		return r.in.HasEnded(ctx, m.Turn, m.TurnUID)
+	}
+	open, err := IsOpen(ctx, r.engine.Journal, m.TurnUID)
+	return !open, err
 }
 
 // readOtherJournal passes the entries of the other Turn's journal to a reader. It loads the payloads that the reader
@@ -254,7 +257,8 @@ func (c *undoCaller) Call(ctx context.Context, call tool.Call) (tool.Result, err
 	begun := UndoMark{Repeatable: call.Repeatable, Key: call.IdempotencyKey}
 	if refused, err := c.run.mark(ctx, target, begun); err != nil {
 		if !refused {
-			c.run.recordOutcome(target, UndoMark{}) //nolint:contextcheck // because the mark is withdrawn even if the call's time is over
+			m := UndoMark{MayHaveActed: call.Attempt > 1}
+			c.run.recordOutcome(target, m) //nolint:contextcheck // because the mark is withdrawn even if the call's time is over
 		}
 		return tool.Result{}, err
 	}
@@ -331,10 +335,16 @@ func (r *run) tryMark(ctx context.Context, target *UndoCall, kind journal.Kind, 
 	if err != nil {
 		return err
 	}
-	if m.Repeatable {
-		if err := r.findAbandoned(ctx, reader); err != nil {
-			return err
+	if open := reader.openMark(target.Step, target.CallID); open != nil && m.Repeatable && open.TurnUID != r.in.UID {
+		ended, err := r.hasEnded(ctx, &open.UndoMark)
+		if err != nil {
+			return &tool.Error{
+				Class: tool.Unavailable, Err: err,
+				Message: fmt.Sprintf("the tool was not called, because it is unknown whether the Turn %q, which has tried to undo the call, "+
+					"has ended", open.Turn),
+			}
 		}
+		reader.setAbandoned(open, ended)
 	}
 	existing := reader.blockingMark(target.Step, target.CallID, m.Repeatable)
 	switch {

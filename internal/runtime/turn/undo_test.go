@@ -768,6 +768,74 @@ func TestUndoKeepsTheKeyOfAnAbandonedMark(t *testing.T) {
 	}
 }
 
+// failingRead is a journal whose read of the journal of the Turn to undo fails once.
+type failingRead struct {
+	journal.Journal
+	failAt, reads int
+}
+
+// Read fails at the read with the number failAt.
+func (f *failingRead) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
+	if uid == "uid" {
+		if f.reads++; f.reads == f.failAt {
+			return func(yield func(journal.Entry, error) bool) {
+				yield(journal.Entry{}, errors.New("the connection was lost"))
+			}
+		}
+	}
+	return f.Journal.Read(ctx, uid, after)
+}
+
+// TestUndoKeepsTheKeyIfAMarkCannotBeRead checks that a compensation which was cut off may have taken effect, although
+// the second attempt could not read the marks and so did not call the tool.
+func TestUndoKeepsTheKeyIfAMarkCannotBeRead(t *testing.T) {
+	j, d := &journaltest.Store{}, &desk{}
+	runCalls(t, j, d, "a")
+	var keys []string
+	killedDuringClose(t, j, d, "undo-uid", &keys, false)
+	again := closingWith(d, "undo-uid", &keys, nil)
+	again.Epoch = 2
+	// The first read looks for outcomes, and the second one precedes the call.
+	if first := undo(t, &failingRead{Journal: j, failAt: 2}, again); first.Stop != turn.StopUndoIncomplete || len(keys) != 1 {
+		t.Fatalf("the first Turn ended with %s: %s, after calls with the keys %q; want no second call", first.Stop, first.Text, keys)
+	}
+	second := undo(t, j, closingWith(d, "second-uid", &keys, nil))
+	if second.Stop != turn.StopUndone || len(keys) != 2 || keys[0] != keys[1] {
+		t.Errorf("the second Turn ended with %s: %s, after calls with the keys %q; want the same key", second.Stop, second.Text, keys)
+	}
+}
+
+// TestUndoAsksOnlyAboutTheTurnOfTheMark checks that a Turn looks up another Turn only if that Turn has the newest mark
+// of the same call. The other Turn is killed during its compensation while this Turn waits for approval.
+func TestUndoAsksOnlyAboutTheTurnOfTheMark(t *testing.T) {
+	for name, tc := range map[string]struct{ other, text string }{
+		"another call": {"c2", "open (call c1): undone by close\n"},
+		"the same call": {
+			"c1", "open (call c1): not undone: the tool was not called, because it is unknown whether the Turn \"other-uid\", which has " +
+				"tried to undo the call, has ended\n",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j, d := &journaltest.Store{}, &desk{}
+			runCalls(t, j, d, "a", "b")
+			var keys []string
+			in := closingWith(d, "undo-uid", &keys, nil)
+			in.Undo.Calls = []string{"c1"}
+			in.HasEnded = func(context.Context, string, string) (bool, error) {
+				return false, errors.New("the API server does not answer")
+			}
+			decide, killOther := in.Decide, func() { killedDuringClose(t, j, d, "other-uid", &keys, false, tc.other) }
+			in.Decide = func(ctx context.Context, a loop.Approval) (*loop.Decision, error) {
+				killOther()
+				return decide(ctx, a)
+			}
+			if result := undo(t, j, in); !strings.HasSuffix(result.Text, tc.text) {
+				t.Errorf("text %q, want %q at its end", result.Text, tc.text)
+			}
+		})
+	}
+}
+
 // TestUndoAfterAnotherAttempt lets another Turn try a compensation, with an unknown outcome, while a Turn waits for
 // approval. The waiting Turn has another key, so it must not make the compensation.
 func TestUndoAfterAnotherAttempt(t *testing.T) {

@@ -254,8 +254,9 @@ func (u *UndoReader) keepKey(of undoKey, key string) {
 // calls, with the same idempotency keys. hasEnded reports whether the Turn of a mark has ended or is gone.
 func (u *UndoReader) FindAbandoned(hasEnded func(UndoMark) (bool, error)) error {
 	known := map[string]bool{}
-	for key, m := range u.marks {
-		if m.ended || m.abandoned || !m.Repeatable {
+	for key := range u.marks {
+		m := u.openMark(key.step, key.callID)
+		if m == nil {
 			continue
 		}
 		ended, asked := known[m.TurnUID]
@@ -266,11 +267,26 @@ func (u *UndoReader) FindAbandoned(hasEnded func(UndoMark) (bool, error)) error 
 			}
 			known[m.TurnUID] = ended
 		}
-		if m.abandoned = ended; ended {
-			u.keepKey(key, m.Key)
-		}
+		u.setAbandoned(m, ended)
 	}
 	return nil
+}
+
+// setAbandoned notes whether the Turn of a mark that has not ended has ended or is gone.
+func (u *UndoReader) setAbandoned(m *callMark, ended bool) {
+	if m.abandoned = ended; ended {
+		u.keepKey(undoKey{m.Step, m.CallID}, m.Key)
+	}
+}
+
+// openMark returns the newest mark of a call if it may be repeated, has not ended, and is not known to be abandoned, or
+// nil.
+func (u *UndoReader) openMark(step int, callID string) *callMark {
+	m := u.marks[undoKey{step, callID}]
+	if m == nil || m.ended || m.abandoned || !m.Repeatable {
+		return nil
+	}
+	return m
 }
 
 // IsOpen reports whether a journal has entries but no end, so that a run may continue its Turn.
