@@ -207,7 +207,7 @@ type UndoMark struct {
 	Turn    string `json:"turn,omitempty"`
 	// Repeatable is true in an entry of the kind UndoBegun if the tool that undoes the call may be called again.
 	Repeatable bool `json:"repeatable,omitempty"`
-	// Key is the idempotency key of the compensation, in an entry of the kind UndoBegun.
+	// Key is the idempotency key of the compensation. It is empty in entries of older versions.
 	Key string `json:"idempotencyKey,omitempty"`
 	// Undone is true in an entry of the kind UndoEnded if the call was undone.
 	Undone bool `json:"undone,omitempty"`
@@ -257,7 +257,7 @@ func (c *undoCaller) Call(ctx context.Context, call tool.Call) (tool.Result, err
 	begun := UndoMark{Repeatable: call.Repeatable, Key: call.IdempotencyKey}
 	if refused, err := c.run.mark(ctx, target, begun); err != nil {
 		if !refused {
-			m := UndoMark{MayHaveActed: call.Attempt > 1}
+			m := UndoMark{Key: begun.Key, MayHaveActed: call.Attempt > 1}
 			c.run.recordOutcome(target, m) //nolint:contextcheck // because the mark is withdrawn even if the call's time is over
 		}
 		return tool.Result{}, err
@@ -265,7 +265,7 @@ func (c *undoCaller) Call(ctx context.Context, call tool.Call) (tool.Result, err
 	result, err := c.inner.Call(ctx, call)
 	noEffect := err != nil && hadNoEffect(ctx, err)
 	if err == nil || noEffect || call.Repeatable {
-		m := UndoMark{Undone: err == nil, MayHaveActed: err != nil && (!noEffect || call.Attempt > 1)}
+		m := UndoMark{Key: begun.Key, Undone: err == nil, MayHaveActed: err != nil && (!noEffect || call.Attempt > 1)}
 		c.run.recordOutcome(target, m) //nolint:contextcheck // because the mark is written even if the call's time is over
 	}
 	return result, err

@@ -836,6 +836,46 @@ func TestUndoAsksOnlyAboutTheTurnOfTheMark(t *testing.T) {
 	}
 }
 
+// keyless is a journal of an older version, which writes no keys into the marks at the beginning of a compensation.
+type keyless struct{ journal.Journal }
+
+// Append appends, without the key of a mark.
+func (k keyless) Append(ctx context.Context, uid string, all ...journal.Entry) error {
+	if uid == "uid" && all[len(all)-1].Kind == journal.UndoBegun {
+		var m turn.UndoMark
+		last := &all[len(all)-1]
+		if err := json.Unmarshal(last.Payload, &m); err != nil {
+			return err
+		}
+		m.Key = ""
+		data, err := json.Marshal(m)
+		if err != nil {
+			return err
+		}
+		last.Payload = data
+	}
+	return k.Journal.Append(ctx, uid, all...)
+}
+
+// TestUndoKeepsTheKeyOfAMarkOfAnOlderVersion checks that the key of a compensation is known if an older version has
+// written its mark, and this version its outcome.
+func TestUndoKeepsTheKeyOfAMarkOfAnOlderVersion(t *testing.T) {
+	j, d := &journaltest.Store{}, &desk{}
+	runCalls(t, j, d, "a")
+	var keys []string
+	killedDuringClose(t, keyless{j}, d, "undo-uid", &keys, false)
+	if m := payloadsOf[turn.UndoMark](t, j, "uid", journal.UndoBegun); len(m) != 1 || m[0].Key != "" {
+		t.Fatalf("marks %+v, want one without a key", m)
+	}
+	again := closingWith(d, "undo-uid", &keys, &tool.Error{Class: tool.Timeout, Message: "no result"})
+	again.Epoch = 2
+	undo(t, j, again)
+	second := undo(t, j, closingWith(d, "second-uid", &keys, nil))
+	if second.Stop != turn.StopUndone || len(keys) != 3 || keys[1] != keys[2] {
+		t.Errorf("the second Turn ended with %s: %s, after calls with the keys %q; want one key", second.Stop, second.Text, keys)
+	}
+}
+
 // TestUndoAfterAnotherAttempt lets another Turn try a compensation, with an unknown outcome, while a Turn waits for
 // approval. The waiting Turn has another key, so it must not make the compensation.
 func TestUndoAfterAnotherAttempt(t *testing.T) {

@@ -1,6 +1,7 @@
 package turn
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -236,13 +237,13 @@ func (u *UndoReader) applyMark(e journal.Entry) error {
 	default:
 		begun.ended, begun.Undone = true, m.Undone
 		if m.MayHaveActed {
-			u.keepKey(key, begun.Key)
+			u.keepKey(key, cmp.Or(m.Key, begun.Key))
 		}
 	}
 	return nil
 }
 
-// keepKey notes that a compensation with this key may have taken effect. The key is empty in marks of older versions.
+// keepKey notes that a compensation with this key may have taken effect. Marks of older versions have no key.
 func (u *UndoReader) keepKey(of undoKey, key string) {
 	if key != "" {
 		u.keys[of] = key
