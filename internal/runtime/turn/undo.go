@@ -230,7 +230,8 @@ func (r *run) keyOfUndo(callID string) string {
 // journal of the other Turn: this Turn undoes the call. So at most one Turn undoes the call, even if a run is killed:
 //
 //  1. If the run is killed before the mark is written, nothing was called.
-//  2. If the run is killed later, no other Turn makes the call. This Turn follows the rules for calls without a result.
+//  2. If the run is killed later, no other Turn makes the call while this Turn can continue, nor ever if it must not be
+//     repeated. This Turn follows the rules for calls without a result.
 //  3. After a failure, the mark is withdrawn only if the call certainly had no effect, or may be repeated. A mark whose
 //     write has failed is withdrawn, too, because the journal may have it nevertheless.
 //  4. If no run could withdraw the mark of a call that may be repeated, other Turns ignore it once this Turn has ended
@@ -352,11 +353,12 @@ func (r *run) tryMark(ctx context.Context, target *UndoCall, kind journal.Kind, 
 		return &tool.Error{
 			Class: tool.Unavailable, Message: "the tool was not called, because the journal of the turn to undo was deleted",
 		}
+	case kind == journal.UndoEnded: // beside the mark of another Turn, it means nothing, but takes the place of a late mark
 	case existing != nil && existing.TurnUID != r.in.UID:
 		return &tool.Error{Class: tool.Unavailable, Message: "the tool was not called: " + existing.reason()}
-	case existing != nil && kind == journal.UndoBegun && !existing.ended:
+	case existing != nil && !existing.ended:
 		return nil // an earlier run of this Turn has written the mark
-	case kind == journal.UndoBegun && !reader.allowsKey(target.Step, target.CallID, m.Key):
+	case !reader.allowsKey(target.Step, target.CallID, m.Key):
 		return &tool.Error{
 			Class:   tool.Unavailable,
 			Message: "the tool was not called, because another turn has tried to undo the call since this turn began",

@@ -553,6 +553,40 @@ func TestUndoAfterTheLostAnswerToAMark(t *testing.T) {
 	}
 }
 
+// lateMarks is a journal in which the first mark arrives only after its Turn has stopped to wait for it.
+type lateMarks struct {
+	journal.Journal
+	late []journal.Entry
+}
+
+// Append keeps the first mark, and reports an error for it.
+func (l *lateMarks) Append(ctx context.Context, uid string, all ...journal.Entry) error {
+	if uid == "uid" && l.late == nil && all[len(all)-1].Kind == journal.UndoBegun {
+		l.late = all
+		return errors.New("the connection was lost")
+	}
+	return l.Journal.Append(ctx, uid, all...)
+}
+
+// TestLateMarkBesideAnAbandonedMark checks that a mark whose write has failed cannot arrive later, also if the newest
+// mark is one that another Turn has abandoned.
+func TestLateMarkBesideAnAbandonedMark(t *testing.T) {
+	j, d := &journaltest.Store{}, &desk{}
+	runCalls(t, j, d, "a")
+	var keys []string
+	killedDuringClose(t, j, d, "other-uid", &keys, true)
+	l := &lateMarks{Journal: j}
+	e := engine(l)
+	e.Patience = time.Nanosecond // as if the time of the call was over
+	if first, err := e.Run(t.Context(), closingWith(d, "undo-uid", &keys, nil)); err != nil || first.Stop != turn.StopUndoIncomplete ||
+		len(keys) != 1 || l.late == nil {
+		t.Fatalf("the Turn ended with %+v, %v after calls with the keys %q; want no call", first, err, keys)
+	}
+	if err := j.Append(t.Context(), "uid", l.late...); err == nil {
+		t.Error("the late mark was added, want an error because the outcome has its place")
+	}
+}
+
 // TestUndoAfterTheTimeOfACall checks whether a second Turn repeats a compensation that failed when its time was over:
 // only if the tool was certainly not reached.
 func TestUndoAfterTheTimeOfACall(t *testing.T) {
