@@ -43,6 +43,8 @@ type purchaseHarness struct {
 	during func(*run)
 	// onRequest is called for each request to the model; it may be nil.
 	onRequest func(*run)
+	// reply returns the reply to each request; if it is nil, Generate replies.
+	reply func() (*model.Reply, error)
 	// current is the run of the Turn in the current process, and journals is the store of this process.
 	current  *run
 	journals *sqlite.Store
@@ -77,6 +79,9 @@ func (s *purchaseHarness) Generate(ctx context.Context, r *model.Request) (*mode
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
+	}
+	if s.reply != nil {
+		return s.reply()
 	}
 	usage := model.Usage{InputTokens: 10, OutputTokens: 1}
 	if r.Messages[len(r.Messages)-1].Role == model.RoleTool {
@@ -456,6 +461,10 @@ func TestTurnThatStartsOverCountsOnce(t *testing.T) {
 	parks := func(_ *purchaseHarness, limits *budget.Limits) { limits.Tokens = new(int64(0)) }
 	asks := func(s *purchaseHarness, _ *budget.Limits) { s.during = suspend }
 	dies := func(s *purchaseHarness, _ *budget.Limits) { s.onRequest = kill }
+	answers := func(s *purchaseHarness, _ *budget.Limits) {
+		s.onRequest = suspend
+		s.reply = func() (*model.Reply, error) { return &model.Reply{Text: "Done.", FinishReason: model.FinishStop}, nil }
+	}
 	type run func(*purchaseHarness, *budget.Limits)
 	for name, tc := range map[string]struct {
 		lost []run // each run is followed by a loss
@@ -467,6 +476,8 @@ func TestTurnThatStartsOverCountsOnce(t *testing.T) {
 		"asked, and waited":     {[]run{asks, parks}, 0},
 		"waited, and asked":     {[]run{parks, asks}, 0},
 		"its process was killed during its first request": {[]run{dies}, 0},
+		"suspended during the request for its answer":     {[]run{answers}, 0},
+		"suspended during a request, and waited":          {[]run{answers, parks}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newPurchaseHarness(t)
@@ -484,7 +495,7 @@ func TestTurnThatStartsOverCountsOnce(t *testing.T) {
 					t.Fatalf("the Turn is %s, want it unfinished", got.StateReason())
 				}
 				s.lose()
-				limits, s.during, s.onRequest = budget.Limits{}, nil, nil
+				limits, s.during, s.onRequest, s.reply = budget.Limits{}, nil, nil, nil
 			}
 			s.bind(false)
 			got := s.run()

@@ -206,15 +206,15 @@ func (c *Client) result(name string, r *wireResult) (tool.Result, error) {
 	for _, content := range r.Content {
 		parts = append(parts, content.describe())
 	}
-	structured := ""
+	result := tool.Result{Content: strings.Join(parts, "\n")}
 	switch line, err := compact(r.StructuredContent); { // a single line: see tool.Result.Map
 	case err != nil, string(line) == "null":
 	case len(parts) == 0:
-		parts = append(parts, string(r.StructuredContent))
+		result.Content = string(r.StructuredContent)
 	default:
-		parts, structured = separate(r.Content, parts, line)
+		result = separate(r.Content, parts, line)
 	}
-	result := tool.Result{Content: strings.Join(parts, "\n"), Structured: structured}.Map(func(whole string) string {
+	result = result.Map(func(whole string) string {
 		return c.redactor.Redact(strings.ToValidUTF8(whole, "\uFFFD")) // a credential may be split across the parts
 	})
 	if r.IsError {
@@ -223,9 +223,9 @@ func (c *Client) result(name string, r *wireResult) (tool.Result, error) {
 	return result, nil
 }
 
-// separate returns the parts of a result for its content, and its structured content if the parts do not repeat it. If
+// separate returns the parts of a result as its content, and its structured content if the parts do not repeat it. If
 // one of several texts repeats it, separate removes that text instead, because readers of JSON need the value alone.
-func separate(content []wireContent, parts []string, structured []byte) ([]string, string) {
+func separate(content []wireContent, parts []string, structured []byte) tool.Result {
 	var texts []string
 	var partOf []int // the index of the part for each text
 	for i := range content {
@@ -233,15 +233,17 @@ func separate(content []wireContent, parts []string, structured []byte) ([]strin
 			texts, partOf = append(texts, content[i].Text), append(partOf, i)
 		}
 	}
+	joined := strings.Join(parts, "\n")
 	repeated := repetitionOf(texts, structured)
 	switch {
 	case !repeated.found:
-		return parts, string(structured)
-	case repeated.at < 0, len(parts) == 1, repeated.value[0] == '"', json.Valid([]byte(strings.Join(parts, "\n"))):
-		return parts, ""
+		return tool.Result{Content: joined, Structured: string(structured), ContentIsExtra: len(texts) < len(parts)}
+	case repeated.at < 0, len(parts) == 1, repeated.value[0] == '"', json.Valid([]byte(joined)):
+		return tool.Result{Content: joined}
 	}
 	at := partOf[repeated.at]
-	return slices.Delete(parts, at, at+1), string(repeated.value)
+	rest := strings.Join(slices.Delete(parts, at, at+1), "\n")
+	return tool.Result{Content: rest, Structured: string(repeated.value), ContentIsExtra: true}
 }
 
 // describe returns one part of a result as text: a text as it is, any other content as a short description.

@@ -243,7 +243,7 @@ func classOf(name string, code int64, message string) tool.Class {
 		return tool.Unavailable
 	case code == jsonrpc.CodeInvalidParams:
 		return tool.InvalidArguments
-	case code == codeTimeout && strings.Contains(text, "timed out"):
+	case code == codeTimeout && (strings.Contains(text, "timed out") || strings.Contains(text, "timeout exceeded")):
 		return tool.Timeout
 	case code == codeClosed && strings.Contains(text, "connection closed"):
 		return tool.OutcomeUnknown

@@ -56,6 +56,11 @@ func TestRefusalsOfCalls(t *testing.T) {
 			"the gateway gave up, and the tool may have acted", 400,
 			`{"jsonrpc":"2.0","id":%s,"error":{"code":-32001,"message":"Request timed out"}}`, 1, tool.Timeout, "Request timed out",
 		},
+		"400, maximum time of a gateway": {
+			"the same error with another message", 400,
+			`{"jsonrpc":"2.0","id":%s,"error":{"code":-32001,"message":"Maximum total timeout exceeded"}}`, 1, tool.Timeout,
+			"Maximum total timeout exceeded",
+		},
 		"400, connection of a gateway": {
 			"the server behind the gateway may have made the call", 400,
 			`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"Connection closed"}}`, 1, tool.OutcomeUnknown, "Connection closed",

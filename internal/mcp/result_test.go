@@ -176,10 +176,14 @@ func TestStructuredContentOfManyTexts(t *testing.T) {
 }
 
 // TestStructuredContentIsSeparate checks that readers of JSON get the structured content alone if the whole text is not
-// JSON, also if a part of it repeats the structured content. The model gets the data once.
+// JSON, also if a part of it repeats the structured content. Then JSON in the other parts does not matter, nor does JSON
+// in a resource. The model gets the data once.
 func TestStructuredContentIsSeparate(t *testing.T) {
 	link := &sdk.ResourceLink{Name: "note", URI: "demo://5"}
 	said := func(text string) sdk.Content { return &sdk.TextContent{Text: text} }
+	resource := func(text string) sdk.Content {
+		return &sdk.EmbeddedResource{Resource: &sdk.ResourceContents{URI: "demo://9", MIMEType: "application/json", Text: text}}
+	}
 	for name, tc := range map[string]struct {
 		content    []sdk.Content
 		structured any
@@ -198,13 +202,13 @@ func TestStructuredContentIsSeparate(t *testing.T) {
 		"the same text and a link": {
 			[]sdk.Content{said(`{"id": 5}`), link},
 			map[string]any{"id": 5},
-			tool.Result{Content: "note <demo://5>", Structured: `{"id":5}`},
+			tool.Result{Content: "note <demo://5>", Structured: `{"id":5}`, ContentIsExtra: true},
 			`{"id":5}`,
 		},
 		"summary and the same text": {
 			[]sdk.Content{said("Created note 5"), said(`{"id": 5}`)},
 			map[string]any{"id": 5},
-			tool.Result{Content: "Created note 5", Structured: `{"id":5}`},
+			tool.Result{Content: "Created note 5", Structured: `{"id":5}`, ContentIsExtra: true},
 			`{"id":5}`,
 		},
 		"the same text and an empty text": {
@@ -216,14 +220,44 @@ func TestStructuredContentIsSeparate(t *testing.T) {
 		"a number and an image": {
 			[]sdk.Content{said("5"), &sdk.ImageContent{MIMEType: "image/png", Data: []byte("hello")}},
 			map[string]any{"result": 5},
-			tool.Result{Content: "[image/png, 5 bytes]", Structured: "5"},
+			tool.Result{Content: "[image/png, 5 bytes]", Structured: "5", ContentIsExtra: true},
 			"5",
 		},
 		"a link alone": {
 			[]sdk.Content{link},
 			map[string]any{"id": 5},
-			tool.Result{Content: "note <demo://5>", Structured: `{"id":5}`},
+			tool.Result{Content: "note <demo://5>", Structured: `{"id":5}`, ContentIsExtra: true},
 			`{"id":5}`,
+		},
+		"the same text and a resource with other JSON": {
+			[]sdk.Content{said(`{"id": 5}`), resource(`{"id":9}`)},
+			map[string]any{"id": 5},
+			tool.Result{Content: `{"id":9}`, Structured: `{"id":5}`, ContentIsExtra: true},
+			`{"id":5}`,
+		},
+		"the same text and another text with JSON": {
+			[]sdk.Content{said(`{"id":9}`), said(`{"id": 5}`)},
+			map[string]any{"id": 5},
+			tool.Result{Content: `{"id":9}`, Structured: `{"id":5}`, ContentIsExtra: true},
+			`{"id":5}`,
+		},
+		"a resource with other JSON": {
+			[]sdk.Content{resource(`{"id":9}`)},
+			map[string]any{"id": 5},
+			tool.Result{Content: `{"id":9}`, Structured: `{"id":5}`, ContentIsExtra: true},
+			`{"id":5}`,
+		},
+		"an empty text and a resource with other JSON": {
+			[]sdk.Content{said(""), resource(`{"id":9}`)},
+			map[string]any{"id": 5},
+			tool.Result{Content: "\n" + `{"id":9}`, Structured: `{"id":5}`, ContentIsExtra: true},
+			`{"id":5}`,
+		},
+		"a text with other JSON": {
+			[]sdk.Content{said(`{"id":9}`)},
+			map[string]any{"id": 5},
+			tool.Result{Content: `{"id":9}`, Structured: `{"id":5}`},
+			`{"id":9}`,
 		},
 		"no content": {nil, map[string]any{"id": 5}, tool.Result{Content: `{"id":5}`}, `{"id":5}`},
 		"a text and a link": {
@@ -259,6 +293,7 @@ func TestErrorsOfTools(t *testing.T) {
 			"reference-unknown": "MCP error -32602: Tool reference-unknown not found",
 			"reference-invalid": "MCP error -32602: Input validation error: Invalid arguments for tool reference-invalid",
 			"reference-timeout": "MCP error -32001: Request timed out",
+			"reference-maximum": "MCP error -32001: Maximum total timeout exceeded",
 			"reference-session": "MCP error -32001: Session not found",
 			"reference-closed":  "MCP error -32000: Connection closed",
 			"reference-other":   "MCP error -32000: no such order",
@@ -286,6 +321,7 @@ func TestErrorsOfTools(t *testing.T) {
 			"MCP error -32602: Input validation error: Invalid arguments for tool reference-invalid",
 		},
 		"reference-timeout": {tool.Timeout, "the tool failed", "MCP error -32001: Request timed out"},
+		"reference-maximum": {tool.Timeout, "the tool failed", "MCP error -32001: Maximum total timeout exceeded"},
 		"reference-session": {tool.Failed, "the tool failed", "MCP error -32001: Session not found"},
 		"reference-closed":  {tool.OutcomeUnknown, "the tool failed", "MCP error -32000: Connection closed"},
 		"reference-other":   {tool.Failed, "the tool failed", "MCP error -32000: no such order"},

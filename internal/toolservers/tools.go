@@ -137,12 +137,18 @@ func (c *Cache) Caller(s *v1alpha1.ToolServer, name string) tool.Caller {
 	return tool.CallerFunc(func(ctx context.Context, call tool.Call) (tool.Result, error) {
 		for firstTry := true; ; firstTry = false {
 			result, err := c.call(ctx, s, name, call)
-			if firstTry && errors.Is(err, mcp.ErrClosed) && tool.AsError(err).Class == tool.Unavailable {
-				continue // the connection was replaced at that moment, and nothing was sent
+			if firstTry && wasReplaced(err) {
+				continue
 			}
 			return result, err
 		}
 	})
+}
+
+// wasReplaced reports whether a call failed because its connection was replaced at that moment, and certainly nothing of
+// the call was sent, not even in an earlier session.
+func wasReplaced(err error) bool {
+	return errors.Is(err, mcp.ErrClosed) && tool.AsError(err).Class == tool.Unavailable && !tool.IsUncertain(err)
 }
 
 func (c *Cache) call(ctx context.Context, s *v1alpha1.ToolServer, name string, call tool.Call) (tool.Result, error) {

@@ -213,6 +213,9 @@ type Result struct {
 	// Structured is a JSON value that belongs to the result, and that Content does not contain. It is empty if there is
 	// none. The model receives it after Content.
 	Structured string
+	// ContentIsExtra is true if Content is not the data of the result, even if it is JSON. An example is an embedded
+	// resource beside Structured, which may be about another object.
+	ContentIsExtra bool
 	// Spent is the usage of a sub-agent. It is nil for any other tool.
 	Spent *Spent
 	// Descendants is the number of Turns that the call of a sub-agent has created or may still create. It is nil if
@@ -232,9 +235,9 @@ func (r Result) Whole() string {
 }
 
 // Data returns the part of the result for readers that expect JSON: Structured if there is one, unless Content itself
-// is JSON.
+// is JSON and not extra.
 func (r Result) Data() string {
-	if r.Structured == "" || json.Valid([]byte(r.Content)) {
+	if r.Structured == "" || !r.ContentIsExtra && json.Valid([]byte(r.Content)) {
 		return r.Content
 	}
 	return r.Structured

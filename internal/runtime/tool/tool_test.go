@@ -59,6 +59,9 @@ func TestDataOfResult(t *testing.T) {
 			t.Errorf("the data of %q and %q is %q, want %q", tc.text, tc.structured, got, tc.want)
 		}
 	}
+	if got := (tool.Result{Content: `{"id":9}`, Structured: `{"id":7}`, ContentIsExtra: true}).Data(); got != `{"id":7}` {
+		t.Errorf("the data of a result with extra content is %q, want the structured content", got)
+	}
 }
 
 func TestSplit(t *testing.T) {

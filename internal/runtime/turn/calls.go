@@ -207,3 +207,11 @@ func (r *run) reportProgress() {
 	}
 	r.in.Progress(p)
 }
+
+// reportUnended reports the progress of a run that ends with an error, so that the status has all requests of a Turn
+// that has not ended: see isProgress. A run without progress reports nothing while its Turn must continue to wait.
+func (r *run) reportUnended(err *error) {
+	if *err != nil && (r.wrote || r.unreported) {
+		r.reportProgress()
+	}
+}

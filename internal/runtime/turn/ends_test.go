@@ -624,6 +624,60 @@ func TestProgress(t *testing.T) {
 	}
 }
 
+// requestWatcher calls during in each request, before the model replies.
+type requestWatcher struct {
+	model.Provider
+	during func()
+}
+
+// Generate calls during and then asks the model.
+func (w *requestWatcher) Generate(ctx context.Context, r *model.Request) (*model.Reply, error) {
+	w.during()
+	return w.Provider.Generate(ctx, r)
+}
+
+// TestProgressOfAnUnendedTurn checks that the newest progress of a run that ends with an error has all requests.
+// Otherwise, the status would say that the Turn has sent none.
+func TestProgressOfAnUnendedTurn(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reply  answer
+		during func(*controls)
+		held   bool
+		// killed is true if the run is killed in the request, so that only the next run can report it.
+		killed bool
+		want   turn.Counts
+	}{
+		"suspended during the request for the answer": {says("Done."), func(*controls) {}, true, false, turn.Counts{
+			Steps: 1, ModelRequests: 1,
+		}},
+		"interrupted after a failed request": {fails(model.Overloaded), (*controls).interrupt, false, false, turn.Counts{ModelRequests: 1}},
+		"killed during a request, and interrupted at once": {
+			fails(model.Cancelled), func(c *controls) { c.abandon(errKilled) }, false, true, turn.Counts{ModelRequests: 1, Resumes: 1},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := &journaltest.Store{}
+			c, _ := candidate("p0", 2, tc.reply)
+			in := input(c)
+			in.HoldAnswer = func() bool { return tc.held }
+			ctx, ctl := control(t, &in)
+			in.Chain[0].Provider = &requestWatcher{c.Provider, func() { tc.during(ctl) }}
+			var reported []turn.Progress
+			in.Progress = func(p turn.Progress) { reported = append(reported, p) }
+			_, err := engine(j).Run(ctx, new(in))
+			if tc.killed {
+				reported = nil
+				ctl.interrupt()
+				in.Epoch = 2
+				_, err = engine(j).Run(t.Context(), new(in))
+			}
+			if !errors.Is(err, loop.ErrInterrupted) || len(reported) != 1 || reported[0].Counts != tc.want {
+				t.Errorf("Run: %v with the progress %+v; want it interrupted, with %+v", err, reported, tc.want)
+			}
+		})
+	}
+}
+
 // TestRepairsAndRetriesAreCounted checks that repairs and retries are counted once for each call.
 func TestRepairsAndRetriesAreCounted(t *testing.T) {
 	c, _ := candidate("p0", 1, asks("find", `{"n":"3"}`), asks("find", `{"n":4}`), says("Done."))

@@ -146,7 +146,6 @@ func (r *run) loopInput() *loop.Input {
 // A run that has written nothing records its park as well, unless the run just before it has parked the Turn: the
 // executor of an older run may only be paused, and its writes are refused only after an entry of a newer epoch.
 func (r *run) park(waits *loop.Parked) error {
-	progressed := r.wrote
 	if !r.gone && (r.began || r.parkedIn != r.in.Epoch-1) {
 		if err := r.record(journal.Record{
 			Kind:    journal.RunParked,
@@ -154,9 +153,6 @@ func (r *run) park(waits *loop.Parked) error {
 		}); err != nil {
 			return err
 		}
-	}
-	if progressed {
-		r.reportProgress()
 	}
 	return waits
 }

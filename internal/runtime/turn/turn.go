@@ -64,6 +64,7 @@ func (e *Engine) Run(ctx context.Context, in *Input) (result *Result, err error)
 	if err != nil {
 		return nil, err
 	}
+	defer r.reportUnended(&err)
 	if r.replayed.result == nil {
 		work, stop := r.workContext(ctx)
 		defer stop()
@@ -117,6 +118,7 @@ func (e *Engine) open(ctx context.Context, in *Input) (*run, error) {
 		return nil, err
 	}
 	r.resumes = r.replayed.resumes()
+	r.unreported = r.log.Len() > 0 && r.parkedIn == 0
 	return r, nil
 }
 
@@ -307,8 +309,11 @@ type run struct {
 	// steps is the number of steps before the loop began in this run.
 	steps int
 	// began is true once this run has written an entry. wrote is true once it has written an entry other than an
-	// intent.
+	// intent or a park.
 	began, wrote bool
+	// unreported is true if the journal had entries when this run began, and the last one was not a park. So the run
+	// before may have been cut off before it reported its progress.
+	unreported bool
 	// parkedIn is the epoch of the run that parked the Turn, if the last entry of the journal is this park, or 0.
 	parkedIn int64
 	// gone is true if the Turn's object is gone or has ended, and this run only ends its journal. Such a run does not
@@ -390,7 +395,7 @@ func (r *run) record(records ...journal.Record) error {
 	r.began = true
 	for _, e := range records {
 		// An intent alone does not count: while a sub-agent's Turn is pending, each run writes one without effect.
-		r.wrote = r.wrote || e.Kind != journal.ToolIntended
+		r.wrote = r.wrote || e.Kind != journal.ToolIntended && e.Kind != journal.RunParked
 		if isProgress(e) {
 			r.reportProgress()
 		}

@@ -86,16 +86,19 @@ func (r *run) readUndo(ctx context.Context) (*UndoPlan, error) {
 
 // findAbandoned finds the compensations that other Turns have begun and will not end.
 func (r *run) findAbandoned(ctx context.Context, reader *UndoReader) error {
-	return reader.FindAbandoned(func(m UndoMark) (bool, error) {
-		switch {
-		case m.TurnUID == r.in.UID:
-			return false, nil
-		case r.in.HasEnded != nil:
-			return r.in.HasEnded(ctx, m.Turn, m.TurnUID)
-		}
-		open, err := IsOpen(ctx, r.engine.Journal, m.TurnUID)
-		return !open, err
-	})
+	return reader.FindAbandoned(func(m UndoMark) (bool, error) { return r.hasEnded(ctx, &m) })
+}
+
+// hasEnded reports whether the Turn of a mark has ended or is gone. This Turn has not.
+func (r *run) hasEnded(ctx context.Context, m *UndoMark) (bool, error) {
+	switch {
+	case m.TurnUID == r.in.UID:
+		return false, nil
+	case r.in.HasEnded != nil:
+		return r.in.HasEnded(ctx, m.Turn, m.TurnUID)
+	}
+	open, err := IsOpen(ctx, r.engine.Journal, m.TurnUID)
+	return !open, err
 }
 
 // readOtherJournal passes the entries of the other Turn's journal to a reader. It loads the payloads that the reader
@@ -204,7 +207,7 @@ type UndoMark struct {
 	Turn    string `json:"turn,omitempty"`
 	// Repeatable is true in an entry of the kind UndoBegun if the tool that undoes the call may be called again.
 	Repeatable bool `json:"repeatable,omitempty"`
-	// Key is the idempotency key of the compensation, in an entry of the kind UndoBegun.
+	// Key is the idempotency key of the compensation. It is empty in entries of older versions.
 	Key string `json:"idempotencyKey,omitempty"`
 	// Undone is true in an entry of the kind UndoEnded if the call was undone.
 	Undone bool `json:"undone,omitempty"`
@@ -227,7 +230,8 @@ func (r *run) keyOfUndo(callID string) string {
 // journal of the other Turn: this Turn undoes the call. So at most one Turn undoes the call, even if a run is killed:
 //
 //  1. If the run is killed before the mark is written, nothing was called.
-//  2. If the run is killed later, no other Turn makes the call. This Turn follows the rules for calls without a result.
+//  2. If the run is killed later, no other Turn makes the call while this Turn can continue, nor ever if it must not be
+//     repeated. This Turn follows the rules for calls without a result.
 //  3. After a failure, the mark is withdrawn only if the call certainly had no effect, or may be repeated. A mark whose
 //     write has failed is withdrawn, too, because the journal may have it nevertheless.
 //  4. If no run could withdraw the mark of a call that may be repeated, other Turns ignore it once this Turn has ended
@@ -254,14 +258,15 @@ func (c *undoCaller) Call(ctx context.Context, call tool.Call) (tool.Result, err
 	begun := UndoMark{Repeatable: call.Repeatable, Key: call.IdempotencyKey}
 	if refused, err := c.run.mark(ctx, target, begun); err != nil {
 		if !refused {
-			c.run.recordOutcome(target, UndoMark{}) //nolint:contextcheck // because the mark is withdrawn even if the call's time is over
+			m := UndoMark{Key: begun.Key, MayHaveActed: call.Attempt > 1}
+			c.run.recordOutcome(target, m) //nolint:contextcheck // because the mark is withdrawn even if the call's time is over
 		}
 		return tool.Result{}, err
 	}
 	result, err := c.inner.Call(ctx, call)
 	noEffect := err != nil && hadNoEffect(ctx, err)
 	if err == nil || noEffect || call.Repeatable {
-		m := UndoMark{Undone: err == nil, MayHaveActed: err != nil && (!noEffect || call.Attempt > 1)}
+		m := UndoMark{Key: begun.Key, Undone: err == nil, MayHaveActed: err != nil && (!noEffect || call.Attempt > 1)}
 		c.run.recordOutcome(target, m) //nolint:contextcheck // because the mark is written even if the call's time is over
 	}
 	return result, err
@@ -331,10 +336,16 @@ func (r *run) tryMark(ctx context.Context, target *UndoCall, kind journal.Kind, 
 	if err != nil {
 		return err
 	}
-	if m.Repeatable {
-		if err := r.findAbandoned(ctx, reader); err != nil {
-			return err
+	if open := reader.openMark(target.Step, target.CallID); open != nil && m.Repeatable && open.TurnUID != r.in.UID {
+		ended, err := r.hasEnded(ctx, &open.UndoMark)
+		if err != nil {
+			return &tool.Error{
+				Class: tool.Unavailable, Err: err,
+				Message: fmt.Sprintf("the tool was not called, because it is unknown whether the Turn %q, which has tried to undo the call, "+
+					"has ended", open.Turn),
+			}
 		}
+		reader.setAbandoned(open, ended)
 	}
 	existing := reader.blockingMark(target.Step, target.CallID, m.Repeatable)
 	switch {
@@ -342,11 +353,12 @@ func (r *run) tryMark(ctx context.Context, target *UndoCall, kind journal.Kind, 
 		return &tool.Error{
 			Class: tool.Unavailable, Message: "the tool was not called, because the journal of the turn to undo was deleted",
 		}
+	case kind == journal.UndoEnded: // beside the mark of another Turn, it means nothing, but takes the place of a late mark
 	case existing != nil && existing.TurnUID != r.in.UID:
 		return &tool.Error{Class: tool.Unavailable, Message: "the tool was not called: " + existing.reason()}
-	case existing != nil && kind == journal.UndoBegun && !existing.ended:
+	case existing != nil && !existing.ended:
 		return nil // an earlier run of this Turn has written the mark
-	case kind == journal.UndoBegun && !reader.allowsKey(target.Step, target.CallID, m.Key):
+	case !reader.allowsKey(target.Step, target.CallID, m.Key):
 		return &tool.Error{
 			Class:   tool.Unavailable,
 			Message: "the tool was not called, because another turn has tried to undo the call since this turn began",

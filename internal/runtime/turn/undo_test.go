@@ -553,6 +553,40 @@ func TestUndoAfterTheLostAnswerToAMark(t *testing.T) {
 	}
 }
 
+// lateMarks is a journal in which the first mark arrives only after its Turn has stopped to wait for it.
+type lateMarks struct {
+	journal.Journal
+	late []journal.Entry
+}
+
+// Append keeps the first mark, and reports an error for it.
+func (l *lateMarks) Append(ctx context.Context, uid string, all ...journal.Entry) error {
+	if uid == "uid" && l.late == nil && all[len(all)-1].Kind == journal.UndoBegun {
+		l.late = all
+		return errors.New("the connection was lost")
+	}
+	return l.Journal.Append(ctx, uid, all...)
+}
+
+// TestLateMarkBesideAnAbandonedMark checks that a mark whose write has failed cannot arrive later, also if the newest
+// mark is one that another Turn has abandoned.
+func TestLateMarkBesideAnAbandonedMark(t *testing.T) {
+	j, d := &journaltest.Store{}, &desk{}
+	runCalls(t, j, d, "a")
+	var keys []string
+	killedDuringClose(t, j, d, "other-uid", &keys, true)
+	l := &lateMarks{Journal: j}
+	e := engine(l)
+	e.Patience = time.Nanosecond // as if the time of the call was over
+	if first, err := e.Run(t.Context(), closingWith(d, "undo-uid", &keys, nil)); err != nil || first.Stop != turn.StopUndoIncomplete ||
+		len(keys) != 1 || l.late == nil {
+		t.Fatalf("the Turn ended with %+v, %v after calls with the keys %q; want no call", first, err, keys)
+	}
+	if err := j.Append(t.Context(), "uid", l.late...); err == nil {
+		t.Error("the late mark was added, want an error because the outcome has its place")
+	}
+}
+
 // TestUndoAfterTheTimeOfACall checks whether a second Turn repeats a compensation that failed when its time was over:
 // only if the tool was certainly not reached.
 func TestUndoAfterTheTimeOfACall(t *testing.T) {
@@ -729,6 +763,150 @@ func TestUndoKeepsTheKey(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// killedDuringClose runs a Turn that undoes calls with an idempotent tool, and kills the process during the first
+// compensation. If cancel is true, another run then cancels the Turn.
+func killedDuringClose(t *testing.T, j journal.Journal, d *desk, uid string, keys *[]string, cancel bool, ids ...string) {
+	t.Helper()
+	in := closingWith(d, uid, keys, errKilled)
+	in.Undo.Calls = ids
+	ctx, ctl := control(t, in)
+	closing := in.Toolbox.(*box).do["close"]
+	in.Toolbox.(*box).do["close"] = func(ctx context.Context, c tool.Call) (tool.Result, error) {
+		ctl.abandon(errKilled)
+		return closing(ctx, c)
+	}
+	if _, err := engine(j).Run(ctx, in); !errors.Is(err, errKilled) {
+		t.Fatalf("the run of %s ended with %v, want it killed", uid, err)
+	}
+	if cancel {
+		again := closingWith(d, uid, keys, nil)
+		again.Undo.Calls, again.Epoch, again.Cancel = ids, 2, cancelled()
+		undo(t, j, again)
+	}
+}
+
+// TestUndoKeepsTheKeyOfAnAbandonedMark checks that the key of a compensation that was cut off is still used after a
+// second Turn did not reach the tool.
+func TestUndoKeepsTheKeyOfAnAbandonedMark(t *testing.T) {
+	j, d := &journaltest.Store{}, &desk{}
+	runCalls(t, j, d, "a")
+	var keys []string
+	killedDuringClose(t, j, d, "undo-uid", &keys, true)
+	undo(t, j, closingWith(d, "second-uid", &keys, &tool.Error{Class: tool.Unavailable, Message: "the call was not made"}))
+	third := undo(t, j, closingWith(d, "third-uid", &keys, nil))
+	if third.Stop != turn.StopUndone || len(keys) != 3 || keys[0] != keys[1] || keys[0] != keys[2] {
+		t.Errorf("the third Turn ended with %s: %s, after calls with the keys %q; want one key", third.Stop, third.Text, keys)
+	}
+}
+
+// failingRead is a journal whose read of the journal of the Turn to undo fails once.
+type failingRead struct {
+	journal.Journal
+	failAt, reads int
+}
+
+// Read fails at the read with the number failAt.
+func (f *failingRead) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
+	if uid == "uid" {
+		if f.reads++; f.reads == f.failAt {
+			return func(yield func(journal.Entry, error) bool) {
+				yield(journal.Entry{}, errors.New("the connection was lost"))
+			}
+		}
+	}
+	return f.Journal.Read(ctx, uid, after)
+}
+
+// TestUndoKeepsTheKeyIfAMarkCannotBeRead checks that a compensation which was cut off may have taken effect, although
+// the second attempt could not read the marks and so did not call the tool.
+func TestUndoKeepsTheKeyIfAMarkCannotBeRead(t *testing.T) {
+	j, d := &journaltest.Store{}, &desk{}
+	runCalls(t, j, d, "a")
+	var keys []string
+	killedDuringClose(t, j, d, "undo-uid", &keys, false)
+	again := closingWith(d, "undo-uid", &keys, nil)
+	again.Epoch = 2
+	// The first read looks for outcomes, and the second one precedes the call.
+	if first := undo(t, &failingRead{Journal: j, failAt: 2}, again); first.Stop != turn.StopUndoIncomplete || len(keys) != 1 {
+		t.Fatalf("the first Turn ended with %s: %s, after calls with the keys %q; want no second call", first.Stop, first.Text, keys)
+	}
+	second := undo(t, j, closingWith(d, "second-uid", &keys, nil))
+	if second.Stop != turn.StopUndone || len(keys) != 2 || keys[0] != keys[1] {
+		t.Errorf("the second Turn ended with %s: %s, after calls with the keys %q; want the same key", second.Stop, second.Text, keys)
+	}
+}
+
+// TestUndoAsksOnlyAboutTheTurnOfTheMark checks that a Turn looks up another Turn only if that Turn has the newest mark
+// of the same call. The other Turn is killed during its compensation while this Turn waits for approval.
+func TestUndoAsksOnlyAboutTheTurnOfTheMark(t *testing.T) {
+	for name, tc := range map[string]struct{ other, text string }{
+		"another call": {"c2", "open (call c1): undone by close\n"},
+		"the same call": {
+			"c1", "open (call c1): not undone: the tool was not called, because it is unknown whether the Turn \"other-uid\", which has " +
+				"tried to undo the call, has ended\n",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j, d := &journaltest.Store{}, &desk{}
+			runCalls(t, j, d, "a", "b")
+			var keys []string
+			in := closingWith(d, "undo-uid", &keys, nil)
+			in.Undo.Calls = []string{"c1"}
+			in.HasEnded = func(context.Context, string, string) (bool, error) {
+				return false, errors.New("the API server does not answer")
+			}
+			decide, killOther := in.Decide, func() { killedDuringClose(t, j, d, "other-uid", &keys, false, tc.other) }
+			in.Decide = func(ctx context.Context, a loop.Approval) (*loop.Decision, error) {
+				killOther()
+				return decide(ctx, a)
+			}
+			if result := undo(t, j, in); !strings.HasSuffix(result.Text, tc.text) {
+				t.Errorf("text %q, want %q at its end", result.Text, tc.text)
+			}
+		})
+	}
+}
+
+// keyless is a journal of an older version, which writes no keys into the marks at the beginning of a compensation.
+type keyless struct{ journal.Journal }
+
+// Append appends, without the key of a mark.
+func (k keyless) Append(ctx context.Context, uid string, all ...journal.Entry) error {
+	if uid == "uid" && all[len(all)-1].Kind == journal.UndoBegun {
+		var m turn.UndoMark
+		last := &all[len(all)-1]
+		if err := json.Unmarshal(last.Payload, &m); err != nil {
+			return err
+		}
+		m.Key = ""
+		data, err := json.Marshal(m)
+		if err != nil {
+			return err
+		}
+		last.Payload = data
+	}
+	return k.Journal.Append(ctx, uid, all...)
+}
+
+// TestUndoKeepsTheKeyOfAMarkOfAnOlderVersion checks that the key of a compensation is known if an older version has
+// written its mark, and this version its outcome.
+func TestUndoKeepsTheKeyOfAMarkOfAnOlderVersion(t *testing.T) {
+	j, d := &journaltest.Store{}, &desk{}
+	runCalls(t, j, d, "a")
+	var keys []string
+	killedDuringClose(t, keyless{j}, d, "undo-uid", &keys, false)
+	if m := payloadsOf[turn.UndoMark](t, j, "uid", journal.UndoBegun); len(m) != 1 || m[0].Key != "" {
+		t.Fatalf("marks %+v, want one without a key", m)
+	}
+	again := closingWith(d, "undo-uid", &keys, &tool.Error{Class: tool.Timeout, Message: "no result"})
+	again.Epoch = 2
+	undo(t, j, again)
+	second := undo(t, j, closingWith(d, "second-uid", &keys, nil))
+	if second.Stop != turn.StopUndone || len(keys) != 3 || keys[1] != keys[2] {
+		t.Errorf("the second Turn ended with %s: %s, after calls with the keys %q; want one key", second.Stop, second.Text, keys)
 	}
 }
 

@@ -1,6 +1,7 @@
 package turn
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -228,15 +229,25 @@ func (u *UndoReader) applyMark(e journal.Entry) error {
 	key := undoKey{m.Step, m.CallID}
 	switch begun := u.marks[key]; {
 	case e.Kind == journal.UndoBegun:
+		if begun != nil && !begun.ended { // it was abandoned
+			u.keepKey(key, begun.Key)
+		}
 		u.marks[key] = &callMark{UndoMark: m}
 	case begun == nil || begun.TurnUID != m.TurnUID: // the write of the mark has failed
 	default:
 		begun.ended, begun.Undone = true, m.Undone
 		if m.MayHaveActed {
-			u.keys[key] = begun.Key
+			u.keepKey(key, cmp.Or(m.Key, begun.Key))
 		}
 	}
 	return nil
+}
+
+// keepKey notes that a compensation with this key may have taken effect. Marks of older versions have no key.
+func (u *UndoReader) keepKey(of undoKey, key string) {
+	if key != "" {
+		u.keys[of] = key
+	}
 }
 
 // FindAbandoned finds the marks of compensations that may be repeated and have not ended, although their Turns have
@@ -244,8 +255,9 @@ func (u *UndoReader) applyMark(e journal.Entry) error {
 // calls, with the same idempotency keys. hasEnded reports whether the Turn of a mark has ended or is gone.
 func (u *UndoReader) FindAbandoned(hasEnded func(UndoMark) (bool, error)) error {
 	known := map[string]bool{}
-	for key, m := range u.marks {
-		if m.ended || m.abandoned || !m.Repeatable {
+	for key := range u.marks {
+		m := u.openMark(key.step, key.callID)
+		if m == nil {
 			continue
 		}
 		ended, asked := known[m.TurnUID]
@@ -256,11 +268,26 @@ func (u *UndoReader) FindAbandoned(hasEnded func(UndoMark) (bool, error)) error 
 			}
 			known[m.TurnUID] = ended
 		}
-		if m.abandoned = ended; ended {
-			u.keys[key] = m.Key
-		}
+		u.setAbandoned(m, ended)
 	}
 	return nil
+}
+
+// setAbandoned notes whether the Turn of a mark that has not ended has ended or is gone.
+func (u *UndoReader) setAbandoned(m *callMark, ended bool) {
+	if m.abandoned = ended; ended {
+		u.keepKey(undoKey{m.Step, m.CallID}, m.Key)
+	}
+}
+
+// openMark returns the newest mark of a call if it may be repeated, has not ended, and is not known to be abandoned, or
+// nil.
+func (u *UndoReader) openMark(step int, callID string) *callMark {
+	m := u.marks[undoKey{step, callID}]
+	if m == nil || m.ended || m.abandoned || !m.Repeatable {
+		return nil
+	}
+	return m
 }
 
 // IsOpen reports whether a journal has entries but no end, so that a run may continue its Turn.
