@@ -4,6 +4,9 @@ import (
 	"context"
 	"io/fs"
 	"testing"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/store"
 )
 
 // OpenAt opens a store that is closed when the test ends.
@@ -28,6 +31,11 @@ func OpenWith(ctx context.Context, databaseURL string, dir fs.FS) (*Store, error
 
 // MaxConns returns the maximum number of connections.
 func (s *Store) MaxConns() int { return int(s.pool.Config().MaxConns) }
+
+// Busy makes a call of a list that waits for a connection for only a millisecond.
+func (s *Store) Busy(ctx context.Context) error {
+	return s.call(store.OfLists(ctx), time.Millisecond, func(context.Context) error { return nil })
+}
 
 // Versions is the table of the applied migrations.
 const Versions = versions
