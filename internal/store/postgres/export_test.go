@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
@@ -27,6 +29,16 @@ func OpenAt(tb testing.TB, databaseURL string) *Store {
 // OpenWith opens a database as Open does, but with the migrations in dir.
 func OpenWith(ctx context.Context, databaseURL string, dir fs.FS) (*Store, error) {
 	return open(ctx, databaseURL, dir)
+}
+
+// OpenTraced opens a database as OpenWith does, and traces its queries.
+func OpenTraced(ctx context.Context, databaseURL string, dir fs.FS, tracer pgx.QueryTracer) (*Store, error) {
+	config, err := configure(databaseURL)
+	if err != nil {
+		return nil, err
+	}
+	config.ConnConfig.Tracer = tracer
+	return openConfig(ctx, config, dir)
 }
 
 // MaxConns returns the maximum number of connections.

@@ -37,7 +37,7 @@ const (
 	// locked, and the Turns of all executors would wait. idleTimeout is less than lockTimeout, so that the appends of
 	// these Turns wait longer than the lock can last.
 	idleTimeout = 4 * time.Second
-	// openTimeout limits Open, which may wait for another process that is migrating the schema.
+	// openTimeout limits how long Open connects, and how long it waits for another process that migrates the schema.
 	openTimeout = 2 * time.Minute
 	// listsPart is the part of the connections that lists for users may use at the same time: a quarter.
 	listsPart = 4
@@ -65,8 +65,9 @@ type Store struct {
 // PGPASSFILE.
 //
 // Open creates tables in the first schema of the search_path; their names start with capstan_. It returns when the
-// tables have the newest version. Several processes may open a new database at the same time. Open fails after two
-// minutes. It returns journal.ErrNewer if the version of the tables is newer than this program. No error contains the
+// tables have the newest version. Several processes may open a new database at the same time. Open fails if it cannot
+// connect within two minutes, or if another process migrates the tables for longer. Its own migration may take any time:
+// if Open stopped it, the next process would begin anew. It returns journal.ErrNewer if the version of the tables is newer than this program. No error contains the
 // URL or the password. The caller must call Close.
 //
 // If namespaces are given, other installations may use the same tables for other namespaces. The store then purges and
@@ -86,11 +87,20 @@ func open(ctx context.Context, databaseURL string, dir fs.FS, namespaces ...stri
 	if err != nil {
 		return nil, err
 	}
+	return openConfig(ctx, config, dir, namespaces...)
+}
+
+// openConfig does the same as open, with a configuration of the pool.
+func openConfig(ctx context.Context, config *pgxpool.Config, dir fs.FS, namespaces ...string) (*Store, error) {
 	new(timelines).follow(config)
-	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	connecting, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	pool, err := pgxpool.NewWithConfig(ctx, config)
+	pool, err := pgxpool.NewWithConfig(connecting, config)
 	if err != nil {
+		return nil, fmt.Errorf("failed to open the journal: %w", explain(err))
+	}
+	if err := pool.Ping(connecting); err != nil {
+		pool.Close()
 		return nil, fmt.Errorf("failed to open the journal: %w", explain(err))
 	}
 	if err := migrate(ctx, pool, dir); err != nil {
