@@ -62,7 +62,7 @@ func (f family) usage(ctx context.Context, parent turn.DeletedTurn, call loop.In
 
 // usageOfDeleted returns the usage of a Turn whose object is gone, or a *tool.Pending while a Turn of its own
 // sub-agents has not ended. It returns nil if the usage is unknown: the UID is empty, or the journal is gone or
-// cannot be read.
+// damaged. It returns journal.ErrNewer if only a newer version can read the journal.
 func (f family) usageOfDeleted(ctx context.Context, namespace, uid string) (*tool.Spent, error) {
 	if uid == "" {
 		return nil, nil //nolint:nilnil // because "not known" is an answer, not an error

@@ -119,10 +119,11 @@ func (s *subAgent) attempt(
 }
 
 // endDeleted returns the result of a call whose child was deleted before its answer was read. The result contains the
-// usage of the child if its journal can be read.
+// usage of the child if its journal can be read. If only a newer version can read the journal, the usage is unknown:
+// the caller runs, so it cannot wait until this process has that version.
 func (s *subAgent) endDeleted(ctx context.Context, wanted *v1alpha1.Turn, uid string) (tool.Result, error) {
 	spent, err := s.usageOfDeleted(ctx, uid)
-	if err != nil {
+	if err != nil && !errors.Is(err, journal.ErrNewer) {
 		return tool.Result{}, err
 	}
 	return tool.Result{Spent: spent}, goneError(wanted.Name)
@@ -228,11 +229,15 @@ func (s *subAgent) outcome(ctx context.Context, child *v1alpha1.Turn) (tool.Resu
 
 // child returns the usage of a sub-agent's Turn for a run that ends without the answer of that Turn. It returns a
 // *tool.Pending while that Turn has not ended, and a *memoryShortageError if there is no memory to read the journal of
-// that Turn.
+// that Turn. The usage is unknown if only a newer version can read that journal, as in endDeleted.
 func (r *run) child(ctx context.Context, call loop.Intent, uid string) (tool.Result, error) {
 	e := r.executor
-	return family{e.Reader, e.Engine, r.reserveChild}.usage(ctx,
+	result, err := family{e.Reader, e.Engine, r.reserveChild}.usage(ctx,
 		turn.DeletedTurn{UID: string(r.turn.UID), Namespace: r.turn.Namespace, Name: r.turn.Name}, call, uid)
+	if errors.Is(err, journal.ErrNewer) {
+		return tool.Result{}, nil
+	}
+	return result, err
 }
 
 // answer returns the whole answer of a child. The child's status may have only the beginning of the answer.

@@ -733,6 +733,27 @@ func TestUsageOfAChild(t *testing.T) {
 	}
 }
 
+// TestDeletedChildOfANewerVersion checks that a caller does not wait for a newer version that can read the journal of its
+// deleted child.
+func TestDeletedChildOfANewerVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, store := newExecutor(t, interceptor.Funcs{}, turnWith())
+		newer := journal.Entry{Seq: 1, Epoch: 1, Kind: journal.RunStarted, Version: journal.PayloadVersion + 1, Payload: []byte("{}")}
+		if err := store.Append(t.Context(), "uid-child", newer); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // of the fake clock, for further attempts
+		defer cancel()
+		got, err := callHelper(ctx, e, stored(t, e), func(c *tool.Call) { c.Attempt, c.TurnUID = 2, "uid-child" })
+		if failure, ok := errors.AsType[*tool.Error](err); !ok || failure.Class != tool.OutcomeUnknown || got.Spent != nil {
+			t.Errorf("Call: %+v, %v; want an unknown outcome with an unknown usage", got, err)
+		}
+		if got, err := newRun(t, e).child(t.Context(), loop.Intent{Step: 1, CallID: "call-1"}, "uid-child"); err != nil || got.Spent != nil {
+			t.Errorf("child: %+v, %v; want an unknown usage", got, err)
+		}
+	})
+}
+
 // TestJournalOfADeletedChildNeedsMemory checks that the journal of a deleted child is read only if there is memory for
 // it, or within the gate Unreserved, so that few such journals are in memory at the same time.
 func TestJournalOfADeletedChildNeedsMemory(t *testing.T) {

@@ -224,6 +224,9 @@ func (s *Server) authorized(k kept, verb string, serve func(context.Context, *ht
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), recordsTimeout)
 		defer cancel()
+		if verb == "list" { // lists can be long; other requests must not wait for them
+			ctx = store.OfLists(ctx)
+		}
 		value, refused := serve(ctx, r)
 		if refused != nil {
 			s.answer(w, r, refused)

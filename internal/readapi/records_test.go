@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -371,24 +372,42 @@ func TestRecordsOfUnreachableStore(t *testing.T) {
 	}
 }
 
-// marked notes whether a call serves a request of a user.
+// marked notes which calls serve lists.
 type marked struct {
 	records
-	ofUsers bool
+	lists map[string]bool
 }
 
 func (m *marked) Records(ctx context.Context, _ store.RecordQuery) ([]turnrecord.Record, bool, error) {
-	m.ofUsers = store.IsOfUsers(ctx)
+	m.lists["Records"] = store.IsOfLists(ctx)
 	return nil, false, nil
 }
 
-// TestRequestsOfUsersAreMarked checks that a store can limit the calls that serve requests.
-func TestRequestsOfUsersAreMarked(t *testing.T) {
-	m := &marked{records: &journaltest.Store{}}
-	client := serve(t, m, "ada list helpdesk")
+func (m *marked) DeletedUntil(ctx context.Context, _ string) (time.Time, error) {
+	m.lists["DeletedUntil"] = store.IsOfLists(ctx)
+	return time.Time{}, nil
+}
+
+func (m *marked) AddFeedback(ctx context.Context, _, _, _ string, _ turnrecord.Feedback) error {
+	m.lists["AddFeedback"] = store.IsOfLists(ctx)
+	return nil
+}
+
+// TestListsAreMarked checks that a store can limit the calls that serve lists, so that the feedback of another user does
+// not wait for them.
+func TestListsAreMarked(t *testing.T) {
+	m := &marked{&journaltest.Store{}, map[string]bool{}}
+	client := serve(t, m, "ada list helpdesk", "eve create helpdesk")
 	q := store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}}
-	if _, err := client("ada").Records(t.Context(), q); err != nil || !m.ofUsers {
-		t.Errorf("the call is marked: %t, %v; want true", m.ofUsers, err)
+	_, records := client("ada").Records(t.Context(), q)
+	_, sums := client("ada").Usage(t.Context(), q, []usage.Dimension{usage.Agent})
+	_, feedback := client("eve").AddFeedback(t.Context(), "helpdesk", "t0", "1", "")
+	if err := errors.Join(records, sums, feedback); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{"Records": true, "DeletedUntil": true, "AddFeedback": false}
+	if diff := cmp.Diff(want, m.lists); diff != "" {
+		t.Errorf("the calls that are marked (-want +got):\n%s", diff)
 	}
 }
 

@@ -237,9 +237,7 @@ func (s *Server) handler() http.Handler {
 			"this API has no such path: it serves /v1/namespaces/NAMESPACE/turns/NAME/journal, .../artifacts/SHA256 and "+
 				".../feedback, and /v1/namespaces/NAMESPACE/records, .../usage and .../memories"))
 	})
-	return s.refuseBodies(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		mux.ServeHTTP(w, r.WithContext(store.OfUsers(r.Context())))
-	}))
+	return s.refuseBodies(mux)
 }
 
 // refuseBodies refuses requests with a body before they are authenticated, except feedback. Otherwise the server would

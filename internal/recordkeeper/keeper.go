@@ -47,6 +47,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
@@ -460,10 +461,11 @@ func (k *Keeper) chargeRecorded(ctx context.Context, turns map[types.UID]finishe
 	return errors.Join(errs...)
 }
 
-// cannotEndYet reports whether the journal of a Turn cannot end yet, for a reason that is not a failure.
+// cannotEndYet reports whether the journal of a Turn cannot end yet, for a reason that is not a failure. A journal of a
+// newer version, and its reservations in Budgets, stay open until the leader has that version.
 func cannotEndYet(err error) bool {
 	_, parked := errors.AsType[*loop.Parked](err)
-	return parked || errors.Is(err, bytebudget.ErrShort)
+	return parked || errors.Is(err, bytebudget.ErrShort) || errors.Is(err, journal.ErrNewer)
 }
 
 // tryAgain makes Start handle a Turn again within retryTime, or leaves it to the next round if too many Turns wait.

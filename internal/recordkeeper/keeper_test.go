@@ -345,6 +345,7 @@ func TestRecordOfADeletedTurn(t *testing.T) {
 func TestATurnThatWaitsIsTriedAgainAlone(t *testing.T) {
 	for name, cause := range map[string]error{
 		"children": &loop.Parked{Turns: []string{"child"}}, "memory": bytebudget.ErrShort,
+		"a leader of the version of the journal": journal.ErrNewer,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

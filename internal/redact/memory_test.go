@@ -3,6 +3,7 @@ package redact_test
 import (
 	"encoding/base64"
 	"encoding/hex"
+	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"strings"
@@ -175,6 +176,27 @@ func TestEscapesTakeLittleMemory(t *testing.T) {
 			t.Errorf("%s: a text of %d bytes allocates %d bytes, %.1f times as many; want at most %d times", name, len(text), used,
 				float64(used)/size, most)
 		}
+	}
+}
+
+// TestPatternsTakeLittleMemory checks that patterns search the views of a text without a copy for each pattern.
+func TestPatternsTakeLittleMemory(t *testing.T) {
+	const size, most, patterns = 1 << 20, 8, 16
+	var rules []redact.PatternRule
+	for i := range patterns {
+		rules = append(rules, redact.PatternRule{Name: fmt.Sprint("rule", i), Pattern: fmt.Sprintf("INV-%d[0-9]+", i)})
+	}
+	r, err := redact.NewRules("redaction", rules, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Repeat("\uff51"+strings.Repeat("x", 1000), size/1003)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_ = r.Redact(t.Context(), text, nil) // only the memory counts
+	runtime.ReadMemStats(&after)
+	if used := after.TotalAlloc - before.TotalAlloc; used > most*size {
+		t.Errorf("%d patterns allocate %.1f times the bytes of the text; want at most %d times", patterns, float64(used)/size, most)
 	}
 }
 

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -60,16 +61,14 @@ func TestIsAway(t *testing.T) {
 	}
 }
 
-// TestMigrationMayWaitForLocks checks that a migration that could not get a lock in time can be repeated.
-func TestMigrationMayWaitForLocks(t *testing.T) {
-	t.Parallel() // takes as long as the lock timeout
-	databaseURL := postgrestest.Database(t)
-	openAt(t, databaseURL) // creates the tables
+// withMigration returns the migrations with a further one.
+func withMigration(t *testing.T, statements string) fs.FS {
+	t.Helper()
 	migrations, err := postgres.Migrations()
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := fstest.MapFS{"00099_next.sql": {Data: []byte("-- +goose Up\nALTER TABLE capstan_turn ADD COLUMN next text;\n")}}
+	next := fstest.MapFS{"00099_next.sql": {Data: []byte("-- +goose Up\n" + statements + "\n")}}
 	if err := fs.WalkDir(migrations, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -80,6 +79,44 @@ func TestMigrationMayWaitForLocks(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	return next
+}
+
+// limits notes which queries have a time limit.
+type limits struct{ of map[string]bool }
+
+func (l limits) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	_, l.of[data.SQL] = ctx.Deadline()
+	return ctx
+}
+
+func (limits) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TestMigrationHasNoTimeLimit checks that Open does not stop its own migration, which the next process would begin anew,
+// and that the wait for the lock of another process ends.
+func TestMigrationHasNoTimeLimit(t *testing.T) {
+	const statement = "ALTER TABLE capstan_turn ADD COLUMN next text;"
+	l := limits{map[string]bool{}}
+	s, err := postgres.OpenTraced(t.Context(), postgrestest.Database(t), withMigration(t, statement), l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	for query, want := range map[string]bool{"SELECT pg_try_advisory_lock($1)": true, statement: false} {
+		if got, executed := l.of[query]; !executed || got != want {
+			t.Errorf("%s: it has a time limit: %t, executed: %t; want %t", query, got, executed, want)
+		}
+	}
+}
+
+// TestMigrationMayWaitForLocks checks that a migration that could not get a lock in time can be repeated.
+func TestMigrationMayWaitForLocks(t *testing.T) {
+	t.Parallel() // takes as long as the lock timeout
+	databaseURL := postgrestest.Database(t)
+	openAt(t, databaseURL) // creates the tables
+	next := withMigration(t, "ALTER TABLE capstan_turn ADD COLUMN next text;")
 	user, err := pgx.Connect(t.Context(), databaseURL)
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
@@ -144,15 +145,25 @@ func reason(err error, u *url.URL) string {
 // migrate applies the migrations in dir. Only one process migrates at a time; the others check once per second whether
 // they can continue.
 func migrate(ctx context.Context, pool *pgxpool.Pool, dir fs.FS) (err error) {
-	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, uint64(openTimeout/time.Second)))
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, uint64(openTimeout/time.Second)+1))
 	if err != nil {
 		return err
 	}
 	db := stdlib.OpenDBFromPool(pool)
 	defer func() { err = errors.Join(err, db.Close()) }()
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, dir, goose.WithSessionLocker(locker), goose.WithTableName(versions))
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, dir, goose.WithSessionLocker(boundedLocker{locker}), goose.WithTableName(versions))
 	if err != nil {
 		return err
 	}
 	return schema.Up(ctx, provider)
+}
+
+// boundedLocker bounds the wait for the lock by openTimeout, and not the migrations that follow.
+type boundedLocker struct{ lock.SessionLocker }
+
+// SessionLock takes the lock.
+func (l boundedLocker) SessionLock(ctx context.Context, conn *sql.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	return l.SessionLocker.SessionLock(ctx, conn)
 }

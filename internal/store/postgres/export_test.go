@@ -4,6 +4,11 @@ import (
 	"context"
 	"io/fs"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/capstan-dev/capstan/internal/store"
 )
 
 // OpenAt opens a store that is closed when the test ends.
@@ -26,8 +31,23 @@ func OpenWith(ctx context.Context, databaseURL string, dir fs.FS) (*Store, error
 	return open(ctx, databaseURL, dir)
 }
 
+// OpenTraced opens a database as OpenWith does, and traces its queries.
+func OpenTraced(ctx context.Context, databaseURL string, dir fs.FS, tracer pgx.QueryTracer) (*Store, error) {
+	config, err := configure(databaseURL)
+	if err != nil {
+		return nil, err
+	}
+	config.ConnConfig.Tracer = tracer
+	return openConfig(ctx, config, dir)
+}
+
 // MaxConns returns the maximum number of connections.
 func (s *Store) MaxConns() int { return int(s.pool.Config().MaxConns) }
+
+// Busy makes a call of a list that waits for a connection for only a millisecond.
+func (s *Store) Busy(ctx context.Context) error {
+	return s.call(store.OfLists(ctx), time.Millisecond, func(context.Context) error { return nil })
+}
 
 // Versions is the table of the applied migrations.
 const Versions = versions

@@ -37,18 +37,18 @@ const (
 	// locked, and the Turns of all executors would wait. idleTimeout is less than lockTimeout, so that the appends of
 	// these Turns wait longer than the lock can last.
 	idleTimeout = 4 * time.Second
-	// openTimeout limits Open, which may wait for another process that is migrating the schema.
+	// openTimeout limits how long Open connects, and how long it waits for another process that migrates the schema.
 	openTimeout = 2 * time.Minute
-	// usersPart is the part of the connections that calls for requests of users may use at the same time: a quarter.
-	usersPart = 4
+	// listsPart is the part of the connections that lists for users may use at the same time: a quarter.
+	listsPart = 4
 )
 
 // Store keeps journals in a PostgreSQL database. It implements store.Store.
 type Store struct {
 	pool *pgxpool.Pool
-	// ordinary limits the calls other than those of checked, for which a connection stays free, and users limits the
-	// calls that serve requests of users.
-	ordinary, users *semaphore.Weighted
+	// ordinary limits the calls other than those of checked, for which a connection stays free, and lists limits the
+	// calls that serve lists for users.
+	ordinary, lists *semaphore.Weighted
 	// namespaces are the namespaces of this installation: see Open.
 	namespaces []string
 	closed     atomic.Bool
@@ -65,8 +65,9 @@ type Store struct {
 // PGPASSFILE.
 //
 // Open creates tables in the first schema of the search_path; their names start with capstan_. It returns when the
-// tables have the newest version. Several processes may open a new database at the same time. Open fails after two
-// minutes. It returns journal.ErrNewer if the version of the tables is newer than this program. No error contains the
+// tables have the newest version. Several processes may open a new database at the same time. Open fails if it cannot
+// connect within two minutes, or if another process migrates the tables for longer. Its own migration may take any time:
+// if Open stopped it, the next process would begin anew. It returns journal.ErrNewer if the version of the tables is newer than this program. No error contains the
 // URL or the password. The caller must call Close.
 //
 // If namespaces are given, other installations may use the same tables for other namespaces. The store then purges and
@@ -86,11 +87,20 @@ func open(ctx context.Context, databaseURL string, dir fs.FS, namespaces ...stri
 	if err != nil {
 		return nil, err
 	}
+	return openConfig(ctx, config, dir, namespaces...)
+}
+
+// openConfig does the same as open, with a configuration of the pool.
+func openConfig(ctx context.Context, config *pgxpool.Config, dir fs.FS, namespaces ...string) (*Store, error) {
 	new(timelines).follow(config)
-	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	connecting, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	pool, err := pgxpool.NewWithConfig(ctx, config)
+	pool, err := pgxpool.NewWithConfig(connecting, config)
 	if err != nil {
+		return nil, fmt.Errorf("failed to open the journal: %w", explain(err))
+	}
+	if err := pool.Ping(connecting); err != nil {
+		pool.Close()
 		return nil, fmt.Errorf("failed to open the journal: %w", explain(err))
 	}
 	if err := migrate(ctx, pool, dir); err != nil {
@@ -100,7 +110,7 @@ func open(ctx context.Context, databaseURL string, dir fs.FS, namespaces ...stri
 	s := &Store{
 		pool: pool, namespaces: append([]string{}, namespaces...), // nil would be NULL in a query
 		ordinary: semaphore.NewWeighted(int64(max(config.MaxConns-1, 1))),
-		users:    semaphore.NewWeighted(int64(max(config.MaxConns/usersPart, 1))),
+		lists:    semaphore.NewWeighted(int64(max(config.MaxConns/listsPart, 1))),
 	}
 	s.unmarked.Store(true)
 	return s, nil
@@ -185,15 +195,16 @@ func (s *Store) twice(do func(context.Context) error) func(context.Context) erro
 }
 
 // errBusy means that a call got no connection because other calls use them.
-var errBusy = errors.New("all connections are in use")
+var errBusy = errors.New("all connections to PostgreSQL that this call may use are in use: try again later, or raise " +
+	"pool_max_conns in the URL")
 
 // call runs the function do with a timeout and explains its error. It first waits until a connection may be free. do
 // must not use more than one connection, and must not call call.
 func (s *Store) call(parent context.Context, timeout time.Duration, do func(context.Context) error) error {
 	return s.run(parent, timeout, func(ctx context.Context) error {
 		limits := []*semaphore.Weighted{s.ordinary}
-		if store.IsOfUsers(ctx) {
-			limits = []*semaphore.Weighted{s.users, s.ordinary}
+		if store.IsOfLists(ctx) {
+			limits = []*semaphore.Weighted{s.lists, s.ordinary}
 		}
 		for _, limit := range limits {
 			if limit.Acquire(ctx, 1) != nil {
@@ -220,8 +231,10 @@ func (s *Store) run(parent context.Context, timeout time.Duration, do func(conte
 		return nil
 	case s.closed.Load():
 		return ErrClosed
+	case ctx.Err() != nil && parent.Err() == nil && errors.Is(err, errBusy):
+		return fmt.Errorf("%w: %w", errBusy, context.DeadlineExceeded)
 	case ctx.Err() != nil:
-		if parent.Err() == nil && !errors.Is(err, errBusy) {
+		if parent.Err() == nil {
 			s.pool.Reset() // the other connections to this server may be dead, too; do not try them one by one
 		}
 		return context.Cause(ctx)

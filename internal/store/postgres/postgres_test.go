@@ -219,7 +219,7 @@ func TestStoreWorksAfterCancelledCalls(t *testing.T) {
 	}
 }
 
-// TestReadsDoNotDelayOthers checks that Turns do not wait for requests of users, and that the check, the state and the
+// TestReadsDoNotDelayOthers checks that Turns do not wait for lists of users, and that the check, the state and the
 // mark do not wait for any other call.
 func TestReadsDoNotDelayOthers(t *testing.T) {
 	databaseURL := postgrestest.Database(t)
@@ -233,8 +233,17 @@ func TestReadsDoNotDelayOthers(t *testing.T) {
 		lists int // how many lists the server has at least before the calls
 		call  func(ctx context.Context, i int64) error
 	}{
-		"calls of Turns while users list": {store.OfUsers, s.MaxConns() / 4, func(ctx context.Context, i int64) error {
+		"calls of Turns while users list": {store.OfLists, s.MaxConns() / 4, func(ctx context.Context, i int64) error {
 			return s.Append(ctx, "a", entry(i+1, 1))
+		}},
+		"a list that gets no connection": {store.OfLists, s.MaxConns() / 4, func(ctx context.Context, i int64) error {
+			if i > 0 {
+				return nil
+			}
+			if err := s.Busy(ctx); !postgres.IsAway(err) || !strings.Contains(err.Error(), "are in use: try again later") {
+				return fmt.Errorf("%w, want an error that says that the connections are in use", err)
+			}
+			return nil
 		}},
 		"checks while all connections are used": {
 			func(ctx context.Context) context.Context { return ctx }, s.MaxConns() - 1,

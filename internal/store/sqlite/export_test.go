@@ -30,6 +30,9 @@ func (s *Store) Lists() *sql.DB { return s.lists }
 // LimitLog sets the size of the write-ahead log from which reads wait. It must be called before the first write.
 func (s *Store) LimitLog(bytes int64) { s.maxLog = bytes }
 
+// LimitPause sets how long reads wait for earlier ones. It must be called before the first read.
+func (s *Store) LimitPause(reads time.Duration) { s.snapshots.reads.maxPause = reads }
+
 // RecordOfTurn is the query that finds the record of a Turn for feedback.
 const RecordOfTurn = recordOfTurn
 

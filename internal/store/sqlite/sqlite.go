@@ -93,9 +93,11 @@ func Open(ctx context.Context, path string) (_ *Store, err error) {
 	for _, pool := range []struct {
 		db          **sql.DB
 		connections int
-		snapshots   *snapshots
-	}{{&s.writes, 1, nil}, {&s.db, readers, s.snapshots}, {&s.lists, listers, s.snapshots}, {&s.checks, checkers, nil}} {
-		if *pool.db, err = s.pool(pool.connections, pool.snapshots); err != nil {
+		counted     *queries
+	}{
+		{&s.writes, 1, nil}, {&s.db, readers, &s.snapshots.reads}, {&s.lists, listers, &s.snapshots.lists}, {&s.checks, checkers, nil},
+	} {
+		if *pool.db, err = s.pool(pool.connections, pool.counted); err != nil {
 			return nil, fmt.Errorf("failed to open the journal %q: %w", path, err)
 		}
 	}
@@ -108,7 +110,7 @@ func Open(ctx context.Context, path string) (_ *Store, err error) {
 
 // pool returns a pool of connections to the file, and keeps all of them open. counted counts their queries, unless it
 // is nil.
-func (s *Store) pool(connections int, counted *snapshots) (*sql.DB, error) {
+func (s *Store) pool(connections int, counted *queries) (*sql.DB, error) {
 	c, err := sqlite.NewConnector(dsn(s.path))
 	if err != nil {
 		return nil, err
@@ -125,7 +127,7 @@ func (s *Store) pool(connections int, counted *snapshots) (*sql.DB, error) {
 type connector struct {
 	driver.Connector
 	store   *Store
-	counted *snapshots // counts the queries of the connections, unless it is nil
+	counted *queries // counts the queries of the connections, unless it is nil
 }
 
 // Connect opens a connection.
