@@ -190,7 +190,8 @@ func (r *TurnReconciler) cancelSubAgents(ctx context.Context, v snapshot) error 
 		}
 		switch err := r.cancelTurn(ctx, child.DeepCopy()); { // because the cache owns child
 		case writeerror.IsRejected(err):
-			ctrl.LoggerFrom(ctx).Error(err, "Failed to cancel the turn of a sub-agent, because the API server rejects it", "child", child.Name)
+			ctrl.LoggerFrom(ctx).Error(err, "Failed to cancel the turn of a sub-agent, because the API server rejects it",
+				"child", child.Name)
 		case client.IgnoreNotFound(err) != nil:
 			failed = errors.Join(failed, err)
 		}

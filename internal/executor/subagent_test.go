@@ -733,8 +733,8 @@ func TestUsageOfAChild(t *testing.T) {
 	}
 }
 
-// TestDeletedChildOfANewerVersion checks that a caller does not wait for a newer version that can read the journal of its
-// deleted child.
+// TestDeletedChildOfANewerVersion checks that a caller does not wait for a newer version that can read the journal of
+// its deleted child.
 func TestDeletedChildOfANewerVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, store := newExecutor(t, interceptor.Funcs{}, turnWith())
@@ -748,8 +748,9 @@ func TestDeletedChildOfANewerVersion(t *testing.T) {
 		if failure, ok := errors.AsType[*tool.Error](err); !ok || failure.Class != tool.OutcomeUnknown || got.Spent != nil {
 			t.Errorf("Call: %+v, %v; want an unknown outcome with an unknown usage", got, err)
 		}
-		if got, err := newRun(t, e).child(t.Context(), loop.Intent{Step: 1, CallID: "call-1"}, "uid-child"); err != nil || got.Spent != nil {
-			t.Errorf("child: %+v, %v; want an unknown usage", got, err)
+		used, err := newRun(t, e).child(t.Context(), loop.Intent{Step: 1, CallID: "call-1"}, "uid-child")
+		if err != nil || used.Spent != nil {
+			t.Errorf("child: %+v, %v; want an unknown usage", used, err)
 		}
 	})
 }

@@ -360,8 +360,8 @@ func TestDeletedSessionIsNotCharged(t *testing.T) {
 	}
 }
 
-// TestJournalsOfANewerVersionAreLeft checks that the journals of deleted Turns that only a newer version can end are not
-// retired, and do not delay the journals of other Turns.
+// TestJournalsOfANewerVersionAreLeft checks that the journals of deleted Turns that only a newer version can end are
+// not retired, and do not delay the journals of other Turns.
 func TestJournalsOfANewerVersionAreLeft(t *testing.T) {
 	newer := []string{"b", "c", "d", "e", "f"} // more than maxFailures
 	for how, find := range map[string]func(*testing.T, *chargeEnv){

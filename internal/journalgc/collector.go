@@ -62,9 +62,9 @@ type Collector struct {
 	// possibly more than once, and the journal is not retired while Charge fails. journal.ErrNewer is no failure: a
 	// manager of a newer version retires the journal. If Charge is nil, the usage of deleted Turns is not added.
 	Charge func(ctx context.Context, uid string) error
-	// End is called instead of Charge for a Turn that had ended when it was deleted, and whose journal may lack the end.
-	// It receives the end of the Turn, as translate.EndOf returns it for Labels. It does the work of Charge, with the
-	// reason and the time of this end. If End is nil, Charge is called.
+	// End is called instead of Charge for a Turn that had ended when it was deleted, and whose journal may lack the
+	// end. It receives the end of the Turn, as translate.EndOf returns it for Labels. It does the work of Charge, with
+	// the reason and the time of this end. If End is nil, Charge is called.
 	End func(ctx context.Context, t *v1alpha1.Turn) error
 	// Labels are the keys of the labels of Turns that records keep.
 	Labels []string

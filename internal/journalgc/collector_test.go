@@ -594,7 +594,8 @@ func TestHistoryIsKeptWhileReferenced(t *testing.T) {
 							t.Fatalf("the history is kept: %t, want %t: %s", kept, want, tc.reason)
 						}
 					}
-					// A sweep does not know the names of Sessions, so it cannot tell which one the Turn of a newer version needs.
+					// A sweep does not know the names of Sessions, so it cannot tell which one the Turn of a newer
+					// version needs.
 					forgets := want && (refers != newer || how != "found by a sweep")
 					if uids, _ := r.store.forgets(); slices.Contains(uids, "uid-talk") != forgets {
 						t.Errorf("%v are forgotten before the history, want the Session: %t", uids, forgets)

@@ -23,8 +23,8 @@ const maxSuspects = 10_000
 type object struct {
 	kind schema.GroupVersionKind
 	key  types.NamespacedName
-	// charged is true for a Turn that needs neither a charge nor a record: an executor has ended the Turn in its journal,
-	// or no executor has begun it.
+	// charged is true for a Turn that needs neither a charge nor a record: an executor has ended the Turn in its
+	// journal, or no executor has begun it.
 	charged bool
 	// end is the end of a Turn that needs a charge or a record: see Collector.End. It is nil if it is not known.
 	end *v1alpha1.Turn

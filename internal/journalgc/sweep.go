@@ -172,8 +172,8 @@ func (c *Collector) removeForeign(ctx context.Context, left, own sets.Set[string
 }
 
 // removeReferenced removes from a set the histories to which an unfinished Turn refers, and forgets what was learned in
-// their Sessions. If only a newer version knows to which history a Turn refers, it removes all journals of the namespace
-// of this Turn: a manager of that version retires them.
+// their Sessions. If only a newer version knows to which history a Turn refers, it removes all journals of the
+// namespace of this Turn: a manager of that version retires them.
 func (c *Collector) removeReferenced(ctx context.Context, left sets.Set[string]) error {
 	if left.Len() == 0 || c.Turns == nil {
 		return nil

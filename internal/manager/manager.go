@@ -120,8 +120,8 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		// Opening the store may take long, so read the Lease before. If this read fails, a later read is the first.
 		_, _, _ = lock.read(ctx)
 	}
-	// Serve /healthz before opening the store. Otherwise the kubelet would kill the process during a long migration, and
-	// the next process would begin the migration anew.
+	// Serve /healthz before opening the store. Otherwise the kubelet would kill the process during a long migration,
+	// and the next process would begin the migration anew.
 	probes, err := newProbes(ctx, o.HealthProbeBindAddress, log)
 	if err != nil {
 		return err

@@ -176,8 +176,8 @@ func TestStructuredContentOfManyTexts(t *testing.T) {
 }
 
 // TestStructuredContentIsSeparate checks that readers of JSON get the structured content alone if the whole text is not
-// JSON, also if a part of it repeats the structured content. Then JSON in the other parts does not matter, nor does JSON
-// in a resource. The model gets the data once.
+// JSON, also if a part of it repeats the structured content. Then JSON in the other parts does not matter, nor does
+// JSON in a resource. The model gets the data once.
 func TestStructuredContentIsSeparate(t *testing.T) {
 	link := &sdk.ResourceLink{Name: "note", URI: "demo://5"}
 	said := func(text string) sdk.Content { return &sdk.TextContent{Text: text} }

@@ -393,8 +393,8 @@ func (m *marked) AddFeedback(ctx context.Context, _, _, _ string, _ turnrecord.F
 	return nil
 }
 
-// TestListsAreMarked checks that a store can limit the calls that serve lists, so that the feedback of another user does
-// not wait for them.
+// TestListsAreMarked checks that a store can limit the calls that serve lists, so that the feedback of another user
+// does not wait for them.
 func TestListsAreMarked(t *testing.T) {
 	m := &marked{&journaltest.Store{}, map[string]bool{}}
 	client := serve(t, m, "ada list helpdesk", "eve create helpdesk")

@@ -72,9 +72,9 @@ type Keeper struct {
 	Store Store
 	// Ledger holds the reservations of Turns in Budgets. If Ledger is nil, there are no reservations.
 	Ledger budget.Ledger
-	// End ends the journal of a Turn that has ended, together with its record, and charges the Session of the Turn if no
-	// executor has done so, also if the journal has its end already. It returns false if the status must be the source
-	// of the record. If End is nil, the status is the source of all records.
+	// End ends the journal of a Turn that has ended, together with its record, and charges the Session of the Turn if
+	// no executor has done so, also if the journal has its end already. It returns false if the status must be the
+	// source of the record. If End is nil, the status is the source of all records.
 	End func(ctx context.Context, t *v1alpha1.Turn) (recorded bool, err error)
 	// Charge adds the usage in the status of a Turn to its Session, unless the Session already contains it. It is
 	// called before the record is made from the status, possibly more than once. If Charge is nil, nothing is charged.
@@ -340,8 +340,8 @@ func (k *Keeper) Round(ctx context.Context) error {
 }
 
 // repair adds the missing records of the Turns of a namespace that s selects. Of Turns that have a record, it reads
-// only the metadata, unless s.unbound is true. If it fails for a page of Turns, it continues with the next page. It handles
-// hints between the pages, because many pages may take long.
+// only the metadata, unless s.unbound is true. If it fails for a page of Turns, it continues with the next page. It
+// handles hints between the pages, because many pages may take long.
 func (k *Keeper) repair(ctx context.Context, namespace string, s selection) error {
 	var errs []error
 	for next := ""; ; {

@@ -147,8 +147,8 @@ func (p *compiledPattern) hiddenMatchesIn(r *reading, vs *views, part string) (a
 	r.add(len(part)) // the views are made in turns, too
 	for v := range vs.each(part, true) {
 		var found []span
-		// A copy of each view for each pattern would need many times the memory of the text. The string is safe, because
-		// no match keeps it, and the view changes only when the next one is made.
+		// A copy of each view for each pattern would need many times the memory of the text. The string is safe,
+		// because no match keeps it, and the view changes only when the next one is made.
 		text := unsafe.String(unsafe.SliceData(v.text), len(v.text)) //nolint:gosec // because of the reason above
 		found, tooMany = p.matchesIn(r, text)
 		for _, m := range found {

@@ -32,8 +32,8 @@ type Leases struct {
 	// watching is true once all Leases that existed at the start have been recorded. A Lease that appears after that
 	// was just created.
 	watching bool
-	// leadingSince is the time since which this process leads. It is zero before that, and has a reading of the monotonic
-	// clock.
+	// leadingSince is the time since which this process leads. It is zero before that, and has a reading of the
+	// monotonic clock.
 	leadingSince time.Time
 	// lastRenewal is the time at which this process last saw a renewal of any Lease.
 	lastRenewal time.Time

@@ -145,8 +145,8 @@ func (c *Cache) Caller(s *v1alpha1.ToolServer, name string) tool.Caller {
 	})
 }
 
-// wasReplaced reports whether a call failed because its connection was replaced at that moment, and certainly nothing of
-// the call was sent, not even in an earlier session.
+// wasReplaced reports whether a call failed because its connection was replaced at that moment, and certainly nothing
+// of the call was sent, not even in an earlier session.
 func wasReplaced(err error) bool {
 	return errors.Is(err, mcp.ErrClosed) && tool.AsError(err).Class == tool.Unavailable && !tool.IsUncertain(err)
 }

@@ -62,8 +62,10 @@ func TestEndOfHasWhatRecordsNeed(t *testing.T) {
 			t.Fatal("the Turn has no record or no end")
 		}
 		last := &v1alpha1.Session{Status: v1alpha1.SessionStatus{LastTurnName: one.Name, LastTurnTime: one.Status.CompletionTime}}
-		return []any{record, in, end, translate.SessionTurn(one), one.EndedWithoutExecutor(), translate.HasCounted(last, one),
-			span.Kept(one.Annotations)}
+		return []any{
+			record, in, end, translate.SessionTurn(one), one.EndedWithoutExecutor(), translate.HasCounted(last, one),
+			span.Kept(one.Annotations),
+		}
 	}
 	kept := translate.EndOf(whole, []string{"team"})
 	if diff := cmp.Diff(facts(whole), facts(kept), cmpopts.IgnoreUnexported(turn.Input{})); diff != "" {

@@ -49,7 +49,8 @@ func TestMeaning(t *testing.T) {
 			changedNothing: true, rejected: true, unstorable: true,
 		},
 		"too large for the API server": {
-			err: apierrors.NewRequestEntityTooLargeError("limit is 3145728"), changedNothing: true, rejected: true, unstorable: true, tooLarge: true,
+			err: apierrors.NewRequestEntityTooLargeError("limit is 3145728"), changedNothing: true, rejected: true,
+			unstorable: true, tooLarge: true,
 		},
 		"too large for etcd": {
 			err:            fmt.Errorf("failed to write: %w", apierrors.NewInternalError(errors.New("etcdserver: request is too large"))),

@@ -41,8 +41,8 @@ func (k kind[T]) contains(all []T, source T) bool {
 	return slices.ContainsFunc(all, func(other T) bool { return k.key(other) == k.key(source) })
 }
 
-// firstFew keeps the first sources of a result, in the order of their places. A result may have hundreds of thousands of
-// sources. So each is cleaned only once, and one that cannot be among the first is dropped at once.
+// firstFew keeps the first sources of a result, in the order of their places. A result may have hundreds of thousands
+// of sources. So each is cleaned only once, and one that cannot be among the first is dropped at once.
 type firstFew[T any] struct {
 	kind  kind[T]
 	found []placed[T]

@@ -20,8 +20,8 @@ import (
 const (
 	// MaxLength is the maximum length of an expression, in characters.
 	MaxLength = 2048
-	// MaxTime bounds the evaluation of an expression on a slow or busy machine. CEL looks at the time after each element
-	// of a list, and never within a comparison: maxWork bounds comparisons.
+	// MaxTime bounds the evaluation of an expression on a slow or busy machine. CEL looks at the time after each
+	// element of a list, and never within a comparison: maxWork bounds comparisons.
 	MaxTime = 2 * time.Second
 	// maxDepth is the maximum depth of an expression. maxNesting is the maximum depth of nested macros over lists.
 	maxDepth, maxNesting = 64, 3
@@ -108,8 +108,8 @@ func Compile(env *cel.Env, source string, accepts func(*cel.Type) string) (*Prog
 	return p, nil
 }
 
-// checkLiterals returns an error if an expression makes an object of a type of protobuf. CEL copies each value into such
-// an object, with all of its elements, and does not count the cost.
+// checkLiterals returns an error if an expression makes an object of a type of protobuf. CEL copies each value into
+// such an object, with all of its elements, and does not count the cost.
 func checkLiterals(checked *cel.Ast) error {
 	var fault error
 	native := checked.NativeRep()

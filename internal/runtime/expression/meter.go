@@ -59,8 +59,8 @@ func (m *meter) option() cel.ProgramOption {
 }
 
 // constant returns the list or the map of a literal that has only constants, or nil. The program makes it once, so that
-// it need not be counted: its size is bounded by MaxLength. A list of one value is evaluated and counted, because macros
-// add such lists to their own list.
+// it need not be counted: its size is bounded by MaxLength. A list of one value is evaluated and counted, because
+// macros add such lists to their own list.
 func constant(step interpreter.InterpretableConstructor) ref.Val {
 	values := make([]ref.Val, 0, len(step.InitVals()))
 	for _, part := range step.InitVals() {

@@ -6,9 +6,9 @@ import (
 )
 
 // SubAgentResult returns a journal record with the result of a call of a sub-agent, if the calling Turn ends before the
-// sub-agent has answered. The usage of the sub-agent's Turn still counts. If the usage is not known, for example because
-// that Turn was deleted with its journal, that Turn may have changed something, unless the call has certainly created
-// none. nonce is the nonce of the calling Turn.
+// sub-agent has answered. The usage of the sub-agent's Turn still counts. If the usage is not known, for example
+// because that Turn was deleted with its journal, that Turn may have changed something, unless the call has certainly
+// created none. nonce is the nonce of the calling Turn.
 func (s *State) SubAgentResult(c CallState, nonce string, r tool.Result) journal.Record {
 	next := *c.Intent
 	next.Attempt++

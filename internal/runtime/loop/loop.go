@@ -124,11 +124,11 @@ type Input struct {
 	// Offered reports whether the prompt mentions the tool with this name. If Offered is nil, the prompt mentions
 	// all tools.
 	Offered func(name string) bool
-	// Nonce marks the fences of this Turn's tool outputs, and makes the idempotency keys of its calls unique. It is random
-	// and stays the same for the whole life of the Turn's journal.
+	// Nonce marks the fences of this Turn's tool outputs, and makes the idempotency keys of its calls unique. It is
+	// random and stays the same for the whole life of the Turn's journal.
 	Nonce string
-	// Key returns the idempotency key of a call that has not begun, or an empty string if the call needs a new key. If Key
-	// is nil, all such calls need new keys.
+	// Key returns the idempotency key of a call that has not begun, or an empty string if the call needs a new key. If
+	// Key is nil, all such calls need new keys.
 	Key func(callID string) string
 	// Now returns the current time. The loop uses it for requests for approval and their expiry.
 	Now func() time.Time

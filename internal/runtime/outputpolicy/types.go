@@ -53,8 +53,8 @@ type field struct {
 }
 
 // answer is an Output as CEL reads it. Expressions have the types Output and Citations for it. An expression can read a
-// field many times, so that the pages are converted before. Output is a pointer: the error of CEL for an expression that
-// uses the whole answer as a value is a text with all other fields.
+// field many times, so that the pages are converted before. Output is a pointer: the error of CEL for an expression
+// that uses the whole answer as a value is a text with all other fields.
 type answer struct {
 	*Output
 	pages []map[string]string

@@ -349,8 +349,8 @@ type Error struct {
 	// RemoteMessage is the message of the other side: a server, a sub-agent or an adapter. The model receives it
 	// within a fence. It may be empty.
 	RemoteMessage string
-	// MayHaveActed is true if the call may have taken effect even if the class says otherwise, because the adapter sent it
-	// twice and does not know the outcome of the first request.
+	// MayHaveActed is true if the call may have taken effect even if the class says otherwise, because the adapter sent
+	// it twice and does not know the outcome of the first request.
 	MayHaveActed bool
 	// Err is the cause. It may be nil.
 	Err error

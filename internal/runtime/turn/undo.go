@@ -286,8 +286,8 @@ func hadNoEffect(ctx context.Context, err error) bool {
 // maxMarks is the maximum number of attempts to write a mark while other Turns write to the same journal.
 const maxMarks = 32
 
-// mark writes into the journal of the other Turn that this Turn is about to undo a call. begun has the idempotency key of
-// the compensation, and whether the tool may be called again. Every error is a *tool.Error.
+// mark writes into the journal of the other Turn that this Turn is about to undo a call. begun has the idempotency key
+// of the compensation, and whether the tool may be called again. Every error is a *tool.Error.
 //
 // refused is true if the mark was certainly not written, because another Turn has undone the call or may have, or
 // because the journal is gone. Otherwise, the journal could not be read or written, and may have the mark nevertheless.
@@ -341,8 +341,8 @@ func (r *run) tryMark(ctx context.Context, target *UndoCall, kind journal.Kind, 
 		if err != nil {
 			return &tool.Error{
 				Class: tool.Unavailable, Err: err,
-				Message: fmt.Sprintf("the tool was not called, because it is unknown whether the Turn %q, which has tried to undo the call, "+
-					"has ended", open.Turn),
+				Message: fmt.Sprintf("the tool was not called, because it is unknown whether the Turn %q, "+
+					"which has tried to undo the call, has ended", open.Turn),
 			}
 		}
 		reader.setAbandoned(open, ended)

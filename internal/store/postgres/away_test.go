@@ -92,8 +92,8 @@ func (l limits) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Trace
 
 func (limits) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// TestMigrationHasNoTimeLimit checks that Open does not stop its own migration, which the next process would begin anew,
-// and that the wait for the lock of another process ends.
+// TestMigrationHasNoTimeLimit checks that Open does not stop its own migration, which the next process would begin
+// anew, and that the wait for the lock of another process ends.
 func TestMigrationHasNoTimeLimit(t *testing.T) {
 	const statement = "ALTER TABLE capstan_turn ADD COLUMN next text;"
 	l := limits{map[string]bool{}}

@@ -151,7 +151,8 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, dir fs.FS) (err error) {
 	}
 	db := stdlib.OpenDBFromPool(pool)
 	defer func() { err = errors.Join(err, db.Close()) }()
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, dir, goose.WithSessionLocker(boundedLocker{locker}), goose.WithTableName(versions))
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, dir,
+		goose.WithSessionLocker(boundedLocker{locker}), goose.WithTableName(versions))
 	if err != nil {
 		return err
 	}

@@ -66,9 +66,9 @@ type Store struct {
 //
 // Open creates tables in the first schema of the search_path; their names start with capstan_. It returns when the
 // tables have the newest version. Several processes may open a new database at the same time. Open fails if it cannot
-// connect within two minutes, or if another process migrates the tables for longer. Its own migration may take any time:
-// if Open stopped it, the next process would begin anew. It returns journal.ErrNewer if the version of the tables is newer than this program. No error contains the
-// URL or the password. The caller must call Close.
+// connect within two minutes, or if another process migrates the tables for longer. Its own migration may take any
+// time: if Open stopped it, the next process would begin anew. It returns journal.ErrNewer if the version of the tables
+// is newer than this program. No error contains the URL or the password. The caller must call Close.
 //
 // If namespaces are given, other installations may use the same tables for other namespaces. The store then purges and
 // trims only the data of its own namespaces, claims only their tasks, and reports only their use. A journal of an older
@@ -130,8 +130,8 @@ const maxProbe = 1 << 20
 // Check returns an error if the server does not reply, takes no writes or does not let this user change the journal. It
 // changes nothing and takes at most 10 s.
 //
-// After an append that failed because the server had no space or memory left, Check writes as many bytes as that append,
-// but at most 1 MiB, and rolls back.
+// After an append that failed because the server had no space or memory left, Check writes as many bytes as that
+// append, but at most 1 MiB, and rolls back.
 func (s *Store) Check(ctx context.Context) error {
 	return s.checked(ctx, appendTimeout, func(ctx context.Context) error {
 		_, err := s.pool.Exec(ctx, `DELETE FROM capstan_turn WHERE false`)

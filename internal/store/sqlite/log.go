@@ -20,8 +20,8 @@ const (
 	usualLog = 8 << 20
 	// maxLog is the size of the log from which new reads wait.
 	maxLog = 64 << 20
-	// maxPause limits how long a read of a run or of a controller waits, because an earlier read may take long, or never
-	// end on a failed disk.
+	// maxPause limits how long a read of a run or of a controller waits, because an earlier read may take long, or
+	// never end on a failed disk.
 	maxPause = 2 * time.Second
 	// maxListPause limits how long a list waits. It is longer than most lists take, because lists that begin before the
 	// earlier ones end would keep the log long for ever. People can wait longer than runs.
