@@ -38,18 +38,21 @@ const (
 // Journals receives events of the watch of finished Turns. Its methods must not block.
 type Journals interface {
 	// Finished receives a Turn that has appeared in the watch. It exists, so its journal is still needed. Usually it
-	// has just finished; after a gap in the watch, it may have finished long ago.
+	// has just finished; after an interruption of the watch, it may have finished long ago.
 	Finished(uid types.UID)
 	// Deleted receives a Turn that has left the watch. Usually it was deleted, so its journal may no longer be needed.
 	// But a Turn also leaves the watch if a client removes its status.completionTime.
 	Deleted(o client.Object)
 }
 
-// Records receives Turns that may have no record yet, or that their Sessions may lack. Its method must not block.
+// Records receives Turns that may have no record yet, or that their Sessions may lack. Its methods must not block.
 type Records interface {
-	// Finished receives a Turn that has appeared in the watch of finished Turns. Usually it has just finished; after a
-	// gap in the watch, it may have finished long ago, and may have a record.
+	// Finished receives a Turn that has appeared in the watch of finished Turns. Usually it has just finished; after an
+	// interruption of the watch, it may have finished long ago, and may have a record.
 	Finished(t *v1alpha1.Turn)
+	// Missed is called after each list of all finished Turns. Those that finished before the list, during a gap in the
+	// watch, do not appear in the watch.
+	Missed()
 }
 
 // FinishedTurns deletes Turns whose time to live is over, and updates status.observedGeneration of finished Turns.
@@ -227,8 +230,11 @@ func (f finishedStore) Delete(o any) error {
 	return nil
 }
 
-// Replace receives all finished Turns.
+// Replace receives all finished Turns, at the start and after a gap in the watch.
 func (f finishedStore) Replace(all []any, _ string) error {
+	if f.Records != nil {
+		f.Records.Missed()
+	}
 	for _, o := range all {
 		f.enqueueIfDue(o)
 	}

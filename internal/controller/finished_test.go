@@ -294,6 +294,37 @@ func TestJournalsReceiveDeletions(t *testing.T) {
 	})
 }
 
+// recordCalls records the calls to Records.
+type recordCalls struct {
+	finished []string
+	missed   int
+}
+
+func (r *recordCalls) Finished(t *v1alpha1.Turn) { r.finished = append(r.finished, t.Name) }
+
+func (r *recordCalls) Missed() { r.missed++ }
+
+// TestRecordsReceiveGapsOfTheWatch checks that each list of all finished Turns is reported, because Turns that finished
+// before it do not appear in the watch.
+func TestRecordsReceiveGapsOfTheWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newFinished(t, interceptor.Funcs{})
+		records := &recordCalls{}
+		f.Records = records
+		for want := range 2 {
+			if err := (finishedStore{f}).Replace([]any{turnWith(finished(0))}, "1"); err != nil || records.missed != want+1 {
+				t.Errorf("error %v and %d gaps after %d lists", err, records.missed, want+1)
+			}
+		}
+		if err := (finishedStore{f}).Add(turnWith(finished(0))); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"one"}, records.finished); diff != "" || records.missed != 2 {
+			t.Errorf("after an event of the watch: %d gaps, Turns (-want +got):\n%s", records.missed, diff)
+		}
+	})
+}
+
 func TestFinishedTurnIsReducedToDecidingFields(t *testing.T) {
 	whole := turnWith(finished(time.Minute), withTTL(600), changed, func(t *v1alpha1.Turn) {
 		t.Labels, t.Status.Result = map[string]string{"a": "b"}, &v1alpha1.TurnResult{Text: "a long answer"}

@@ -115,6 +115,9 @@ const (
 // most maxTimer.
 const maxTimer = 5 * time.Minute
 
+// denialRetry is the time after which a cancellation that admission denies is tried again.
+const denialRetry = time.Minute
+
 // SetupWithManager registers the reconciler. These events reconcile a Turn:
 //
 //  1. The Turn appears, its spec changes, it ends, or its executor hands it back or is lost.
@@ -245,9 +248,9 @@ func (r *TurnReconciler) act(ctx context.Context, v snapshot, d decision) (ctrl.
 	case observe:
 		changed = turnstatus.Observe(t)
 	case cancelSubAgents: // the watch shows the change
-		err = r.cancelSubAgents(ctx, v)
+		d.after, err = r.cancelSubAgents(ctx, v, d)
 	case cancel: // the watch shows the change
-		err = r.cancelOrphan(ctx, v, d)
+		d.after, err = r.cancelOrphan(ctx, v, d)
 	case end:
 		err = r.endTurn(ctx, t, d)
 	case remove:

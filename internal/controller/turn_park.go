@@ -180,10 +180,11 @@ func whenSubAgentsRunning(v snapshot) (decision, bool) {
 }
 
 // cancelSubAgents cancels the Turns that a Turn waits for. If one of them cannot be cancelled, it cancels the others
-// before it returns the error. A cancellation that the API server rejects is logged and is not an error: a repetition
-// would be rejected, too, and the Turn waits until that of the sub-agent ends.
-func (r *TurnReconciler) cancelSubAgents(ctx context.Context, v snapshot) error {
-	var failed error
+// before it returns the error. A cancellation that the API server rejects is logged and is not an error, so that it is
+// not repeated with the short delays that follow errors. cancelSubAgents returns when the Turn must be reconciled
+// again.
+func (r *TurnReconciler) cancelSubAgents(ctx context.Context, v snapshot, d decision) (after time.Duration, failed error) {
+	after = d.after
 	for _, child := range v.awaited.unfinished {
 		if child.IsCancelled() {
 			continue
@@ -192,11 +193,21 @@ func (r *TurnReconciler) cancelSubAgents(ctx context.Context, v snapshot) error 
 		case writeerror.IsRejected(err):
 			ctrl.LoggerFrom(ctx).Error(err, "Failed to cancel the turn of a sub-agent, because the API server rejects it",
 				"child", child.Name)
+			after = afterRejection(err, after)
 		case client.IgnoreNotFound(err) != nil:
 			failed = errors.Join(failed, err)
 		}
 	}
-	return failed
+	return after, failed
+}
+
+// afterRejection returns when a Turn must be reconciled again after the API server has rejected a cancellation with
+// err. after is when it must be reconciled otherwise. A denial by admission may pass, so it is tried again sooner.
+func afterRejection(err error, after time.Duration) time.Duration {
+	if writeerror.IsUnstorable(err) {
+		return after
+	}
+	return min(after, denialRetry)
 }
 
 // whenOrphaned cancels the Turn of a sub-agent that no parent Turn waits for any more.
@@ -214,18 +225,19 @@ func whenOrphaned(v snapshot) (decision, bool) {
 // change of its spec, because of an admission policy or a newer schema, a Turn that runs continues until its executor
 // ends it or hands it back, and any other Turn ends: its status can still be written, and the rest of its usage is then
 // taken from its journal. Otherwise the rejected write would be repeated, and the Turn would never reach its deadline.
-func (r *TurnReconciler) cancelOrphan(ctx context.Context, v snapshot, d decision) error {
-	err := r.cancelTurn(ctx, v.turn)
+// cancelOrphan returns when the Turn must be reconciled again.
+func (r *TurnReconciler) cancelOrphan(ctx context.Context, v snapshot, d decision) (after time.Duration, err error) {
+	err = r.cancelTurn(ctx, v.turn)
 	if !writeerror.IsRejected(err) {
-		return err
+		return d.after, err
 	}
 	if v.isRunning() {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to cancel the turn of a sub-agent, because the API server rejects it")
 		r.useSlot(v.turn, confirmSlot)
-		return nil
+		return afterRejection(err, d.after), nil
 	}
 	d.message += "; the turn ended without an executor, because its spec cannot be changed: " + err.Error()
-	return r.endTurn(ctx, v.turn, d)
+	return d.after, r.endTurn(ctx, v.turn, d)
 }
 
 // isOrphaned reports whether a Turn belongs to a sub-agent and its parent was cancelled, has ended or was deleted.

@@ -435,16 +435,18 @@ func TestSubAgentThatCannotBeCancelled(t *testing.T) {
 		cause error
 		child *v1alpha1.Turn
 		ends  bool
-		// err is true if the reconciliation must be repeated soon.
-		err bool
+		// err is true if the reconciliation must be repeated soon. after is when it must be repeated at the latest, or
+		// zero if that does not matter.
+		err   bool
+		after time.Duration
 	}{
-		"new":                       {denied, childOf("uid-one", "child"), true, false},
-		"invalid by a newer schema": {invalid, childOf("uid-one", "child"), true, false},
-		"suspended":                 {denied, childOf("uid-one", "child", desired(v1alpha1.DesiredStateSuspended)), true, false},
-		"waits for a person":        {denied, childOf("uid-one", "child", parked(waiting("a"))), true, false},
-		"its executor is lost":      {denied, childOf("uid-one", "child", boundTo("lost")), true, false},
-		"its executor runs it":      {denied, childOf("uid-one", "child", boundTo("self")), false, false},
-		"another error":             {broken, childOf("uid-one", "child"), false, true},
+		"new":                       {denied, childOf("uid-one", "child"), true, false, 0},
+		"invalid by a newer schema": {invalid, childOf("uid-one", "child"), true, false, 0},
+		"suspended":                 {denied, childOf("uid-one", "child", desired(v1alpha1.DesiredStateSuspended)), true, false, 0},
+		"waits for a person":        {denied, childOf("uid-one", "child", parked(waiting("a"))), true, false, 0},
+		"its executor is lost":      {denied, childOf("uid-one", "child", boundTo("lost")), true, false, 0},
+		"its executor runs it":      {denied, childOf("uid-one", "child", boundTo("self")), false, false, time.Minute},
+		"another error":             {broken, childOf("uid-one", "child"), false, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newTestEnv(t, interceptor.Funcs{
@@ -452,8 +454,9 @@ func TestSubAgentThatCannotBeCancelled(t *testing.T) {
 					return tc.cause
 				},
 			}, tc.child, agentWith(metav1.ConditionTrue, ""), leaseOf("self", 10, now))
-			if _, err := b.reconcile(t, "child"); (err != nil) != tc.err {
-				t.Errorf("error %v, want one: %t", err, tc.err)
+			again, err := b.reconcile(t, "child")
+			if (err != nil) != tc.err || tc.after > 0 && again.RequeueAfter != tc.after {
+				t.Errorf("error %v, again after %s; want an error: %t, after %s", err, again.RequeueAfter, tc.err, tc.after)
 			}
 			got := b.turn(t, "child")
 			if got.IsFinished() != tc.ends {
@@ -597,7 +600,8 @@ func TestOnlyTheAwaitedTurnIsCancelled(t *testing.T) {
 		},
 	})
 	child := childOf("uid-one", "child", func(c *v1alpha1.Turn) { c.UID = "uid-child" })
-	if err := b.turns.cancelSubAgents(t.Context(), snapshot{awaited: waitProgress{unfinished: []*v1alpha1.Turn{child}}}); err != nil {
+	waiting := snapshot{awaited: waitProgress{unfinished: []*v1alpha1.Turn{child}}}
+	if _, err := b.turns.cancelSubAgents(t.Context(), waiting, decision{}); err != nil {
 		t.Errorf("cancelSubAgents: %v; want another Turn with the name ignored", err)
 	}
 	if want := []string{`{"metadata":{"uid":"uid-child"},"spec":{"desiredState":"Cancelled"}}`}; !slices.Equal(patches, want) {
@@ -610,14 +614,17 @@ func TestOnlyTheAwaitedTurnIsCancelled(t *testing.T) {
 }
 
 // TestRejectedCancellationOfAnAwaitedTurn checks that a Turn whose sub-agent cannot be cancelled waits for the end of
-// that sub-agent. An error would repeat the cancellation again and again.
+// that sub-agent. An error would repeat the cancellation with short delays. A denial may pass, so that the cancellation
+// is tried again after a minute.
 func TestRejectedCancellationOfAnAwaitedTurn(t *testing.T) {
 	for name, tc := range map[string]struct {
 		cause error
 		fails bool
+		after time.Duration
 	}{
-		"denied":  {webhookerrors.ToStatusErr("check.example", nil), false},
-		"no etcd": {broken, true},
+		"denied":    {webhookerrors.ToStatusErr("check.example", nil), false, time.Minute},
+		"too large": {apierrors.NewRequestEntityTooLargeError("limit is 3145728"), false, maxTimer},
+		"no etcd":   {broken, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			patches := 0
@@ -627,11 +634,12 @@ func TestRejectedCancellationOfAnAwaitedTurn(t *testing.T) {
 					return tc.cause
 				},
 			})
-			err := b.turns.cancelSubAgents(t.Context(), snapshot{awaited: waitProgress{unfinished: []*v1alpha1.Turn{
+			again, err := b.turns.act(t.Context(), snapshot{awaited: waitProgress{unfinished: []*v1alpha1.Turn{
 				childOf("uid-one", "a"), childOf("uid-one", "b"),
-			}}})
-			if (err != nil) != tc.fails || patches != 2 {
-				t.Errorf("error %v after %d patches, want an error: %t, after both", err, patches, tc.fails)
+			}}}, decision{action: cancelSubAgents, after: time.Hour})
+			if (err != nil) != tc.fails || patches != 2 || again.RequeueAfter != tc.after {
+				t.Errorf("error %v after %d patches, again after %s; want an error: %t, after both, and again after %s",
+					err, patches, again.RequeueAfter, tc.fails, tc.after)
 			}
 		})
 	}

@@ -59,33 +59,57 @@ func sessionGone(name string) error {
 
 // onLoss returns the function that a Turn calls if the history of earlier Turns of its Session is lost. The
 // function records the loss in the Session's status. Then the Turn continues or waits, as the Session's policy
-// says. If the API server rejects that status, a Turn that may continue does so, because a repetition would be
-// rejected, too. A Turn that must wait tries again: without the status, the controller would bind it again and again.
+// says. If the API server rejects that status, a Turn that may continue does so: at once if the status cannot be
+// stored, and otherwise when admission has denied it for denialPatience. A Turn that must wait tries again: without the
+// status, the controller would bind it again and again.
 func (e *Executor) onLoss(t *v1alpha1.Turn) func(ctx context.Context, missing int64) error {
 	key := client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.SessionRef.Name}
 	return func(ctx context.Context, missing int64) error {
-		var s v1alpha1.Session
-		if err := e.Reader.Get(ctx, key, &s); err != nil {
-			return &retryError{fmt.Errorf("failed to get session %q: %w", key.Name, err)}
-		}
-		if translate.LoseHistory(&s, missing, e.Now()) {
-			err := e.Client.Status().Update(ctx, &s)
-			switch {
-			case writeerror.IsRejected(err) && translate.WaitsForHistory(&s) == "":
-				e.Log.Error(err, "Failed to record the loss of the history of a session, because the API server rejects it", "session", key)
-				return nil
-			case err != nil:
-				return &retryError{fmt.Errorf("failed to write the status of session %q: %w", key.Name, err)}
+		retry := backoff.NewExponentialBackOff()
+		retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
+		denied := denials{now: e.Now}
+		s, err := backoff.Retry(ctx, func() (*v1alpha1.Session, error) {
+			s, err := e.recordLoss(ctx, key, missing)
+			if writeerror.IsRejected(err) && translate.WaitsForHistory(s) == "" {
+				return s, denied.judge(err)
+			} else if err != nil {
+				return s, backoff.Permanent(err) // the run tries again
 			}
-			e.Log.Info("The history of a session was lost", "session", key, "missingTurns", s.Status.MissingTurns)
-			e.Events.Eventf(&s, nil, corev1.EventTypeWarning, v1alpha1.EventHistoryLost, "Recall",
-				"The journal no longer has the history of %d of %d turns", s.Status.MissingTurns, s.Status.Turns)
+			return s, nil
+		}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, wait time.Duration) {
+			e.Log.Error(err, "Failed to record the loss of the history of a session, trying again", "session", key, "in", wait)
+		}))
+		switch {
+		case writeerror.IsRejected(err) && translate.WaitsForHistory(s) == "":
+			e.Log.Error(err, "Failed to record the loss of the history of a session, because the API server rejects it", "session", key)
+			return nil
+		case err != nil:
+			return &retryError{err}
 		}
-		if why := translate.WaitsForHistory(&s); why != "" {
+		if why := translate.WaitsForHistory(s); why != "" {
 			return &notReadyError{reason: v1alpha1.TurnReasonWaitingForSession, message: fmt.Sprintf("Session %q: %s", key.Name, why)}
 		}
 		return nil
 	}
+}
+
+// recordLoss makes one attempt to record the loss of the history of a Session in its status. It returns the Session
+// with this status, also if the write failed.
+func (e *Executor) recordLoss(ctx context.Context, key client.ObjectKey, missing int64) (*v1alpha1.Session, error) {
+	var s v1alpha1.Session
+	if err := e.Reader.Get(ctx, key, &s); err != nil {
+		return &s, fmt.Errorf("failed to get session %q: %w", key.Name, err)
+	}
+	if !translate.LoseHistory(&s, missing, e.Now()) {
+		return &s, nil
+	}
+	if err := e.Client.Status().Update(ctx, &s); err != nil {
+		return &s, fmt.Errorf("failed to write the status of session %q: %w", key.Name, err)
+	}
+	e.Log.Info("The history of a session was lost", "session", key, "missingTurns", s.Status.MissingTurns)
+	e.Events.Eventf(&s, nil, corev1.EventTypeWarning, v1alpha1.EventHistoryLost, "Recall",
+		"The journal no longer has the history of %d of %d turns", s.Status.MissingTurns, s.Status.Turns)
+	return &s, nil
 }
 
 // persistTotals writes the current totals of a Session into its status. It repeats the write until it succeeds, the API

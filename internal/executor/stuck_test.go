@@ -281,22 +281,42 @@ func TestDeniedClaim(t *testing.T) {
 }
 
 // TestRejectedLossOfHistory checks that a Turn of a Session continues after a loss if the API server rejects the status
-// of the Session, and tries again if it must wait: the controller does not know of the loss then, and would bind it.
+// of the Session, but repeats a denied status first. If the Turn must wait, the run tries again: the controller does
+// not know of the loss then, and would bind the Turn.
 func TestRejectedLossOfHistory(t *testing.T) {
-	for policy, waits := range map[v1alpha1.OnHistoryLoss]bool{
-		v1alpha1.OnHistoryLossContinue: false, v1alpha1.OnHistoryLossWait: true,
+	const goesOn, waits = v1alpha1.OnHistoryLossContinue, v1alpha1.OnHistoryLossWait
+	for name, tc := range map[string]struct {
+		policy v1alpha1.OnHistoryLoss
+		funcs  func() interceptor.Funcs
+		// duration is how long the Turn waits at least. again is true if the run must be tried again.
+		duration time.Duration
+		again    bool
+		events   int
+	}{
+		"denied for some seconds": {goesOn, func() interceptor.Funcs { return denyingFor(denialPatience / 2) }, denialPatience / 2, false, 1},
+		"denied for a long time":  {goesOn, func() interceptor.Funcs { return denyingFor(time.Hour) }, denialPatience, false, 0},
+		"cannot be stored":        {goesOn, func() interceptor.Funcs { return failing(refusal) }, 0, false, 0},
+		"conflict":                {goesOn, func() interceptor.Funcs { return failing(conflict) }, 0, true, 0},
+		"denied, and must wait":   {waits, func() interceptor.Funcs { return failing(denial) }, 0, true, 0},
 	} {
-		t.Run(string(policy), func(t *testing.T) {
-			s := talk()
-			s.Spec.OnHistoryLoss = policy
-			e, _ := newExecutor(t, failing(denial), s, turnWith(inTalk))
-			err := e.onLoss(stored(t, e))(t.Context(), 2)
-			if _, again := errors.AsType[*retryError](err); again != waits || err != nil && !again {
-				t.Errorf("error %v, want the Turn to try again: %t", err, waits)
-			}
-			if n := len(e.Events.(*events.FakeRecorder).Events); n != 0 {
-				t.Errorf("%d Events about a loss that is not recorded, want none", n)
-			}
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := talk()
+				s.Spec.OnHistoryLoss = tc.policy
+				e, _ := newExecutor(t, tc.funcs(), s, turnWith(inTalk))
+				e.Now = time.Now
+				begin := time.Now()
+				err := e.onLoss(stored(t, e))(t.Context(), 2)
+				if _, again := errors.AsType[*retryError](err); again != tc.again || err != nil && !again {
+					t.Errorf("error %v, want the Turn to try again: %t", err, tc.again)
+				}
+				if d := time.Since(begin); d < tc.duration || d > tc.duration+10*time.Second {
+					t.Errorf("the Turn waited for %s, want about %s", d, tc.duration)
+				}
+				if n := len(e.Events.(*events.FakeRecorder).Events); n != tc.events {
+					t.Errorf("%d Events, want %d: one if the loss is recorded", n, tc.events)
+				}
+			})
 		})
 	}
 }

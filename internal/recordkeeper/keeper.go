@@ -18,7 +18,7 @@
 // A Turn that ended without an executor can have a record, but be missing in its Session: an executor writes the end
 // into the journal, with the record, and charges the Session after that. If it is killed in between, the controller
 // later ends the Turn. So the package also charges the Sessions of such Turns, once in the life of a process: the first
-// round finds those of earlier leaders, and hints find the others.
+// round finds those of earlier leaders, and hints find the others. If hints are lost, the next round finds their Turns.
 //
 // If a Turn is deleted before a hint or a round is handled, package journalgc calls RecordDeleted with the last state
 // of the Turn. If it does not know this state, it ends the journal as that of a Turn that was deleted while it ran. A
@@ -95,13 +95,14 @@ type Keeper struct {
 
 	mu    sync.Mutex
 	hints map[types.UID]finishedTurn
-	// hintDropped is true if a hint of a Turn with a Session that ended without an executor was dropped.
-	hintDropped bool
+	// hintLost is true if a hint of a Turn with a Session that ended without an executor was dropped, or if the watch
+	// may have missed such a Turn.
+	hintLost bool
 	// waiting holds the Turns whose journals cannot end yet, for a reason that is not a failure, and those for which
 	// unbound is true and that could not be charged. Only the goroutine of Start uses it.
 	waiting map[types.UID]finishedTurn
 	// unboundFound is true if a round has found all Turns for which unbound is true. Hints name the later ones, so
-	// rounds need not read all these Turns again. Only the goroutine of Start uses it.
+	// rounds need not read all these Turns again unless hintLost is true. Only the goroutine of Start uses it.
 	unboundFound bool
 	// settled holds the Turns that need no record, because it would be too old to be kept, or because the namespace has
 	// too many records that are newer. charged holds the Turns whose Sessions need not be charged again although the
@@ -214,12 +215,19 @@ func (k *Keeper) Finished(t *v1alpha1.Turn) {
 	if len(k.hints) < maxHints {
 		k.hints[t.UID] = finishedTurn{client.ObjectKeyFromObject(t), endedUnbound(t)}
 	} else if endedUnbound(t) {
-		k.hintDropped = true
+		k.hintLost = true
 	}
 	select {
 	case k.hinted <- struct{}{}:
 	default:
 	}
+}
+
+// Missed notes that Turns may have finished without a hint. The next round finds them.
+func (k *Keeper) Missed() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.hintLost = true
 }
 
 // takeHints returns all hints, and removes them.
@@ -326,8 +334,8 @@ func (k *Keeper) Round(ctx context.Context) error {
 	}
 	k.mu.Lock()
 	all := finished
-	if !k.unboundFound || k.hintDropped {
-		all, k.unboundFound, k.hintDropped = selections, true, false
+	if !k.unboundFound || k.hintLost {
+		all, k.unboundFound, k.hintLost = selections, true, false
 	}
 	k.mu.Unlock()
 	var errs []error

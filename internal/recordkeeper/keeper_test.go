@@ -769,7 +769,7 @@ func TestFailedHintsDoNotPutOffRounds(t *testing.T) {
 }
 
 // TestUnboundTurnsAreReadOnce checks that rounds do not list and read the Turns that may have ended without an executor
-// again, unless a round could not list them or a hint was dropped.
+// again, unless a round could not list them, a hint was dropped, or the watch has missed Turns.
 func TestUnboundTurnsAreReadOnce(t *testing.T) {
 	s := &journaltest.Store{}
 	one := ended("a", 1)
@@ -794,6 +794,13 @@ func TestUnboundTurnsAreReadOnce(t *testing.T) {
 	k.takeHints()
 	if err := k.Round(t.Context()); err != nil || reads.gets != 2 {
 		t.Errorf("after a dropped hint: error %v and %d reads, want 2", err, reads.gets)
+	}
+	if err := k.Round(t.Context()); err != nil || reads.gets != 2 { // finds no Turn that may have ended without an executor
+		t.Errorf("after a round without a lost hint: error %v and %d reads, want 2", err, reads.gets)
+	}
+	k.Missed()
+	if err := k.Round(t.Context()); err != nil || reads.gets != 3 {
+		t.Errorf("after a gap in the watch: error %v and %d reads, want 3", err, reads.gets)
 	}
 }
 

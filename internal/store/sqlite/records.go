@@ -181,7 +181,9 @@ func (s *Store) DeletedUntil(ctx context.Context, namespace string) (time.Time, 
 func (s *Store) TrimRecords(ctx context.Context, maxRecords, limit int) (int, error) {
 	var namespace string
 	var n int
-	err := s.lists.QueryRowContext(ctx, `SELECT namespace, count(*) AS n FROM turn_record GROUP BY namespace ORDER BY n DESC LIMIT 1`).Scan(
+	// This query must not wait until lists have ended, because the caller's time could then be over. It reads only an
+	// index.
+	err := s.db.QueryRowContext(ctx, `SELECT namespace, count(*) AS n FROM turn_record GROUP BY namespace ORDER BY n DESC LIMIT 1`).Scan(
 		&namespace, &n)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):

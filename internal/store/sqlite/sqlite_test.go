@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -263,6 +264,24 @@ func TestReadsDoNotDelayOthers(t *testing.T) {
 				t.Errorf("State and Check: %v", err)
 			}
 		})
+	}
+}
+
+// TestTrimmingDoesNotWaitForLists checks that the deletion of surplus records does not use the connections of lists,
+// which may wait for a minute.
+func TestTrimmingDoesNotWaitForLists(t *testing.T) {
+	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
+	for i := range 2 {
+		r := turnrecord.Record{UID: fmt.Sprint(i), Namespace: "helpdesk", Turn: fmt.Sprint(i), Completed: time.Unix(int64(i), 0)}
+		if _, err := s.AddRecords(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Lists().Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.TrimRecords(t.Context(), 1, 10); n != 1 || err != nil {
+		t.Errorf("TrimRecords without the connections of lists: %d, %v; want 1 deleted record", n, err)
 	}
 }
 
