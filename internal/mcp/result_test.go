@@ -253,6 +253,36 @@ func TestStructuredContentIsSeparate(t *testing.T) {
 			tool.Result{Content: "\n" + `{"id":9}`, Structured: `{"id":5}`, ContentIsExtra: true},
 			`{"id":5}`,
 		},
+		"an empty list and a resource with other JSON": {
+			[]sdk.Content{resource(`{"id":9}`)},
+			map[string]any{"result": []any{}},
+			tool.Result{Content: `{"id":9}`, Structured: `{"result":[]}`, ContentIsExtra: true},
+			`{"result":[]}`,
+		},
+		"an empty string and a resource with other JSON": {
+			[]sdk.Content{said(""), resource(`{"id":9}`)},
+			map[string]any{"result": ""},
+			tool.Result{Content: `{"id":9}`, Structured: `""`, ContentIsExtra: true},
+			`""`,
+		},
+		"an empty item and a resource with other JSON": {
+			[]sdk.Content{said(""), resource(`{"id":9}`)},
+			map[string]any{"result": []any{""}},
+			tool.Result{Content: `{"id":9}`, Structured: `[""]`, ContentIsExtra: true},
+			`[""]`,
+		},
+		"the items of a list and a link": {
+			[]sdk.Content{said("a"), link, said("b")},
+			map[string]any{"result": []any{"a", "b"}},
+			tool.Result{Content: "note <demo://5>", Structured: `["a","b"]`, ContentIsExtra: true},
+			`["a","b"]`,
+		},
+		"the items of a list alone": {
+			[]sdk.Content{said("a"), said("b")},
+			map[string]any{"result": []any{"a", "b"}},
+			tool.Result{Content: "a\nb"},
+			"a\nb",
+		},
 		"a text with other JSON": {
 			[]sdk.Content{said(`{"id":9}`)},
 			map[string]any{"id": 5},
