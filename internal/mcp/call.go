@@ -224,7 +224,8 @@ func (c *Client) result(name string, r *wireResult) (tool.Result, error) {
 }
 
 // separate returns the parts of a result as its content, and its structured content if the parts do not repeat it. If
-// one of several texts repeats it, separate removes that text instead, because readers of JSON need the value alone.
+// one of several texts repeats it, or if texts repeat it beside other content, separate removes these texts instead,
+// because readers of JSON need the value alone.
 func separate(content []wireContent, parts []string, structured []byte) tool.Result {
 	var texts []string
 	var partOf []int // the index of the part for each text
@@ -234,16 +235,25 @@ func separate(content []wireContent, parts []string, structured []byte) tool.Res
 		}
 	}
 	joined := strings.Join(parts, "\n")
+	isJSON := json.Valid([]byte(joined)) // if not all parts are texts, it may be the JSON of another part
 	repeated := repetitionOf(texts, structured)
 	switch {
 	case !repeated.found:
 		return tool.Result{Content: joined, Structured: string(structured), ContentIsExtra: len(texts) < len(parts)}
-	case repeated.at < 0, len(parts) == 1, repeated.value[0] == '"', json.Valid([]byte(joined)):
+	case repeated.value[0] == '"' && !isJSON, len(texts) == len(parts) && (repeated.at < 0 || len(parts) == 1 || isJSON):
 		return tool.Result{Content: joined}
 	}
-	at := partOf[repeated.at]
-	rest := strings.Join(slices.Delete(parts, at, at+1), "\n")
-	return tool.Result{Content: rest, Structured: string(repeated.value), ContentIsExtra: true}
+	repeats := partOf // all texts are items of the value
+	if repeated.at >= 0 {
+		repeats = partOf[repeated.at : repeated.at+1]
+	}
+	var rest []string
+	for i, part := range parts {
+		if _, found := slices.BinarySearch(repeats, i); !found {
+			rest = append(rest, part)
+		}
+	}
+	return tool.Result{Content: strings.Join(rest, "\n"), Structured: string(repeated.value), ContentIsExtra: true}
 }
 
 // describe returns one part of a result as text: a text as it is, any other content as a short description.

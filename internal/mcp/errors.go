@@ -233,6 +233,8 @@ const (
 	// gateway passes such an error of its own client on. Servers use the same codes for other errors.
 	codeClosed  = -32000
 	codeTimeout = -32001
+	// codeRequestTimeout is the code of a time-out of clients that are based on the Python SDK. It is a status of HTTP.
+	codeRequestTimeout = http.StatusRequestTimeout
 )
 
 // classOf returns the class of a protocol error with this code and message, which is the answer to a call of a tool.
@@ -243,7 +245,8 @@ func classOf(name string, code int64, message string) tool.Class {
 		return tool.Unavailable
 	case code == jsonrpc.CodeInvalidParams:
 		return tool.InvalidArguments
-	case code == codeTimeout && (strings.Contains(text, "timed out") || strings.Contains(text, "timeout exceeded")):
+	case code == codeTimeout && (strings.Contains(text, "timed out") || strings.Contains(text, "timeout exceeded")),
+		code == codeRequestTimeout && strings.Contains(text, "timed out"):
 		return tool.Timeout
 	case code == codeClosed && strings.Contains(text, "connection closed"):
 		return tool.OutcomeUnknown
@@ -260,13 +263,13 @@ func isUnknown(name, message string) bool {
 }
 
 // coded matches a tool result that reports a protocol error. Servers that use the reference SDK send such results.
-var coded = regexp.MustCompile(`^MCP error (-32\d{3}): `)
+var coded = regexp.MustCompile(`^MCP error (-32\d{3}|408): `)
 
 // reportedError returns the error for a tool result that is marked as an error.
 func (c *Client) reportedError(name, text string) *tool.Error {
 	class := tool.Failed
 	if m := coded.FindStringSubmatch(text); m != nil {
-		code, _ := strconv.ParseInt(m[1], 10, 64) // it cannot fail, because it has five digits
+		code, _ := strconv.ParseInt(m[1], 10, 64) // it cannot fail, because it has at most five digits
 		class = classOf(name, code, text)
 	}
 	if text = c.redactor.Text(text, maxMessage); strings.TrimSpace(text) == "" {

@@ -61,6 +61,15 @@ func TestRefusalsOfCalls(t *testing.T) {
 			`{"jsonrpc":"2.0","id":%s,"error":{"code":-32001,"message":"Maximum total timeout exceeded"}}`, 1, tool.Timeout,
 			"Maximum total timeout exceeded",
 		},
+		"400, time-out of a Python gateway": {
+			"its client has another code", 400,
+			`{"jsonrpc":"2.0","id":%s,"error":{"code":408,"message":"Timed out while waiting for response to CallToolRequest."}}`, 1,
+			tool.Timeout, "Timed out while waiting for response to CallToolRequest.",
+		},
+		"400, HTTP status of a time-out": {
+			"the code alone does not say that it is such an error", 400,
+			`{"jsonrpc":"2.0","id":%s,"error":{"code":408,"message":"no such order"}}`, 1, tool.Failed, "no such order",
+		},
 		"400, connection of a gateway": {
 			"the server behind the gateway may have made the call", 400,
 			`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"Connection closed"}}`, 1, tool.OutcomeUnknown, "Connection closed",

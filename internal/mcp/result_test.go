@@ -253,6 +253,36 @@ func TestStructuredContentIsSeparate(t *testing.T) {
 			tool.Result{Content: "\n" + `{"id":9}`, Structured: `{"id":5}`, ContentIsExtra: true},
 			`{"id":5}`,
 		},
+		"an empty list and a resource with other JSON": {
+			[]sdk.Content{resource(`{"id":9}`)},
+			map[string]any{"result": []any{}},
+			tool.Result{Content: `{"id":9}`, Structured: `{"result":[]}`, ContentIsExtra: true},
+			`{"result":[]}`,
+		},
+		"an empty string and a resource with other JSON": {
+			[]sdk.Content{said(""), resource(`{"id":9}`)},
+			map[string]any{"result": ""},
+			tool.Result{Content: `{"id":9}`, Structured: `""`, ContentIsExtra: true},
+			`""`,
+		},
+		"an empty item and a resource with other JSON": {
+			[]sdk.Content{said(""), resource(`{"id":9}`)},
+			map[string]any{"result": []any{""}},
+			tool.Result{Content: `{"id":9}`, Structured: `[""]`, ContentIsExtra: true},
+			`[""]`,
+		},
+		"the items of a list and a link": {
+			[]sdk.Content{said("a"), link, said("b")},
+			map[string]any{"result": []any{"a", "b"}},
+			tool.Result{Content: "note <demo://5>", Structured: `["a","b"]`, ContentIsExtra: true},
+			`["a","b"]`,
+		},
+		"the items of a list alone": {
+			[]sdk.Content{said("a"), said("b")},
+			map[string]any{"result": []any{"a", "b"}},
+			tool.Result{Content: "a\nb"},
+			"a\nb",
+		},
 		"a text with other JSON": {
 			[]sdk.Content{said(`{"id":9}`)},
 			map[string]any{"id": 5},
@@ -295,6 +325,7 @@ func TestErrorsOfTools(t *testing.T) {
 			"reference-timeout": "MCP error -32001: Request timed out",
 			"reference-maximum": "MCP error -32001: Maximum total timeout exceeded",
 			"reference-session": "MCP error -32001: Session not found",
+			"python-timeout":    "MCP error 408: Timed out while waiting for response to CallToolRequest. Waited 40.0 seconds.",
 			"reference-closed":  "MCP error -32000: Connection closed",
 			"reference-other":   "MCP error -32000: no such order",
 		} {
@@ -323,9 +354,13 @@ func TestErrorsOfTools(t *testing.T) {
 		"reference-timeout": {tool.Timeout, "the tool failed", "MCP error -32001: Request timed out"},
 		"reference-maximum": {tool.Timeout, "the tool failed", "MCP error -32001: Maximum total timeout exceeded"},
 		"reference-session": {tool.Failed, "the tool failed", "MCP error -32001: Session not found"},
-		"reference-closed":  {tool.OutcomeUnknown, "the tool failed", "MCP error -32000: Connection closed"},
-		"reference-other":   {tool.Failed, "the tool failed", "MCP error -32000: no such order"},
-		"no-such-tool":      {tool.Unavailable, `tool server "demo": it returned an error for the call`, `unknown tool "no-such-tool"`},
+		"python-timeout": {
+			tool.Timeout, "the tool failed",
+			"MCP error 408: Timed out while waiting for response to CallToolRequest. Waited 40.0 seconds.",
+		},
+		"reference-closed": {tool.OutcomeUnknown, "the tool failed", "MCP error -32000: Connection closed"},
+		"reference-other":  {tool.Failed, "the tool failed", "MCP error -32000: no such order"},
+		"no-such-tool":     {tool.Unavailable, `tool server "demo": it returned an error for the call`, `unknown tool "no-such-tool"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if e := failure(t, c, name); e.Class != tc.class || e.Message != tc.want || e.RemoteMessage != tc.remote {

@@ -53,10 +53,11 @@ func wrapped(structured []byte) (value json.RawMessage) {
 	return value
 }
 
-// areItems reports whether a value is a list of as many items as there are texts, each of which is one text.
+// areItems reports whether a value is a list of as many items as there are texts, each of which is one text. No texts
+// are not the items of an empty list, because they say nothing about it.
 func areItems(texts []string, value json.RawMessage) bool {
 	d := json.NewDecoder(bytes.NewReader(value))
-	if begin, err := d.Token(); err != nil || begin != json.Delim('[') {
+	if begin, err := d.Token(); err != nil || begin != json.Delim('[') || len(texts) == 0 {
 		return false
 	}
 	for _, text := range texts {

@@ -135,20 +135,25 @@ func (c *Cache) Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Too
 // called, each call returns the cause.
 func (c *Cache) Caller(s *v1alpha1.ToolServer, name string) tool.Caller {
 	return tool.CallerFunc(func(ctx context.Context, call tool.Call) (tool.Result, error) {
-		for firstTry := true; ; firstTry = false {
-			result, err := c.call(ctx, s, name, call)
-			if firstTry && wasReplaced(err) {
-				continue
-			}
-			return result, err
-		}
+		return onReplacement(func() (tool.Result, error) { return c.call(ctx, s, name, call) })
 	})
 }
 
-// wasReplaced reports whether a call failed because its connection was replaced at that moment, and certainly nothing
-// of the call was sent, not even in an earlier session.
-func wasReplaced(err error) bool {
-	return errors.Is(err, mcp.ErrClosed) && tool.AsError(err).Class == tool.Unavailable && !tool.IsUncertain(err)
+// onReplacement makes a call, and makes it again if its connection was replaced at that moment and nothing was sent on
+// that connection. The call may have been sent in an earlier session only if it is repeatable. The error says so even
+// if the last attempt sent nothing.
+func onReplacement(call func() (tool.Result, error)) (tool.Result, error) {
+	result, err := call()
+	if !errors.Is(err, mcp.ErrClosed) || tool.AsError(err).Class != tool.Unavailable {
+		return result, err
+	}
+	mayHaveActed := tool.AsError(err).MayHaveActed
+	if result, err = call(); err != nil && mayHaveActed {
+		failure := *tool.AsError(err)
+		failure.MayHaveActed = true
+		return tool.Result{}, &failure
+	}
+	return result, err
 }
 
 func (c *Cache) call(ctx context.Context, s *v1alpha1.ToolServer, name string, call tool.Call) (tool.Result, error) {

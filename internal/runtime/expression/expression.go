@@ -102,8 +102,8 @@ func Compile(env *cel.Env, source string, accepts func(*cel.Type) string) (*Prog
 		return nil, err
 	}
 	p := &Program{env, checked}
-	if _, err := p.plan(&meter{}); err != nil {
-		return nil, fmt.Errorf("failed to plan the expression: %w", err)
+	if _, err := p.plan(&meter{}); err != nil { // an index is a constant of another type: CEL checks only those of lists
+		return nil, &Error{common.NewLocation(1, 0), "the expression cannot be evaluated: an index must be a string, a number or a bool"}
 	}
 	return p, nil
 }

@@ -136,6 +136,8 @@ func TestCompile(t *testing.T) {
 		"'a'":                    "f:1:1: string is not accepted",
 		"google.protobuf.Value{string_value: 'a'}": "f:1:22: an expression cannot make an object of the type " +
 			"google.protobuf.Value",
+		"all.a == 1 || all[['x','y']] == 2": "f:1:1: the expression cannot be evaluated: an index must be a string, a number or a bool",
+		"all[{'x': 1}] == 2":                "f:1:1: the expression cannot be evaluated: an index must be a string, a number or a bool",
 	} {
 		_, err := expression.Compile(env, source, func(kind *cel.Type) string {
 			if kind.IsExactType(cel.StringType) {
