@@ -293,11 +293,13 @@ func TestRejectedLossOfHistory(t *testing.T) {
 		again    bool
 		events   int
 	}{
-		"denied for some seconds": {goesOn, func() interceptor.Funcs { return denyingFor(denialPatience / 2) }, denialPatience / 2, false, 1},
-		"denied for a long time":  {goesOn, func() interceptor.Funcs { return denyingFor(time.Hour) }, denialPatience, false, 0},
-		"cannot be stored":        {goesOn, func() interceptor.Funcs { return failing(refusal) }, 0, false, 0},
-		"conflict":                {goesOn, func() interceptor.Funcs { return failing(conflict) }, 0, true, 0},
-		"denied, and must wait":   {waits, func() interceptor.Funcs { return failing(denial) }, 0, true, 0},
+		"denied for some seconds": {
+			goesOn, func() interceptor.Funcs { return denyingFor(denialPatience / 2) }, denialPatience / 2, false, 1,
+		},
+		"denied for a long time": {goesOn, func() interceptor.Funcs { return denyingFor(time.Hour) }, denialPatience, false, 0},
+		"cannot be stored":       {goesOn, func() interceptor.Funcs { return failing(refusal) }, 0, false, 0},
+		"conflict":               {goesOn, func() interceptor.Funcs { return failing(conflict) }, 0, true, 0},
+		"denied, and must wait":  {waits, func() interceptor.Funcs { return failing(denial) }, 0, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
