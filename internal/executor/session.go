@@ -65,20 +65,15 @@ func sessionGone(name string) error {
 func (e *Executor) onLoss(t *v1alpha1.Turn) func(ctx context.Context, missing int64) error {
 	key := client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.SessionRef.Name}
 	return func(ctx context.Context, missing int64) error {
-		retry := backoff.NewExponentialBackOff()
-		retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
-		denied := denials{now: e.Now}
-		s, err := backoff.Retry(ctx, func() (*v1alpha1.Session, error) {
+		s, err := repeatWrite(ctx, e.Now, func() (*v1alpha1.Session, error) {
 			s, err := e.recordLoss(ctx, key, missing)
-			if writeerror.IsRejected(err) && translate.WaitsForHistory(s) == "" {
-				return s, denied.judge(err)
-			} else if err != nil {
-				return s, backoff.Permanent(err) // the run tries again
+			if err != nil && !(writeerror.IsRejected(err) && translate.WaitsForHistory(s) == "") {
+				err = backoff.Permanent(err) // the run tries again
 			}
-			return s, nil
-		}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, wait time.Duration) {
+			return s, err
+		}, func(err error, wait time.Duration) {
 			e.Log.Error(err, "Failed to record the loss of the history of a session, trying again", "session", key, "in", wait)
-		}))
+		})
 		switch {
 		case writeerror.IsRejected(err) && translate.WaitsForHistory(s) == "":
 			e.Log.Error(err, "Failed to record the loss of the history of a session, because the API server rejects it", "session", key)
@@ -120,16 +115,13 @@ func (e *Executor) persistTotals(ctx context.Context, t *v1alpha1.Turn, place *t
 		return
 	}
 	key := client.ObjectKey{Namespace: t.Namespace, Name: place.Name}
-	retry := backoff.NewExponentialBackOff()
-	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
-	denied := denials{now: e.Now}
-	_, err := backoff.Retry(ctx, func() (struct{}, error) {
-		return struct{}{}, denied.judge(writeTotals(ctx, e.Reader, e.Client, key, place, end))
-	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, wait time.Duration) {
+	_, err := repeatWrite(ctx, e.Now, func() (struct{}, error) {
+		return struct{}{}, writeTotals(ctx, e.Reader, e.Client, key, place, end)
+	}, func(err error, wait time.Duration) {
 		if !apierrors.IsConflict(err) { // a conflict is normal and needs no log message
 			e.Log.Error(err, "Failed to write the status of a session, trying again", "session", key, "in", wait)
 		}
-	}))
+	})
 	if err != nil {
 		e.Log.Error(err, "Stopped writing the status of a session", "session", key)
 	}

@@ -135,19 +135,31 @@ func (d *denials) judge(err error) error {
 	return err
 }
 
+// repeatWrite repeats a write to the API server, at intervals of up to 5 seconds, until it succeeds. It returns the error
+// of the last attempt if ctx ends first, if the API server cannot store the object, or if admission has denied it for
+// denialPatience by the clock now. A *backoff.PermanentError of write ends the repetition, too. failed receives the other
+// errors, and the time until the next attempt.
+func repeatWrite[T any](
+	ctx context.Context, now func() time.Time, write func() (T, error), failed func(err error, wait time.Duration),
+) (T, error) {
+	retry := backoff.NewExponentialBackOff()
+	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
+	denied := denials{now: now}
+	return backoff.Retry(ctx, func() (T, error) {
+		written, err := write()
+		return written, denied.judge(err)
+	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0), backoff.WithNotify(failed))
+}
+
 // persist repeats the update of a status until it succeeds. It returns nil if the Turn was deleted or is bound
 // elsewhere. It logs and returns an error if ctx ends first, the API server cannot store the status, or admission has
 // denied it for denialPatience.
 func (e *Executor) persist(ctx context.Context, t *v1alpha1.Turn, epoch int64, change func(*v1alpha1.Turn)) (*v1alpha1.Turn, error) {
-	retry := backoff.NewExponentialBackOff()
-	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
-	denied := denials{now: e.Now}
-	written, err := backoff.Retry(ctx, func() (*v1alpha1.Turn, error) {
-		written, err := e.update(ctx, t, epoch, change)
-		return written, denied.judge(err)
-	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, wait time.Duration) {
+	written, err := repeatWrite(ctx, e.Now, func() (*v1alpha1.Turn, error) {
+		return e.update(ctx, t, epoch, change)
+	}, func(err error, wait time.Duration) {
 		e.logOf(t).Error(err, "Failed to write the status of a turn, trying again", "in", wait)
-	}))
+	})
 	if err != nil {
 		e.logOf(t).Error(err, "Stopped writing the status of a turn")
 	}
