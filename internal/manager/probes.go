@@ -52,7 +52,9 @@ func newProbes(ctx context.Context, address string, log logr.Logger) (*probes, e
 	log.V(1).Info("Starting server", "name", "health probe", "addr", l.Addr().String())
 	go func() {
 		defer close(p.served)
-		_ = p.server.Serve(p.listener) // ends when Close is called; the kubelet notices another end
+		if err := p.server.Serve(p.listener); !errors.Is(err, http.ErrServerClosed) {
+			log.Error(err, "Stopped serving the probes") // the kubelet then restarts the process
+		}
 	}()
 	return p, nil
 }

@@ -50,7 +50,7 @@ func (j *Source) hasEnded(ctx context.Context, r reader, m *turn.UndoMark) (bool
 	err := errors.New("there is no kubeconfig")
 	switch r := r.(type) {
 	case *local:
-		open, err := turn.IsOpen(ctx, r.store, m.TurnUID)
+		open, err := turn.IsOpen(r.store.Read(ctx, m.TurnUID, 0))
 		return !open, err
 	case *Remote:
 		if r.turn != nil {
@@ -78,7 +78,7 @@ func (j *Source) Unfinished(ctx context.Context, marks []turn.UndoMark) (found *
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	for i := range marks {
-		open, err := turn.IsOpen(ctx, s, marks[i].TurnUID)
+		open, err := turn.IsOpen(s.Read(ctx, marks[i].TurnUID, 0))
 		if err != nil {
 			return nil, err
 		}

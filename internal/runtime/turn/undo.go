@@ -97,7 +97,7 @@ func (r *run) hasEnded(ctx context.Context, m *UndoMark) (bool, error) {
 	case r.in.HasEnded != nil:
 		return r.in.HasEnded(ctx, m.Turn, m.TurnUID)
 	}
-	open, err := IsOpen(ctx, r.engine.Journal, m.TurnUID)
+	open, err := IsOpen(r.engine.Journal.Read(ctx, m.TurnUID, 0))
 	return !open, err
 }
 

@@ -2,7 +2,6 @@ package turn
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"iter"
@@ -290,14 +289,12 @@ func (u *UndoReader) openMark(step int, callID string) *callMark {
 	return m
 }
 
-// IsOpen reports whether a journal has entries but no end, so that a run may continue its Turn.
-func IsOpen(ctx context.Context, j interface {
-	Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error]
-}, uid string,
-) (open bool, err error) {
-	for e, err := range j.Read(ctx, uid, 0) {
+// IsOpen reports whether the journal of a Turn has entries but no end, so that a run may continue the Turn. It returns
+// the error of the entries.
+func IsOpen(entries iter.Seq2[journal.Entry, error]) (open bool, err error) {
+	for e, err := range entries {
 		if err != nil {
-			return false, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
+			return false, fmt.Errorf("failed to read the journal of a turn that undoes a call: %w", err)
 		}
 		if e.Kind == journal.Finalized {
 			return false, nil
