@@ -135,10 +135,10 @@ func (d *denials) judge(err error) error {
 	return err
 }
 
-// repeatWrite repeats a write to the API server, at intervals of up to 5 seconds, until it succeeds. It returns the error
-// of the last attempt if ctx ends first, if the API server cannot store the object, or if admission has denied it for
-// denialPatience by the clock now. A *backoff.PermanentError of write ends the repetition, too. failed receives the other
-// errors, and the time until the next attempt.
+// repeatWrite repeats a write to the API server, at intervals of up to 5 seconds, until it succeeds. It returns the
+// error of the last attempt if ctx ends first, if the API server cannot store the object, or if admission has denied it
+// for denialPatience by the clock now. A *backoff.PermanentError of write ends the repetition, too. failed receives the
+// other errors, and the time until the next attempt.
 func repeatWrite[T any](
 	ctx context.Context, now func() time.Time, write func() (T, error), failed func(err error, wait time.Duration),
 ) (T, error) {

@@ -39,7 +39,6 @@ import (
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -116,35 +115,6 @@ type Keeper struct {
 	once   sync.Once
 }
 
-// finishedTurn names a Turn that has finished.
-type finishedTurn struct {
-	key types.NamespacedName
-	// unbound is true if the Turn has a Session and may have ended without an executor. Its Session may then lack it
-	// although it has a record.
-	unbound bool
-}
-
-// endedUnbound reports whether a Turn has a Session and ended without an executor.
-func endedUnbound(t *v1alpha1.Turn) bool { return t.Spec.SessionRef != nil && t.EndedWithoutExecutor() }
-
-// remembered holds Turns. It forgets those that a whole round has not found, so that deleted Turns are forgotten.
-type remembered struct{ current, last sets.Set[types.UID] }
-
-func newRemembered() remembered { return remembered{sets.Set[types.UID]{}, sets.Set[types.UID]{}} }
-
-// beginRound must be called at the beginning of a round.
-func (r *remembered) beginRound() { r.current, r.last = sets.Set[types.UID]{}, r.current }
-
-func (r *remembered) add(uid types.UID) { r.current.Insert(uid) }
-
-// has reports whether a Turn is remembered. If it is, it stays so until the end of the next round.
-func (r *remembered) has(uid types.UID) bool {
-	if r.last.Has(uid) {
-		r.add(uid)
-	}
-	return r.current.Has(uid)
-}
-
 const (
 	// maxHints is the maximum number of pending hints. If a hint is dropped, the next round finds its Turn.
 	maxHints = 10_000
@@ -169,32 +139,6 @@ const (
 	callTimeout = time.Minute
 )
 
-// selection selects finished Turns.
-type selection struct {
-	selector fields.Selector
-	// unbound is true if the Turns have a Session and may have ended without an executor: see finishedTurn.
-	unbound bool
-}
-
-// finished selects all finished Turns.
-var finished = []selection{{finishedAnd(), false}}
-
-// selections select all finished Turns, each with one of the selectors: the Turns that ended while they were bound, the
-// others without a Session, and the others with a Session, which may have ended without an executor.
-var selections = []selection{
-	{finishedAnd(fields.OneTermNotEqualSelector(fieldExecutor, "")), false},
-	{finishedAnd(fields.OneTermEqualSelector(fieldExecutor, ""), fields.OneTermEqualSelector(fieldSession, "")), false},
-	{finishedAnd(fields.OneTermEqualSelector(fieldExecutor, ""), fields.OneTermNotEqualSelector(fieldSession, "")), true},
-}
-
-// The API server selects Turns by these fields.
-const fieldCompletion, fieldExecutor, fieldSession = "status.completionTime", "status.executor.name", "spec.sessionRef.name"
-
-// finishedAnd returns a selector for the finished Turns that all of the given selectors select.
-func finishedAnd(more ...fields.Selector) fields.Selector {
-	return fields.AndSelectors(append(more, fields.OneTermNotEqualSelector(fieldCompletion, ""))...)
-}
-
 // NeedLeaderElection returns true, because only one process does this work.
 func (k *Keeper) NeedLeaderElection() bool { return true }
 
@@ -205,38 +149,6 @@ func (k *Keeper) init() {
 		k.deletedUntil = map[string]time.Time{}
 		k.hinted = make(chan struct{}, 1)
 	})
-}
-
-// Finished adds a hint that a Turn has finished. It never blocks.
-func (k *Keeper) Finished(t *v1alpha1.Turn) {
-	k.init()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if len(k.hints) < maxHints {
-		k.hints[t.UID] = finishedTurn{client.ObjectKeyFromObject(t), endedUnbound(t)}
-	} else if endedUnbound(t) {
-		k.hintLost = true
-	}
-	select {
-	case k.hinted <- struct{}{}:
-	default:
-	}
-}
-
-// Missed notes that Turns may have finished without a hint. The next round finds them.
-func (k *Keeper) Missed() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.hintLost = true
-}
-
-// takeHints returns all hints, and removes them.
-func (k *Keeper) takeHints() map[types.UID]finishedTurn {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	all := k.hints
-	k.hints = map[types.UID]finishedTurn{}
-	return all
 }
 
 // takeWaiting returns all Turns that wait, and removes them.
@@ -635,71 +547,4 @@ func (k *Keeper) add(ctx context.Context, records []turnrecord.Record) error {
 		k.Log.V(1).Info("Added records of turns that ended without a journal", "records", n)
 	}
 	return nil
-}
-
-// purge deletes the records whose retention time is over.
-func (k *Keeper) purge(ctx context.Context) error {
-	before := k.Now().Add(-k.Retention)
-	return inBatches(ctx, func(ctx context.Context) (bool, error) {
-		n, err := k.Store.PurgeRecords(ctx, before, batch)
-		if err != nil {
-			return false, fmt.Errorf("failed to purge the records of turns that ended before %s: %w", before.Format(time.RFC3339), err)
-		}
-		return n == batch, nil
-	})
-}
-
-// trim deletes the oldest records of namespaces that have too many.
-func (k *Keeper) trim(ctx context.Context) error {
-	return inBatches(ctx, func(ctx context.Context) (bool, error) {
-		n, err := k.Store.TrimRecords(ctx, k.MostPerNamespace, batch)
-		if err != nil {
-			return false, fmt.Errorf("failed to delete the oldest records of namespaces that have too many: %w", err)
-		}
-		return n > 0, nil
-	})
-}
-
-// purgeTasks deletes the tasks that no longer count against a limit.
-func (k *Keeper) purgeTasks(ctx context.Context) error {
-	before := k.Now().Add(-keepTasks)
-	return inBatches(ctx, func(ctx context.Context) (bool, error) {
-		n, err := k.Store.PurgeTasks(ctx, before, batch)
-		if err != nil {
-			return false, fmt.Errorf("failed to delete the tasks that ended before %s: %w", before.Format(time.RFC3339), err)
-		}
-		return n == batch, nil
-	})
-}
-
-// purgeMemories deletes the memories that have expired.
-func (k *Keeper) purgeMemories(ctx context.Context) error {
-	now := k.Now()
-	return inBatches(ctx, func(ctx context.Context) (bool, error) {
-		n, err := k.Store.PurgeMemories(ctx, now, batch)
-		if err != nil {
-			return false, fmt.Errorf("failed to delete expired memories: %w", err)
-		}
-		return n == batch, nil
-	})
-}
-
-// inBatches calls do until it reports that there is no more work, with a pause after each call in which other writers
-// can proceed.
-func inBatches(ctx context.Context, do func(ctx context.Context) (more bool, err error)) error {
-	for {
-		bounded, cancel := context.WithTimeout(ctx, callTimeout)
-		more, err := do(bounded)
-		cancel()
-		if err != nil || !more {
-			return err
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return context.Cause(ctx)
-		case <-timer.C:
-		}
-	}
 }
