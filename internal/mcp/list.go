@@ -17,7 +17,6 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/fairgate"
-	"github.com/capstan-dev/capstan/internal/lenient"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
@@ -60,22 +59,57 @@ type Tool struct {
 // anySchema is the schema of a tool whose arguments are unknown.
 var anySchema = json.RawMessage(`{"type":"object"}`)
 
-// wireTool is the JSON form of a tool. Hints of the wrong type are absent: for example, PHP writes an empty object as a
-// list.
+// wireTool is the JSON form of a tool.
 type wireTool struct {
-	Name        string                   `json:"name"`
-	Title       string                   `json:"title"`
-	Description string                   `json:"description"`
-	InputSchema json.RawMessage          `json:"inputSchema"`
-	Annotations lenient.Maybe[wireHints] `json:"annotations"`
+	Name        string          `json:"name"`
+	Title       string          `json:"title"`
+	Description string          `json:"description"`
+	InputSchema json.RawMessage `json:"inputSchema"`
+	Annotations wireHints       `json:"annotations"`
+}
+
+// UnmarshalJSON implements json.Unmarshaler. It leaves the tool empty if a member has the wrong type, so that one such
+// tool does not make the list of its server unusable.
+func (t *wireTool) UnmarshalJSON(data []byte) error {
+	type members wireTool // without this method
+	var read members
+	if json.Unmarshal(data, &read) == nil {
+		*t = wireTool(read)
+	}
+	return nil
 }
 
 // wireHints is the JSON form of the hints of a tool.
 type wireHints struct {
-	ReadOnly    lenient.Maybe[bool] `json:"readOnlyHint"`
-	Idempotent  lenient.Maybe[bool] `json:"idempotentHint"`
-	Destructive lenient.Maybe[bool] `json:"destructiveHint"`
+	ReadOnly    hint `json:"readOnlyHint"`
+	Idempotent  hint `json:"idempotentHint"`
+	Destructive hint `json:"destructiveHint"`
 }
+
+// UnmarshalJSON implements json.Unmarshaler. A value that is not an object has no hints. For example, PHP writes an
+// empty object as a list.
+func (h *wireHints) UnmarshalJSON(data []byte) error {
+	type members wireHints // without this method
+	var read members
+	if json.Unmarshal(data, &read) == nil {
+		*h = wireHints(read)
+	}
+	return nil
+}
+
+// hint is a hint of a tool. It is nil if there is none, or if it is not a boolean.
+type hint struct{ value *bool }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (h *hint) UnmarshalJSON(data []byte) error {
+	var value bool
+	if json.Unmarshal(data, &value) == nil && string(data) != "null" {
+		h.value = &value
+	}
+	return nil
+}
+
+func (h hint) isTrue() bool { return h.value != nil && *h.value }
 
 // list lists all tools of a session. Memory for the pages that have arrived is reserved while further pages arrive.
 func (c *Client) list(ctx context.Context, s *session) (kept *Listing, err error) {
@@ -109,8 +143,7 @@ func (c *Client) list(ctx context.Context, s *session) (kept *Listing, err error
 			return nil, fmt.Errorf("%w: its list of tools exceeds %d MiB", errLimit, MaxListBytes>>20)
 		}
 		release := fairgate.AcquireProcessor(ctx, size)
-		for i := range page.Tools {
-			t := page.Tools[i].Value
+		for _, t := range page.Tools {
 			if t.Name == "" || len(t.Name) > MaxName || !utf8.ValidString(t.Name) || seen[t.Name] || c.redactor.Redact(t.Name) != t.Name {
 				continue // such a tool cannot be called, has no unique name that can be shown, or could not be read
 			}
@@ -149,9 +182,8 @@ func (c *Client) unfinished(pages int, err error) *Error {
 
 // wirePage is the JSON form of a page of a list.
 type wirePage struct {
-	// A tool with a member of the wrong type is absent, so that it does not make the list of its server unusable.
-	Tools      elements[lenient.Maybe[wireTool]] `json:"tools"`
-	NextCursor string                            `json:"nextCursor"`
+	Tools      elements[wireTool] `json:"tools"`
+	NextCursor string             `json:"nextCursor"`
 }
 
 // sendCursor is a middleware of the SDK that adds the cursor to a request for tools. If the SDK knew the cursor, it
@@ -265,11 +297,8 @@ func (c *Client) tool(t wireTool) Tool {
 		bytes.HasPrefix(schema.Bytes(), []byte("{")) {
 		kept.Schema = slices.Clone(schema.Bytes()) // a schema that is no JSON object after redaction counts as missing
 	}
-	hints := t.Annotations.Value
-	kept.Hints = tool.Hints{ReadOnly: hints.ReadOnly.Value, Idempotent: hints.Idempotent.Value}
-	if hints.Destructive.Given {
-		kept.Hints.Destructive = new(hints.Destructive.Value)
-	}
+	hints := t.Annotations
+	kept.Hints = tool.Hints{ReadOnly: hints.ReadOnly.isTrue(), Idempotent: hints.Idempotent.isTrue(), Destructive: hints.Destructive.value}
 	return kept
 }
 

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/capstan-dev/capstan/internal/lenient"
+	"github.com/capstan-dev/capstan/internal/model/lenient"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 

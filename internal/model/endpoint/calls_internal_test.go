@@ -9,7 +9,7 @@ import (
 	"unsafe"
 	"weak"
 
-	"github.com/capstan-dev/capstan/internal/lenient"
+	"github.com/capstan-dev/capstan/internal/model/lenient"
 )
 
 // TestALabelDoesNotKeepItsEvent checks that the memory of an event is free once the ID of its call has been read. A

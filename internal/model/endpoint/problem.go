@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/capstan-dev/capstan/internal/lenient"
+	"github.com/capstan-dev/capstan/internal/model/lenient"
 )
 
 // maxNesting bounds how deep errors are nested: gateways put the error of their provider into their own.

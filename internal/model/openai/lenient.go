@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 
-	"github.com/capstan-dev/capstan/internal/lenient"
+	"github.com/capstan-dev/capstan/internal/model/lenient"
 )
 
 // arguments are the arguments of a call: a text, or the JSON value itself.
