@@ -67,7 +67,9 @@ func (e *Executor) onLoss(t *v1alpha1.Turn) func(ctx context.Context, missing in
 	return func(ctx context.Context, missing int64) error {
 		s, err := repeatWrite(ctx, e.Now, func() (*v1alpha1.Session, error) {
 			s, err := e.recordLoss(ctx, key, missing)
-			if err != nil && !(writeerror.IsRejected(err) && translate.WaitsForHistory(s) == "") {
+			switch {
+			case writeerror.IsRejected(err) && translate.WaitsForHistory(s) == "":
+			case err != nil:
 				err = backoff.Permanent(err) // the run tries again
 			}
 			return s, err
