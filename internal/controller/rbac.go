@@ -55,9 +55,8 @@ package controller
 // still works, and checks these objects at intervals.
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch
 
-// The manager emits Events about these kinds, in the namespaces of the objects. A patch raises the count of a
-// repeated Event.
-// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// The manager emits Events about these kinds, in the namespaces of the objects.
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create
 
 // The read API has no users of its own. The manager asks the API server who requests the journal of a Turn, and
 // whether that user may read it.
@@ -77,4 +76,4 @@ package controller
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=capstan-system,resources=leases,verbs=get;list;watch;create;update;delete
 
 // It also emits Events about these Leases there, although it may serve only other namespaces.
-// +kubebuilder:rbac:groups=events.k8s.io,namespace=capstan-system,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=events.k8s.io,namespace=capstan-system,resources=events,verbs=create

@@ -30,6 +30,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/access"
 	"github.com/capstan-dev/capstan/internal/apiclock"
 	"github.com/capstan-dev/capstan/internal/barrier"
+	"github.com/capstan-dev/capstan/internal/eventwriter"
 	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/objectbudget"
@@ -153,7 +154,14 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	if p.manager, err = newManager(o, p.config, lock, cacheOptions(o, p.specs.Share, p.objects), log); err != nil {
 		return err
 	}
-	p.events = barrier.Events(p.manager.GetEventRecorder("capstan"), p.credentials)
+	emitted, err := eventwriter.New(ctx, p.config, p.manager.GetHTTPClient(), eventwriter.Options{
+		Scheme: p.manager.GetScheme(), Controller: "capstan", Now: p.now, Dropped: metrics.EventDropped, Log: log.WithName("events"),
+	})
+	if err != nil {
+		return err
+	}
+	defer closeEvents(ctx, emitted)
+	p.events = barrier.Events(emitted, p.credentials)
 	writer, err := statuswriter.Client(p.manager.GetClient(), p.config, p.manager.GetHTTPClient())
 	if err != nil {
 		return err
@@ -209,6 +217,16 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	log.WithValues(at.shown()...).Info("Starting", "roles", o.Roles, "executor", o.ExecutorName, "capacity", o.MaxConcurrentTurns,
 		"memoryLimit", limit.Bytes, "memoryLimitFrom", limit.Source, "goMemoryLimit", limit.Go)
 	return p.manager.Start(ctx)
+}
+
+// lastEventsTimeout is the time limit for writing the last Events when the process stops.
+const lastEventsTimeout = time.Second
+
+// closeEvents writes the last Events, such as those of Turns that ended while the process stopped.
+func closeEvents(ctx context.Context, w *eventwriter.Writer) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastEventsTimeout)
+	defer cancel()
+	w.Close(ctx)
 }
 
 // lastSpansTimeout is the time limit for sending the last spans when the process stops.

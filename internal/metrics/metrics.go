@@ -53,13 +53,15 @@ var (
 			"reason of its main condition. Waits for approvals and sub-agents are not counted.",
 		Buckets: []float64{1, 5, 15, 60, 300, 900, 3600, 14400},
 	}, []string{"namespace", "reason"})
+	eventsDropped = counter("capstan_events_dropped_total",
+		"Events that were not written, because too many were waiting or the API server did not accept them.")
 	cost = counter("capstan_cost_total", "Cost of turns that have ended, without the cost of their sub-agents, by currency.", "currency")
 	// vectors are all metrics with the label namespace.
 	vectors = append([]vector{
 		running.MetricVec, ended.MetricVec, duration.MetricVec, modelRequests.MetricVec, modelRetries.MetricVec,
 		tokens.MetricVec, toolCalls.MetricVec,
 		contextWarnings.MetricVec, compactions.MetricVec, parked.MetricVec, journalsLost.MetricVec,
-		queueWait.MetricVec, waitByReason.MetricVec, cost.MetricVec,
+		queueWait.MetricVec, waitByReason.MetricVec, cost.MetricVec, eventsDropped.MetricVec,
 		evaluations.MetricVec, evaluationScore.MetricVec, evaluationTokens.MetricVec, evaluationsSkipped.MetricVec,
 		memoriesLearned.MetricVec, memoriesRefused.MetricVec, memoriesFailed.MetricVec, memoryTokens.MetricVec, learningSkipped.MetricVec,
 		recallFailures.MetricVec, embeddingFailures.MetricVec, refusedRequests.MetricVec,
@@ -99,7 +101,7 @@ func init() {
 	metrics.Registry.MustRegister(running, Capacity, controllers, ended, duration, modelRequests, modelRetries, tokens,
 		toolCalls, contextWarnings, compactions, parked, journalsLost,
 		tokenUsage, requestDuration, firstChunk, requestErrors, requestCost,
-		waiting, waitingForSlots, queueWait, waitByReason, cost, purged, clockOffset,
+		waiting, waitingForSlots, queueWait, waitByReason, cost, eventsDropped, purged, clockOffset,
 		evaluations, evaluationScore, evaluationTokens, evaluationsSkipped, evaluationsWaiting, evaluationsOldest,
 		memoriesLearned, memoriesRefused, memoriesFailed, memoryTokens, learningSkipped, recallFailures, embeddingFailures,
 		refusedRequests, budgets, journals, journalUsage, memory, modelGates)
@@ -183,6 +185,11 @@ func SetClockOffset(d time.Duration) { clockOffset.Set(d.Seconds()) }
 // Parked counts a Turn that was parked, after its status was written.
 func Parked(t *v1alpha1.Turn) {
 	known.withNamespace(t.Namespace, func(label string, _ *namespaceSeries) { parked.WithLabelValues(label, t.StateReason()).Inc() })
+}
+
+// EventDropped counts an Event that was not written.
+func EventDropped(namespace string) {
+	known.withNamespace(namespace, func(label string, _ *namespaceSeries) { eventsDropped.WithLabelValues(label).Inc() })
 }
 
 // JournalLost counts a Turn whose journal was lost, after its status was written.
