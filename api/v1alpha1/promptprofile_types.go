@@ -229,9 +229,9 @@ type Judge struct {
 	// +kubebuilder:validation:MaxLength=4096
 	Prompt string `json:"prompt,omitempty"`
 
-	// modelRef is the model to ask, of any ModelProvider in the namespace. In a cluster, it is ignored unless it is one
-	// of the models that spec.evaluation of the Agent allows. Default: the models of the Agent, in order, with their
-	// parameters; in a cluster spec.evaluation.models of the Agent, if they are set.
+	// modelRef is the model to ask, of any ModelProvider in the namespace of the Agent. In a cluster, it is ignored
+	// unless it is one of the models that spec.evaluation of the Agent allows. Default: the models of the Agent, in
+	// order, with their parameters; in a cluster spec.evaluation.models of the Agent, if they are set.
 	// +optional
 	ModelRef *JudgeModelReference `json:"modelRef,omitempty"`
 
@@ -246,7 +246,7 @@ type Judge struct {
 
 // JudgeModelReference names the model that a judge asks.
 type JudgeModelReference struct {
-	// providerRef names the ModelProvider that serves the model.
+	// providerRef names the ModelProvider that serves the model. It is in the namespace of the Agent.
 	// +required
 	ProviderRef ObjectReference `json:"providerRef"`
 

@@ -240,12 +240,12 @@ func TestDiffOfTurns(t *testing.T) {
 func TestDiffShowsToolsThatAreNotInTheMessages(t *testing.T) {
 	t.Parallel()
 	f := complete().with(t, "profile.yaml", "{behavior: Be brief.}",
-		"{tools: Use tools.}\n  sections: [agent, tools]\n"+skillOf("notes", "refunds"))
-	f["notes.yaml"] = notesYAML
+		"{tools: Use tools.}\n  sections: [agent, tools]\n")
+	f["closer.yaml"] = strings.Replace(agentYAML, "{name: support}", "{name: closer}", 1)
 	old := files{"agent.yaml": f["agent.yaml"]}.written(t, nowhere)
-	dir := f.with(t, "agent.yaml", "  limits:", "  skills: {available: [refunds]}\n  limits:").written(t, nowhere)
+	dir := f.with(t, "agent.yaml", "  limits:", "  tools: [{agentRef: {name: closer}}]\n  limits:").written(t, nowhere)
 	got := capstan(t, "render", "-f", dir, "--diff", old).mustEnd(t, exit.Differs)
-	mustSay(t, got.out, "  tools  added load_skill\n")
+	mustSay(t, got.out, "  tools  added closer, read_artifact\n")
 }
 
 func TestDiffUsesOneTimeForBothStates(t *testing.T) {

@@ -14,6 +14,9 @@ var (
 	word = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,63}$`)
 	// name is the name of an object or a model, or several names with slashes in between.
 	name = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,511}$`)
+	// user is the name of a user: one line of any characters, because the API server authenticates names such as
+	// https://issuer.example#subject. 512 characters are the limit of the API.
+	user = regexp.MustCompile(`^[^\p{Cc}\p{Zl}\p{Zp}]{1,512}$`)
 	// digest is a hash in hexadecimal.
 	digest = regexp.MustCompile(`^[0-9a-f]{16,128}$`)
 	// amount is an amount of money.
@@ -38,6 +41,7 @@ func looksLike(form *regexp.Regexp) scalar {
 var (
 	aWord    = looksLike(word)
 	aName    = looksLike(name)
+	aUser    = looksLike(user)
 	aDigest  = looksLike(digest)
 	anAmount = looksLike(amount)
 	aDay     = looksLike(day)
@@ -90,7 +94,7 @@ var (
 // that all Turns of an Agent share.
 var kept = map[journal.Kind]rule{
 	journal.RunStarted: fields{
-		"executor": aName, "namespace": aName, "name": aName, "requester": aName, "endOnly": aBoolean,
+		"executor": aName, "namespace": aName, "name": aName, "requester": aUser, "endOnly": aBoolean,
 	},
 	journal.RunParked: fields{"approvals": aNumber, "turns": each{aName}, "budget": aName},
 	journal.PreparationInput: fields{"zone": aName, "number": aNumber, "history": history, "input": fields{
@@ -127,7 +131,7 @@ var kept = map[journal.Kind]rule{
 	journal.ApprovalRequested: fields{
 		"step": aNumber, "callID": callID{}, "name": toolName{}, "requested": aTime, "expires": aTime,
 	},
-	journal.ApprovalDecided: fields{"step": aNumber, "callID": callID{}, "approved": aBoolean, "expired": aBoolean, "by": aName},
+	journal.ApprovalDecided: fields{"step": aNumber, "callID": callID{}, "approved": aBoolean, "expired": aBoolean, "by": aUser},
 	journal.ToolIntended: fields{
 		"step": aNumber, "callID": callID{}, "name": toolName{}, "effect": aWord, "attempt": aNumber, "retry": aBoolean,
 		"descendants": aNumber,
@@ -167,7 +171,7 @@ var kept = map[journal.Kind]rule{
 		"answer":   fields{"name": aName, "bytes": aNumber},
 		"calls": each{fields{
 			"callID": callID{}, "name": toolName{}, "step": aNumber, "outcome": aWord, "durationMilliseconds": aNumber, "bytes": aNumber,
-			"artifact": anOutput, "turn": aName, "decidedBy": aName,
+			"artifact": anOutput, "turn": aName, "decidedBy": aUser,
 		}},
 		"withheld": aBoolean, "violations": each{fields{"policy": aName, "onViolation": aWord, "unchecked": aBoolean}},
 		"toolsLeftOut": aNumber, "toolServersMissing": each{aName}, "warned": aBoolean, "missingTurns": aNumber,

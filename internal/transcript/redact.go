@@ -26,6 +26,9 @@ type Redacted struct {
 // of fields, such as names of objects, tools and models, numbers, times and words of enumerations, and each only if it
 // has the expected form. Every other value becomes a Redacted, even in fields that a later version adds.
 //
+// The names of users have no form. They come from the API server, or from the user of the command line, and never from
+// a model. So each name on one line is kept.
+//
 // It keeps no texts of a model, not even short ones:
 //
 //  1. A tool name is kept only if the engine has offered or called a tool of that name.

@@ -248,6 +248,59 @@ func TestSkills(t *testing.T) {
 	}
 }
 
+// TestOnlyListedSkillsCanBeLoaded checks that the model can load a skill only if the prompt has the section that lists
+// the available skills. Otherwise it would be offered a tool whose arguments it cannot know.
+func TestOnlyListedSkillsCanBeLoaded(t *testing.T) {
+	const all = "load_skill read_artifact: returns complaints"
+	for name, tc := range map[string]struct {
+		reason string
+		change func(*prepare.Input)
+		want   string // the tools after those of the input, and the keys of the skills
+	}{
+		"Full":    {"the mode lists skills", func(in *prepare.Input) { in.Turn.Mode = prompt.Full }, all},
+		"Task":    {"the mode lists skills", func(in *prepare.Input) { in.Turn.Mode = prompt.Task }, all},
+		"Minimal": {"the mode does not list skills", func(in *prepare.Input) { in.Turn.Mode = prompt.Minimal }, ": "},
+		"None":    {"the mode has no sections", func(in *prepare.Input) { in.Turn.Mode = prompt.None }, ": "},
+		"sub-agent": {
+			"the default mode of a sub-agent is Minimal", func(in *prepare.Input) {
+				in.Turn.Mode, in.Profile.Mode, in.Turn.Depth = "", "", 1
+			}, ": ",
+		},
+		"sections without the list": {
+			"the profile leaves out the list", func(in *prepare.Input) { in.Profile.Sections = []string{"agent", "loaded_skills", "tools"} },
+			": ",
+		},
+		"sections with the list": {
+			"the profile decides in every mode but None", func(in *prepare.Input) {
+				in.Turn.Mode, in.Profile.Sections = prompt.Minimal, []string{"available_skills", "agent"}
+			},
+			all,
+		},
+		"mode None with sections": {
+			"sections have no effect in mode None", func(in *prepare.Input) {
+				in.Turn.Mode, in.Profile.Sections = prompt.None, []string{"available_skills"}
+			}, ": ",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := everything()
+			in.ManagerSkills[1].Content = strings.Repeat("x", 20_000) // longer than a message, so read_artifact comes with it
+			tc.change(&in)
+			p := mustPrepare(t, in)
+			var tools, keys []string
+			for _, offered := range p.Tools[len(in.Tools):] {
+				tools = append(tools, offered.Name)
+			}
+			for _, s := range p.Skills {
+				keys = append(keys, s.Key)
+			}
+			if got := strings.Join(tools, " ") + ": " + strings.Join(keys, " "); got != tc.want || p.Report.ToolCount != len(p.Tools) {
+				t.Errorf("own tools and skills are %q, and the report counts %d tools, want %q: %s", got, p.Report.ToolCount, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
 // TestAvailableSkillsExplainTheirFences checks that a skill with a value of the Turn explains the fence itself, because
 // no section of the prompt has to.
 func TestAvailableSkillsExplainTheirFences(t *testing.T) {

@@ -18,8 +18,8 @@ type Input struct {
 	Agent   Agent
 	Profile Profile
 	Turn    Turn
-	// Tools are the tools that the model is offered, in order. load_skill is added if a skill is available, and
-	// read_artifact if a skill is too long for a message.
+	// Tools are the tools that the model is offered, in order. load_skill is added if the prompt lists an available
+	// skill, and read_artifact if a listed skill is too long for a message.
 	Tools []prompt.Tool
 	// ManagerSkills are available to every agent, after the agent's own skills.
 	ManagerSkills []Skill

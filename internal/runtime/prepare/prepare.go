@@ -36,7 +36,7 @@ type Prompt struct {
 	Summary string `json:"summary,omitempty"`
 	// Tools are the tools that the model is offered, in order.
 	Tools []prompt.Tool `json:"tools,omitempty"`
-	// Skills are the skills that the model may load, in order.
+	// Skills are the skills that the model may load, in order. There are none if the prompt does not list them.
 	Skills []LoadableSkill `json:"skills,omitempty"`
 	// Sources are the sources of the facts in the prompt, in order. Facts without a source are left out.
 	Sources []string `json:"sources,omitempty"`
@@ -104,8 +104,12 @@ func Prepare(in Input) (*Prepared, error) {
 	if err != nil {
 		return nil, err
 	}
+	mode := prompt.ModeOf(in.Turn.Mode, in.Profile.Mode, in.Turn.Depth)
+	if !prompt.HasSection(mode, in.Profile.Sections, prompt.SectionAvailableSkills) {
+		available = nil // the model cannot choose a skill from a list that the prompt does not have
+	}
 	tools := offeredTools(in.Tools, available)
-	system, err := systemPrompt(in, texts, assembly, loaded, available, tools)
+	system, err := systemPrompt(in, mode, texts, assembly, loaded, available, tools)
 	if err != nil {
 		return nil, err
 	}
@@ -130,8 +134,8 @@ func Prepare(in Input) (*Prepared, error) {
 // maxToolMessage is the maximum length of a tool's result in a message, in characters.
 const maxToolMessage = 12_000
 
-// offeredTools returns the tools that the model is offered: the tools of the input, load_skill if a skill is available,
-// and read_artifact if a skill is too long for a message, unless the input already has it.
+// offeredTools returns the tools that the model is offered: the tools of the input, load_skill if the prompt lists a
+// skill, and read_artifact if a listed skill is too long for a message, unless the input already has it.
 func offeredTools(tools []prompt.Tool, available []prompt.Skill) []prompt.Tool {
 	if len(available) == 0 {
 		return tools
@@ -192,14 +196,14 @@ func loadable(available []prompt.Skill) []LoadableSkill {
 }
 
 func systemPrompt(
-	in Input, texts authored, assembly turncontext.Assembly, loaded, available []prompt.Skill, tools []prompt.Tool,
+	in Input, mode prompt.Mode, texts authored, assembly turncontext.Assembly, loaded, available []prompt.Skill, tools []prompt.Tool,
 ) (prompt.System, error) {
 	subject := ""
 	if in.Turn.Session != nil {
 		subject = in.Turn.Session.Subject
 	}
 	return prompt.Render(prompt.Input{
-		Mode: prompt.ModeOf(in.Turn.Mode, in.Profile.Mode, in.Turn.Depth), Sections: in.Profile.Sections, Depth: in.Turn.Depth,
+		Mode: mode, Sections: in.Profile.Sections, Depth: in.Turn.Depth,
 		AssistantName: in.Profile.Identity.AssistantName, AgentName: in.Agent.Name, Description: in.Agent.Description, Model: in.Model,
 		Thinking: in.Agent.Thinking, StablePrefix: texts.prefix, DynamicSuffix: texts.suffix,
 		Instructions: texts.instructions, Behavior: texts.behavior, ToolsText: texts.tools,

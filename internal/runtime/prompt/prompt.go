@@ -128,7 +128,7 @@ func ModeOf(turn, profile Mode, depth int) Mode {
 // Render renders the system prompt. It returns an *invalid.Error for an unknown mode or section, and for a tool that
 // cannot be offered to a model.
 func Render(in Input) (System, error) {
-	asked, err := chooseSections(in)
+	asked, err := chooseSections(in.Mode, in.Sections)
 	if err != nil {
 		return System{}, err
 	}
@@ -142,11 +142,22 @@ func Render(in Input) (System, error) {
 	for _, s := range asked {
 		r.add(s)
 	}
-	if !slices.ContainsFunc(asked, func(s section) bool { return s.name == SectionTurnInstructions }) {
+	if !contains(asked, SectionTurnInstructions) {
 		r.add(guardrails)
 	}
 	r.end()
 	return r.system(asked)
+}
+
+// HasSection reports whether a prompt of this mode and with these sections, as in Input, has a section with this name,
+// which may be blank. If the mode or a section is unknown, it returns false, and Render returns an error.
+func HasSection(mode Mode, names []string, name string) bool {
+	asked, err := chooseSections(mode, names)
+	return err == nil && contains(asked, name)
+}
+
+func contains(all []section, name string) bool {
+	return slices.ContainsFunc(all, func(s section) bool { return s.name == name })
 }
 
 // rendering holds the state while a prompt is made.
@@ -237,20 +248,20 @@ func (r *rendering) system(asked []section) (System, error) {
 }
 
 // chooseSections returns the sections that the prompt should have, in order.
-func chooseSections(in Input) ([]section, error) {
-	chosen, err := sectionsByName(in.Sections)
+func chooseSections(mode Mode, names []string) ([]section, error) {
+	chosen, err := sectionsByName(names)
 	if err != nil {
 		return nil, err
 	}
-	switch in.Mode {
+	switch mode {
 	case Full, Task, Minimal:
 	case None: // no sections, but their names were checked above, because they matter as soon as the mode changes
 		return nil, nil
 	default:
-		return nil, invalid.Field("PromptProfile spec.mode", "%q is not a mode: use Full, Minimal, Task or None", in.Mode)
+		return nil, invalid.Field("PromptProfile spec.mode", "%q is not a mode: use Full, Minimal, Task or None", mode)
 	}
-	if in.Sections == nil {
-		return ofMode(in.Mode), nil
+	if names == nil {
+		return ofMode(mode), nil
 	}
 	return chosen, nil
 }

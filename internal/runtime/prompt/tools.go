@@ -47,12 +47,13 @@ var (
 	parameterTypes = []string{"string", "integer", "number", "boolean", "array", "object", "enum"}
 )
 
-// LoadSkill returns the tool with which the model loads a skill. A Turn has this tool if a skill is available. The
-// result must not be changed.
+// LoadSkill returns the tool with which the model loads a skill. A Turn has this tool if its prompt lists an available
+// skill. The result must not be changed.
 func LoadSkill() Tool { return loadSkill }
 
 // ReadArtifact returns the tool with which the model reads an output that did not fit into a message. A Turn has this
-// tool if it has other tools, or a skill that is too long for a message. The result must not be changed.
+// tool if it has other tools, or if its prompt lists a skill that is too long for a message. The result must not be
+// changed.
 func ReadArtifact() Tool { return readArtifact }
 
 // Capstan's own tools. All Turns share them.
