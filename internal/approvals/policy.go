@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -21,6 +20,20 @@ const (
 	DefaultPolicy = "capstan-toolapprovals"
 	// DefaultRequesterPolicy is the name of the policy for requesters, and of its binding, in config/policy.
 	DefaultRequesterPolicy = "capstan-requesters"
+)
+
+// The validations of config/policy by which the API server checks names. The manager looks for these texts, because the
+// meaning of another expression is unknown. Do not change a text: the managers that still run during an upgrade look
+// for the old one, and would use no decision until they end. To make a check stricter, add a validation to the policy.
+// To replace one, accept both texts here first, and change the policy in a later release.
+const (
+	validatesDecidedBy       = "object.spec.decidedBy == request.userInfo.username"
+	validatesDecidedByGroups = "!has(object.spec.decidedByGroups) || " +
+		"(has(request.userInfo.groups) && object.spec.decidedByGroups.all(g, g in request.userInfo.groups))"
+	validatesRequestedBy = "!has(object.spec.requestedBy) || object.spec.requestedBy.username == request.userInfo.username " +
+		"|| (has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, o.kind == 'Turn' && " +
+		"o.apiVersion.startsWith('capstan.dev/') && has(o.controller) && o.controller) " +
+		"&& authorizer.group('capstan.dev').resource('requesters').check('impersonate').allowed())"
 )
 
 // PolicySettleTime is the minimum time between the last change of the policy or its binding and the creation of a
@@ -44,6 +57,9 @@ type Policy struct {
 	// checks is what the policy checks, and uses is what Capstan uses only if it is checked, for messages. value is the
 	// chart's value that installs the policy, and flag is the manager's flag with the name of the policy.
 	checks, uses, value, flag string
+	// resource is the resource whose creation the policy must check, and validation is the expression that it must have
+	// for this field of the objects.
+	resource, field, validation string
 
 	api admissionclient.AdmissionregistrationV1Interface
 	now func() time.Time
@@ -79,6 +95,7 @@ type finding struct {
 func NewPolicy(name string, api admissionclient.AdmissionregistrationV1Interface, now func() time.Time, log logr.Logger) *Policy {
 	return &Policy{
 		name: name, checks: "who decides", uses: "ToolApprovals", value: "approvalPolicy.install=true", flag: "--approval-policy",
+		resource: "toolapprovals", field: "spec.decidedBy", validation: validatesDecidedBy,
 		api: api, now: now, log: log, lock: make(chan struct{}, 1),
 	}
 }
@@ -88,6 +105,7 @@ func NewPolicy(name string, api admissionclient.AdmissionregistrationV1Interface
 func NewRequesterPolicy(name string, api admissionclient.AdmissionregistrationV1Interface, now func() time.Time, log logr.Logger) *Policy {
 	p := NewPolicy(name, api, now, log)
 	p.checks, p.uses, p.value, p.flag = "requesters", "the names of requesters", "requesterPolicy.install=true", "--requester-policy"
+	p.resource, p.field, p.validation = "turns", "spec.requestedBy", validatesRequestedBy
 	return p
 }
 
@@ -202,7 +220,7 @@ func (p *Policy) read(ctx context.Context) (finding, error) {
 	if problem, err := p.interpret("ValidatingAdmissionPolicyBinding", err); problem != "" || err != nil {
 		return finding{problem: problem}, err
 	}
-	if problem := weakness(policy, binding); problem != "" {
+	if problem := p.weakness(policy, binding); problem != "" {
 		p.weak = p.now()
 		return finding{problem: problem}, nil
 	}
@@ -213,14 +231,12 @@ func (p *Policy) read(ctx context.Context) (finding, error) {
 	if s := unchangedSince(binding); s.After(since) {
 		since = s
 	}
-	return finding{since: since.Add(PolicySettleTime), checksGroups: checksGroups(policy)}, nil
+	return finding{since: since.Add(PolicySettleTime), checksGroups: validates(policy, validatesDecidedByGroups)}, nil
 }
 
-// checksGroups reports whether a policy for ToolApprovals checks decidedByGroups.
-func checksGroups(policy *admissionv1.ValidatingAdmissionPolicy) bool {
-	return slices.ContainsFunc(policy.Spec.Validations, func(v admissionv1.Validation) bool {
-		return strings.Contains(v.Expression, "decidedByGroups")
-	})
+// validates reports whether a policy has a validation with this expression. Others make a policy only stricter.
+func validates(policy *admissionv1.ValidatingAdmissionPolicy, expression string) bool {
+	return slices.ContainsFunc(policy.Spec.Validations, func(v admissionv1.Validation) bool { return v.Expression == expression })
 }
 
 // unchangedSince returns the time since which an object has been unchanged: its creation or, if its spec has changed,
@@ -246,12 +262,16 @@ func (p *Policy) interpret(kind string, err error) (problem string, unknown erro
 	case err == nil:
 		return "", nil
 	case apierrors.IsNotFound(err):
-		return fmt.Sprintf("the %s %s is not installed: install it with kubectl apply -k config/policy, or with "+
-			"the chart and %s, under the name in %s", kind, p.name, p.value, p.flag), nil
+		return fmt.Sprintf("the %s %s is not installed: install it %s, under the name in %s", kind, p.name, p.source(), p.flag), nil
 	case apierrors.IsForbidden(err):
 		return fmt.Sprintf("the manager may not get the %s %s: grant it the rule for this kind in config/rbac/role.yaml", kind, p.name), nil
 	}
 	return "", fmt.Errorf("failed to get the %s %q, by which the API server checks %s: %w", kind, p.name, p.checks, err)
+}
+
+// source returns, for messages, by what the policy and its binding are installed.
+func (p *Policy) source() string {
+	return "with kubectl apply -k config/policy, or with the chart and " + p.value
 }
 
 // isNarrowed reports whether a policy excludes some of the objects that its rules name. Empty selectors, which the API
@@ -264,9 +284,30 @@ func isNarrowed(m *admissionv1.MatchResources) bool {
 	return selects(m.NamespaceSelector) || selects(m.ObjectSelector) || len(m.ExcludeResourceRules) > 0
 }
 
-// weakness returns why a policy and its binding do not deny all invalid requests, or an empty text if they do. It does
-// not check the policy's rules and expressions, for which the author of the policy is responsible.
-func weakness(policy *admissionv1.ValidatingAdmissionPolicy, binding *admissionv1.ValidatingAdmissionPolicyBinding) string {
+// covers reports whether a policy applies to each creation of an object of this resource. The API server adds a scope
+// to the rules when it stores them.
+func covers(m *admissionv1.MatchResources, resource string) bool {
+	if m.MatchPolicy != nil && *m.MatchPolicy != admissionv1.Equivalent {
+		return false // not to requests for other versions of the API
+	}
+	return slices.ContainsFunc(m.ResourceRules, func(r admissionv1.NamedRuleWithOperations) bool {
+		return len(r.ResourceNames) == 0 &&
+			containsAny(r.Operations, admissionv1.Create, admissionv1.OperationAll) &&
+			containsAny(r.APIGroups, v1alpha1.GroupVersion.Group, "*") &&
+			containsAny(r.APIVersions, v1alpha1.GroupVersion.Version, "*") &&
+			containsAny(r.Resources, resource, resource+"/*", "*", "*/*") &&
+			(r.Scope == nil || *r.Scope != admissionv1.ClusterScope)
+	})
+}
+
+// containsAny reports whether a list contains at least one of the values.
+func containsAny[T comparable](list []T, values ...T) bool {
+	return slices.ContainsFunc(values, func(v T) bool { return slices.Contains(list, v) })
+}
+
+// weakness returns why a policy and its binding do not deny all forged names, or an empty text if they do. A policy may
+// be stricter than the shipped one, and may be the one of another version.
+func (p *Policy) weakness(policy *admissionv1.ValidatingAdmissionPolicy, binding *admissionv1.ValidatingAdmissionPolicyBinding) string {
 	const ofPolicy, ofBinding = "the ValidatingAdmissionPolicy ", "the ValidatingAdmissionPolicyBinding "
 	fails := policy.Spec.FailurePolicy
 	switch {
@@ -277,6 +318,13 @@ func weakness(policy *admissionv1.ValidatingAdmissionPolicy, binding *admissionv
 	case isNarrowed(policy.Spec.MatchConstraints):
 		return ofPolicy + policy.Name + " has a selector or excludeResourceRules in its matchConstraints, so it " +
 			"does not apply to all requests: remove them"
+	case policy.Spec.ParamKind != nil:
+		return ofPolicy + policy.Name + " has a paramKind, so it does not apply to all requests if parameters are missing: remove it"
+	case !covers(policy.Spec.MatchConstraints, p.resource):
+		return fmt.Sprintf("%s%s does not apply to each creation of %s: install it again %s", ofPolicy, policy.Name, p.resource, p.source())
+	case !validates(policy, p.validation):
+		return fmt.Sprintf("%s%s lacks the expression by which Capstan checks %s: install it again %s", ofPolicy, policy.Name, p.field,
+			p.source())
 	case binding.Spec.PolicyName != policy.Name:
 		return fmt.Sprintf("%s%s binds the policy %s: set its policyName to %s", ofBinding, binding.Name,
 			binding.Spec.PolicyName, policy.Name)

@@ -208,6 +208,12 @@ var _ = Describe("The check of decisions", func() {
 		Entry("because it does not apply to some objects", func(p *admissionv1.ValidatingAdmissionPolicy) {
 			p.Spec.MatchConstraints.ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"guarded": "yes"}}
 		}, asShipped, "has a selector or excludeResourceRules in its matchConstraints"),
+		Entry("because it is always satisfied", func(p *admissionv1.ValidatingAdmissionPolicy) {
+			p.Spec.Validations[0].Expression, p.Spec.Validations[0].MessageExpression = "true", ""
+		}, asShipped, "lacks the expression by which Capstan checks spec.decidedBy"),
+		Entry("because it does not check creations", func(p *admissionv1.ValidatingAdmissionPolicy) {
+			p.Spec.MatchConstraints.ResourceRules[0].Operations = []admissionv1.OperationType{admissionv1.Update}
+		}, asShipped, "does not apply to each creation of toolapprovals"),
 		Entry("because another policy is bound", func(*admissionv1.ValidatingAdmissionPolicy) {},
 			func(b *admissionv1.ValidatingAdmissionPolicyBinding) { b.Spec.PolicyName = "another" },
 			"binds the policy another: set its policyName to test-"),
