@@ -432,7 +432,8 @@ type ModelParameters struct {
 
 	// maxOutputTokens limits the length of the answer, in tokens, from 1 to 1000000. An answer that reaches the
 	// limit is cut off. In spec.models, the Turn then ends with reason OutputInvalid. In the models for evaluation and
-	// learning, the answer is not used.
+	// learning, the answer is not used, and the limit includes the model's reasoning. For evaluation, values above 8192
+	// count as 8192; for learning, values above 4096 count as 4096, which is also the default.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000

@@ -197,8 +197,9 @@ const (
 	// can be used, or a ModelProvider for judges, learning or embeddings.
 	ReasonReferenceNotAllowed = "ReferenceNotAllowed"
 	// ReasonProviderNotReady means that no model of the chain can be used: each ModelProvider lacks usable credentials,
-	// was not checked yet, is new and could not be reached, or does not fit into the manager's memory (TooManyObjects).
-	// On JudgesResolved, LearningResolved and EmbeddingsResolved it means that a ModelProvider does not fit.
+	// was not checked yet, is new and could not be reached, does not fit into the manager's memory (TooManyObjects), or
+	// has only models that cannot fulfill their parameters. On JudgesResolved, LearningResolved and EmbeddingsResolved
+	// it means that a ModelProvider does not fit.
 	ReasonProviderNotReady = "ProviderNotReady"
 	// ReasonUnsupportedParameter means on ModelsResolved that no model of the chain can fulfill its parameters, and on
 	// JudgesResolved and LearningResolved that a model cannot.

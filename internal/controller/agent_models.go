@@ -18,20 +18,27 @@ import (
 
 // resolveModels finds the ModelProviders of the Agent's chain. The finding names the ModelProviders that cannot be used
 // now, and the parameters that a model cannot fulfill: a request with such a parameter fails before it is sent, and the
-// Turn uses the next model. The finding holds if at least one model can fulfill its parameters, and in addition one of
-// these is true:
+// Turn uses the next model. The finding holds if one of these is true of the ModelProviders with a model that can
+// fulfill its parameters:
 //
-//  1. The endpoint of at least one ModelProvider answers.
-//  2. No endpoint answers, at least one ModelProvider is unreachable, and none is new or unchecked (Turns wait for
-//     new and unchecked ones). Because a probe may be out of date, each Turn tries the models itself.
+//  1. The endpoint of at least one of them answers.
+//  2. None of their endpoints answers, at least one of them is unreachable, and none is new or unchecked (Turns wait
+//     for new and unchecked ones). Because a probe may be out of date, each Turn tries the models itself.
 func (r *AgentReconciler) resolveModels(ctx context.Context, a *v1alpha1.Agent) (finding, error) {
 	providers, err := r.modelProviders(ctx, a)
 	if err != nil {
 		return finding{}, err
 	}
+	check := func(field string, m v1alpha1.ModelReference, p *v1alpha1.ModelProvider) error {
+		return translate.CheckParameters(field, m, a.Spec.Thinking, p)
+	}
+	unsupported, able, err := r.unsupported(ctx, a, "spec.models", a.Spec.Models, check)
+	if err != nil {
+		return finding{}, err
+	}
 	answers := slices.ContainsFunc(providers, func(p usedProvider) bool {
 		c := ready(p.Status.Conditions, p.Generation)
-		return c != nil && c.Status == metav1.ConditionTrue
+		return able[p.ref] && c != nil && c.Status == metav1.ConditionTrue
 	})
 	tried, awaited := false, false
 	f := finding{reason: v1alpha1.ReasonProviderNotReady}
@@ -45,30 +52,27 @@ func (r *AgentReconciler) resolveModels(ctx context.Context, a *v1alpha1.Agent) 
 		case p.ResourceVersion == "":
 			why, f.reason = fmt.Sprintf("ModelProvider %q does not exist", p.ref), v1alpha1.ReasonProviderNotFound
 		case c == nil:
-			why, awaited = fmt.Sprintf("ModelProvider %q is not checked yet", p.ref), true
+			why, awaited = fmt.Sprintf("ModelProvider %q is not checked yet", p.ref), awaited || able[p.ref]
 		case c.Status == metav1.ConditionTrue:
 			continue
-		case why != "" && !answers:
+		case why != "" && able[p.ref] && !answers:
 			awaited, f.after = true, earliest(f.after, left)
 		case c.Reason == v1alpha1.ReasonEndpointUnreachable, c.Reason == v1alpha1.ReasonAddressRefused:
 			// The message of the probe is left out: each change of it would be written to every Agent of the provider.
-			why, tried = fmt.Sprintf("ModelProvider %q does not answer (%s)", p.ref, c.Reason), true
+			why, tried = fmt.Sprintf("ModelProvider %q does not answer (%s)", p.ref, c.Reason), tried || able[p.ref]
 		default:
 			why = providerNotReady(p.ref, p.Namespace, c, a)
 		}
 		unusable = append(unusable, why)
 	}
-	check := func(field string, m v1alpha1.ModelReference, p *v1alpha1.ModelProvider) error {
-		return translate.CheckParameters(field, m, a.Spec.Thinking, p)
-	}
-	unsupported, able, err := r.unsupported(ctx, a, "spec.models", a.Spec.Models, check)
-	if err != nil {
-		return finding{}, err
-	}
 	unusable = append(unsupported, unusable...)
 	f.message = strings.Join(unusable, "; ")
+	silent := "no endpoint of the chain answers"
+	if len(unsupported) > 0 {
+		silent = "no endpoint answers whose model can fulfill its parameters"
+	}
 	switch {
-	case len(unsupported) > 0 && able == 0 && (answers || tried && !awaited): // each Turn would fail
+	case len(unsupported) > 0 && len(able) == 0: // each Turn would fail, whatever the endpoints do
 		f.reason = v1alpha1.ReasonUnsupportedParameter
 	case len(unusable) == 0:
 		f = finding{holds: true, reason: v1alpha1.ReasonResolved, message: "all models of the chain can be used"}
@@ -80,7 +84,7 @@ func (r *AgentReconciler) resolveModels(ctx context.Context, a *v1alpha1.Agent) 
 	case tried && !awaited:
 		f = finding{
 			holds: true, reason: v1alpha1.ReasonPartiallyResolved,
-			message: "no endpoint of the chain answers, and turns try those that exist: " + f.message,
+			message: silent + ", and turns try those that exist: " + f.message,
 		}
 	}
 	return f, nil

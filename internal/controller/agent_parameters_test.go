@@ -17,10 +17,13 @@ func TestParametersOfAnAgent(t *testing.T) {
 		seedless = `Agent spec.models[1].parameters.seed: ModelProvider "b": the Messages protocol has no seed: remove it`
 		stopless = `Agent spec.models[0].parameters.stopSequences: ModelProvider "a": model "o3" refuses them: remove them, ` +
 			`or set requests.stopSequences to "On" if it accepts them`
-		all      = "True Resolved: all models of the chain can be used"
-		part     = "True PartiallyResolved: turns use only a part of the chain: "
-		silent   = "True PartiallyResolved: no endpoint of the chain answers, and turns try those that exist: "
+		all    = "True Resolved: all models of the chain can be used"
+		part   = "True PartiallyResolved: turns use only a part of the chain: "
+		silent = "True PartiallyResolved: no endpoint answers whose model can fulfill its parameters, " +
+			"and turns try those that exist: "
 		refused  = "False UnsupportedParameter: "
+		notReady = "False ProviderNotReady: "
+		bFaulty  = `ModelProvider "b" is not ready: the reason in words`
 		bMissing = `ModelProvider "b" does not exist`
 		aSilent  = `ModelProvider "a" does not answer (EndpointUnreachable)`
 		bSilent  = `ModelProvider "b" does not answer (EndpointUnreachable)`
@@ -57,6 +60,25 @@ func TestParametersOfAnAgent(t *testing.T) {
 		},
 		"silent, one refused": {
 			"the other one is tried", stopped, nil, a(unreachable), b(unreachable), silent + stopless + "; " + aSilent + "; " + bSilent,
+		},
+		"ready, refused; another lacks its key": {
+			"turns wait for the key of the only model that can do it", stopped, nil, a(isReady), b(v1alpha1.ReasonSecretNotFound),
+			notReady + stopless + "; " + bFaulty,
+		},
+		"ready, refused; another is not checked yet": {
+			"turns wait for the check of the only model that can do it", stopped, nil, a(isReady), b(""),
+			notReady + stopless + `; ModelProvider "b" is not checked yet`,
+		},
+		"ready, refused; another does not answer": {
+			"each Turn tries the only model that can do it", stopped, nil, a(isReady), b(unreachable), silent + stopless + "; " + bSilent,
+		},
+		"not checked yet, refused; another does not answer": {
+			"no Turn waits for a model that cannot do it", stopped, nil, a(""), b(unreachable),
+			silent + stopless + `; ModelProvider "a" is not checked yet; ` + bSilent,
+		},
+		"no key, both refused": {
+			"the key would not help", stopped, seeded, a(v1alpha1.ReasonSecretNotFound), b(isReady),
+			refused + stopless + "; " + seedless + `; ModelProvider "a" is not ready: the reason in words`,
 		},
 		"another fault": {
 			"the fault of the only model that can do it gives the reason", stopped, nil, nil, nil,

@@ -25,6 +25,10 @@ func TestCheckParameters(t *testing.T) {
 		spec.Models = []v1alpha1.Model{{Name: name}}
 		return spec
 	}
+	limited := func(spec v1alpha1.ModelProviderSpec, tokens int64) v1alpha1.ModelProviderSpec {
+		spec.Models[0].MaxOutputTokens = &tokens
+		return spec
+	}
 	extra := func(name, value string) model.Parameters {
 		return model.Parameters{Extra: []model.ExtraField{{Name: name, Value: value}}}
 	}
@@ -154,6 +158,29 @@ func TestCheckParameters(t *testing.T) {
 		"the default temperature with thinking for Anthropic":   {anthropic(), heated(1, "low"), "", ""},
 		"a temperature for a newer model of Anthropic": {
 			named(anthropic(), "claude-opus-4-8"), heated(0, ""), "temperature", `model "claude-opus-4-8" refuses it: remove it`,
+		},
+		"thinking with a small output limit for Anthropic": {
+			anthropic(),
+			model.Parameters{Effort: "low", MaxOutputTokens: new(2047)},
+			"thinking",
+			`model "o4-mini" has an output limit of 2047 tokens, and thinking requires 2048: ` +
+				`raise maxOutputTokens, or set spec.thinking to "Off"`,
+		},
+		"thinking with a small model of Anthropic": {
+			limited(named(anthropic(), "claude-3-haiku"), 1000),
+			model.Parameters{Effort: "high"},
+			"thinking",
+			`model "claude-3-haiku" has an output limit of 1000 tokens, and thinking requires 2048: ` +
+				`raise maxOutputTokens, or set spec.thinking to "Off"`,
+		},
+		"thinking with just enough tokens for Anthropic": {
+			limited(named(anthropic(), "claude-sonnet-4-5"), 2048), model.Parameters{Effort: "high"}, "", "",
+		},
+		"thinking without a budget and with a small output limit for Anthropic": {
+			limited(named(anthropic(), "claude-opus-4-8"), 1000), model.Parameters{Effort: "high"}, "", "",
+		},
+		"no thinking and a small output limit for Anthropic": {
+			anthropic(), model.Parameters{MaxOutputTokens: new(10)}, "", "",
 		},
 		"thinking":                         {of(v1alpha1.DialectMoonshot), model.Parameters{Effort: "high"}, "", ""},
 		"a level of thinking":              {of(v1alpha1.DialectOpenAI), model.Parameters{Effort: "low"}, "", ""},

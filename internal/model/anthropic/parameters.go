@@ -11,6 +11,14 @@ import (
 
 // Check returns the first parameter that cannot be sent to the model with this name, or nil.
 func Check(name string, p *model.Parameters, o *Options) *model.Unsupported {
+	if unsupported := check(name, p, o); unsupported != nil {
+		return unsupported
+	}
+	return checkThinking(name, p, o)
+}
+
+// check is Check without the output limit that thinking requires.
+func check(name string, p *model.Parameters, o *Options) *model.Unsupported {
 	if unsupported := checkTemperature(name, p); unsupported != nil {
 		return unsupported
 	}
@@ -37,6 +45,18 @@ func Check(name string, p *model.Parameters, o *Options) *model.Unsupported {
 		}
 	}
 	return endpoint.CheckExtra(p.Extra, o.Extra, "stop_sequences", "service_tier", "system", "thinking", "output_config", "cache_control")
+}
+
+// checkThinking returns why thinking cannot be sent, or nil. Half of the output limit is for thoughts, and the protocol
+// refuses a smaller budget than minBudget.
+func checkThinking(name string, p *model.Parameters, o *Options) *model.Unsupported {
+	limit := o.outputLimit(name, p)
+	if p.Effort == "" || o.isAdaptive(name) || limit <= 0 || limit/2 >= minBudget {
+		return nil
+	}
+	return &model.Unsupported{Parameter: "thinking", Problem: fmt.Sprintf(
+		`model %q has an output limit of %d tokens, and thinking requires %d: raise maxOutputTokens, or set spec.thinking to "Off"`,
+		name, limit, 2*minBudget)}
 }
 
 // checkTemperature returns why a temperature cannot be sent, or nil.

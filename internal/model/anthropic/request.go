@@ -74,7 +74,11 @@ type outputFormat struct {
 // bodyOf returns the body of a request. The same request always gives the same bytes.
 func bodyOf(req *model.Request, p *protocol, c *endpoint.Contents) ([]byte, error) {
 	o := &p.options
-	if unsupported := Check(req.Model, &req.Parameters, o); unsupported != nil {
+	unsupported := check(req.Model, &req.Parameters, o)
+	if unsupported == nil && !req.LowersOutput {
+		unsupported = checkThinking(req.Model, &req.Parameters, o)
+	}
+	if unsupported != nil {
 		return nil, endpoint.Unsendable("%s", unsupported)
 	}
 	out := messagesRequest{Model: req.Model, Stream: true, Stop: req.Parameters.Stop, ServiceTier: req.Parameters.ServiceTier}
@@ -199,6 +203,14 @@ func (r *messagesRequest) addOutput(req *model.Request, o *Options) error {
 	return nil
 }
 
+// outputLimit returns the output limit that the parameters or the model give a request, or 0 if they give none.
+func (o *Options) outputLimit(name string, p *model.Parameters) int {
+	if p.MaxOutputTokens != nil {
+		return *p.MaxOutputTokens
+	}
+	return o.MaxOutput[name]
+}
+
 // DefaultOutput returns the output limit of a request whose parameters have none. It includes the tokens for thinking
 // with this effort.
 func (o *Options) DefaultOutput(name, effort string) int {
@@ -214,13 +226,10 @@ func (o *Options) DefaultOutput(name, effort string) int {
 // addParameters adds the limit of the reply, the temperature and the setting for reasoning. With reasoning, it lets the
 // model decide whether to call a tool, because the protocol refuses a tool choice that forces a call.
 func (r *messagesRequest) addParameters(req *model.Request, o *Options) {
-	limit := o.MaxOutput[req.Model]
+	limit := o.outputLimit(req.Model, &req.Parameters)
 	isKnown := limit > 0
 	if !isKnown {
 		limit = defaultOutput
-	}
-	if given := req.Parameters.MaxOutputTokens; given != nil {
-		limit, isKnown = *given, true
 	}
 	switch effort := req.Parameters.Effort; {
 	case effort == "":
@@ -237,7 +246,7 @@ func (r *messagesRequest) addParameters(req *model.Request, o *Options) {
 		} else {
 			limit += budget
 		}
-		if budget >= minBudget {
+		if budget >= minBudget { // less only if the request lowers the output limit
 			r.Thinking = &thinking{Type: "enabled", Budget: budget}
 		}
 	}

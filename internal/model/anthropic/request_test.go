@@ -272,7 +272,9 @@ func TestParametersOnTheWire(t *testing.T) {
 		"half": {
 			"half of the limit is left for the answer", budgetModel, params(5000, -1, "high"), nil, "5000", "", budgetOf(2500), "",
 		},
-		"too little": {"a budget of less than 1024 is refused", budgetModel, params(2000, 1, "high"), nil, "2000", "1", "", ""},
+		"too little is left": {
+			"a budget of less than 1024 is refused", budgetModel, params(2000, 1, "high"), nil, "2000", "1", "", "",
+		},
 		"adaptive": {
 			"newer models refuse a budget", adaptiveModel, params(0, -1, "high"), nil, "8192", "",
 			`{"type":"adaptive","display":"summarized"}`, `{"effort":"high"}`,
@@ -291,7 +293,8 @@ func TestParametersOnTheWire(t *testing.T) {
 			if messages == nil {
 				messages = []model.Message{user("a")}
 			}
-			body, _ := sent(t, model.Request{Model: tc.model, Messages: messages, Parameters: tc.parameters},
+			lowers := name == "too little is left"
+			body, _ := sent(t, model.Request{Model: tc.model, Messages: messages, Parameters: tc.parameters, LowersOutput: lowers},
 				func(c *anthropic.Config) { c.Options.MaxOutput = map[string]int{"known": 64000} })
 			expectField(t, body, "max_tokens", tc.limit, tc.reason)
 			o := anthropic.Options{MaxOutput: map[string]int{"known": 64000}}
@@ -365,6 +368,20 @@ func TestExtraFields(t *testing.T) {
 		_, err := provider(t, "http://127.0.0.1:1", with("{")).Generate(t.Context(), &req)
 		if e := model.AsError(err); e.Kind != model.InvalidRequest || !e.Unsent {
 			t.Errorf("an invalid %s: %v, want an InvalidRequest that was not sent", name, err)
+		}
+	}
+}
+
+// TestThinkingWithoutRoomIsNotSent checks that a model is not asked if its configured output limit leaves no budget for
+// the thinking of the Agent.
+func TestThinkingWithoutRoomIsNotSent(t *testing.T) {
+	for name, given := range map[string]*int{"the Agent": new(2000), "the model": nil} {
+		p := provider(t, "http://127.0.0.1:1", func(c *anthropic.Config) { c.Options.MaxOutput = map[string]int{"m": 2000} })
+		_, err := p.Generate(t.Context(), &model.Request{
+			Model: "m", Messages: []model.Message{user("a")}, Parameters: model.Parameters{Effort: "low", MaxOutputTokens: given},
+		})
+		if e := model.AsError(err); e.Kind != model.InvalidRequest || !e.Unsent || !strings.Contains(e.Message, "thinking") {
+			t.Errorf("a limit of %s: %v, want an InvalidRequest about thinking that was not sent", name, err)
 		}
 	}
 }

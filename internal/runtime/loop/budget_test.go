@@ -276,6 +276,9 @@ func TestReplyThatTheBudgetCutsOff(t *testing.T) {
 			var limits []int
 			for _, r := range s.requests {
 				limits = append(limits, *r.Parameters.MaxOutputTokens)
+				if lower := tc.own == nil; r.LowersOutput != lower {
+					t.Errorf("LowersOutput = %t with a limit of %d, want %t", r.LowersOutput, limits[len(limits)-1], lower)
+				}
 			}
 			if want := []int{tc.first, tc.second}; !slices.Equal(limits, want) {
 				t.Errorf("the requests have the output limits %d, want %d", limits, want)

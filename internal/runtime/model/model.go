@@ -138,6 +138,9 @@ type Request struct {
 	Tools []Tool
 	// Parameters are the parameters of the reply.
 	Parameters Parameters
+	// LowersOutput reports that Parameters.MaxOutputTokens is lower than the limits of the Agent and the model allow,
+	// because the budget or the context window leaves less. Then a reply may have less reasoning than requested.
+	LowersOutput bool `json:"-"`
 	// Output is the JSON Schema that the answer must fit, for endpoints that can enforce it. It is empty if there
 	// is none.
 	Output json.RawMessage
