@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store/postgres"
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
@@ -88,5 +90,25 @@ func TestExpiryReadsNoTable(t *testing.T) {
 	})
 	if !strings.Contains(plan, "capstan_memory_session") || strings.Contains(plan, "Seq Scan on capstan_memory") {
 		t.Errorf("the plan is\n%s\nwant a search with the index capstan_memory_session", plan)
+	}
+}
+
+// TestTrimmingReadsNoMoreThanItKeepsAndDeletes checks that the search for surplus records reads an index in its order.
+func TestTrimmingReadsNoMoreThanItKeepsAndDeletes(t *testing.T) {
+	plan := genericPlan(t, "DELETE FROM capstan_record", func(s *postgres.Store) error {
+		for i := range 3 {
+			r := turnrecord.Record{UID: fmt.Sprint(i), Namespace: "helpdesk", Completed: time.Unix(int64(i), 0)}
+			if _, err := s.AddRecords(t.Context(), r); err != nil {
+				return err
+			}
+		}
+		n, err := s.TrimRecords(t.Context(), 2, 10)
+		if err == nil && n != 1 {
+			t.Errorf("%d records were deleted, want 1", n)
+		}
+		return err
+	})
+	if !strings.Contains(plan, "(namespace = $1) AND (ROW(completed, uid) <= ROW(") || strings.Contains(plan, "Sort") {
+		t.Errorf("the plan is\n%s\nwant searches with the index capstan_record_namespace, without a sort", plan)
 	}
 }

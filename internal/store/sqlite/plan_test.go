@@ -1,10 +1,16 @@
 package sqlite_test
 
 import (
+	"fmt"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
@@ -38,4 +44,57 @@ func TestExpiryReadsNoTable(t *testing.T) {
 	if !strings.Contains(plan, "INDEX memory_session (session_uid=?)") || strings.Contains(plan, "SCAN memory") {
 		t.Errorf("the plan is %q, want a search with the index memory_session", plan)
 	}
+}
+
+// TestTrimmingReadsNoMoreThanItKeepsAndDeletes checks that the search for surplus records reads an index in its order.
+func TestTrimmingReadsNoMoreThanItKeepsAndDeletes(t *testing.T) {
+	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
+	const index = "SEARCH turn_record USING COVERING INDEX turn_record_namespace "
+	if plan, want := planOf(t, s, sqlite.NewestSurplus, "helpdesk", 3), index+"(namespace=?)"; plan != want {
+		t.Errorf("the plan of the search for the newest surplus record is %q, want %q", plan, want)
+	}
+	plan := planOf(t, s, sqlite.OldestSurplus, "helpdesk", 1, "uid", 500)
+	if want := index + "(namespace=? AND (completed,uid)<(?,?))"; plan != want {
+		t.Errorf("the plan of the search for the oldest surplus records is %q, want %q", plan, want)
+	}
+}
+
+// TestTrimmingBesideAnotherDeletion checks that TrimRecords keeps enough records if another call deletes a record at
+// the same time.
+func TestTrimmingBesideAnotherDeletion(t *testing.T) {
+	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
+	for i := range 3 {
+		r := turnrecord.Record{UID: fmt.Sprint(i), Namespace: "helpdesk", Turn: fmt.Sprint(i), Completed: time.Unix(int64(i), 0)}
+		if _, err := s.AddRecords(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	writer, err := s.Pools()[0].Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var calls sync.WaitGroup
+	calls.Go(func() {
+		n, err := s.DeleteRecords(t.Context(), store.RecordSelector{Namespace: "helpdesk", Turn: "2"}, 10)
+		if n != 1 || err != nil {
+			t.Errorf("DeleteRecords: %d, %v; want 1", n, err)
+		}
+	})
+	for s.Pools()[0].Stats().WaitCount == 0 { // until the deletion waits for the connection of the writer
+		runtime.Gosched()
+	}
+	calls.Go(func() {
+		if n, err := s.TrimRecords(t.Context(), 2, 10); n != 0 || err != nil {
+			t.Errorf("TrimRecords: %d, %v; want 0, because another call has deleted the surplus", n, err)
+		}
+	})
+	for range 1000 { // give TrimRecords the time to find a surplus, if it does not wait
+		if _, err := s.Unrecorded(t.Context(), []string{"0"}); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := writer.Close(); err != nil {
+		t.Error(err)
+	}
+	calls.Wait()
 }
