@@ -100,6 +100,9 @@ type Keeper struct {
 	// waiting holds the Turns whose journals cannot end yet, for a reason that is not a failure, and those for which
 	// unbound is true and that could not be charged. Only the goroutine of Start uses it.
 	waiting map[types.UID]finishedTurn
+	// again has a value when the Turns in waiting should be tried again. It is nil before Start. Only the goroutine of
+	// Start uses it.
+	again <-chan time.Time
 	// unboundFound is true if a round has found all Turns for which unbound is true. Hints name the later ones, so
 	// rounds need not read all these Turns again unless hintLost is true. Only the goroutine of Start uses it.
 	unboundFound bool
@@ -190,6 +193,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 	round, settle := newAlarm(), newAlarm()
 	round.within(0)
 	again := time.NewTicker(retryTime)
+	k.again = again.C
 	defer round.Stop()
 	defer settle.Stop()
 	defer again.Stop()
@@ -202,7 +206,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 		case <-settle.C:
 			settle.done()
 			k.recordOrRetry(ctx, k.takeHints(), round)
-		case <-again.C:
+		case <-k.again:
 			k.recordOrRetry(ctx, k.takeWaiting(), round)
 		case <-round.C:
 			round.done()
@@ -261,7 +265,7 @@ func (k *Keeper) Round(ctx context.Context) error {
 
 // repair adds the missing records of the Turns of a namespace that s selects. Of Turns that have a record, it reads
 // only the metadata, unless s.unbound is true. If it fails for a page of Turns, it continues with the next page. It
-// handles hints between the pages, because many pages may take long.
+// calls followUp after each page, because many pages, or the pages of many namespaces, may take long.
 func (k *Keeper) repair(ctx context.Context, namespace string, s selection) error {
 	var errs []error
 	for next := ""; ; {
@@ -287,13 +291,24 @@ func (k *Keeper) repair(ctx context.Context, namespace string, s selection) erro
 		} else if err != nil && len(errs) < maxFailures {
 			errs = append(errs, err)
 		}
+		if err := k.followUp(ctx); err != nil && len(errs) < maxFailures {
+			errs = append(errs, err)
+		}
 		if next = list.Continue; next == "" {
 			return errors.Join(errs...)
 		}
-		if err := k.record(ctx, k.takeHints()); err != nil && len(errs) < maxFailures {
-			errs = append(errs, err)
-		}
 	}
+}
+
+// followUp handles the hints during a round, and tries to end the journals of the Turns that wait if that is due.
+func (k *Keeper) followUp(ctx context.Context) error {
+	err := k.record(ctx, k.takeHints())
+	select {
+	case <-k.again:
+		err = errors.Join(err, k.record(ctx, k.takeWaiting()))
+	default:
+	}
+	return err
 }
 
 // closeReservations charges the reserved requests of Turns that have ended without an executor, because no run will

@@ -841,6 +841,63 @@ func TestHintsAreHandledBetweenPages(t *testing.T) {
 	}
 }
 
+// TestTurnsEndWhileRecordsAreDeleted checks that neither a hint nor a Turn whose journal could not end waits until all
+// old records are deleted.
+func TestTurnsEndWhileRecordsAreDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &purging{Store: &journaltest.Store{}, left: 10_000}
+		k := keeper(t, s, ended("hinted", 1), ended("waiting", 1))
+		k.Reader = &hintsOnly{Reader: k.Reader}
+		var tried int
+		k.End = func(_ context.Context, t *v1alpha1.Turn) (bool, error) {
+			if t.Name == "waiting" {
+				if tried++; tried == 1 {
+					return false, bytebudget.ErrShort
+				}
+			}
+			return false, nil
+		}
+		s.during = func(left int) {
+			switch {
+			case left == 9_999:
+				k.Finished(ended("hinted", 1))
+				k.Finished(ended("waiting", 1))
+			case len(recordsByTurn(t, s)) == 2:
+				s.left = 0
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- k.Start(ctx) }()
+		time.Sleep(10_000*pause - time.Minute) // within the bubble, this is the fake clock
+		synctest.Wait()
+		if got := recordsByTurn(t, s); len(got) != 2 || tried != 2 {
+			t.Errorf("during the deletion, the records are %v after %d attempts to end the Turn that waits; want both records", got, tried)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// purging is a store with old records for left calls of PurgeRecords, each of which calls during.
+type purging struct {
+	Store
+	left   int
+	during func(left int)
+}
+
+// PurgeRecords seems to delete records.
+func (p *purging) PurgeRecords(context.Context, time.Time, int) (int, error) {
+	if p.left == 0 {
+		return 0, nil
+	}
+	p.left--
+	p.during(p.left)
+	return batch, nil
+}
+
 // paged is a reader whose first page is empty. It calls second before the second one.
 type paged struct {
 	client.Reader

@@ -2,6 +2,7 @@ package recordkeeper
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -9,7 +10,7 @@ import (
 // purge deletes the records whose retention time is over.
 func (k *Keeper) purge(ctx context.Context) error {
 	before := k.Now().Add(-k.Retention)
-	return inBatches(ctx, func(ctx context.Context) (bool, error) {
+	return k.inBatches(ctx, func(ctx context.Context) (bool, error) {
 		n, err := k.Store.PurgeRecords(ctx, before, batch)
 		if err != nil {
 			return false, fmt.Errorf("failed to purge the records of turns that ended before %s: %w", before.Format(time.RFC3339), err)
@@ -20,7 +21,7 @@ func (k *Keeper) purge(ctx context.Context) error {
 
 // trim deletes the oldest records of namespaces that have too many.
 func (k *Keeper) trim(ctx context.Context) error {
-	return inBatches(ctx, func(ctx context.Context) (bool, error) {
+	return k.inBatches(ctx, func(ctx context.Context) (bool, error) {
 		n, err := k.Store.TrimRecords(ctx, k.MostPerNamespace, batch)
 		if err != nil {
 			return false, fmt.Errorf("failed to delete the oldest records of namespaces that have too many: %w", err)
@@ -32,7 +33,7 @@ func (k *Keeper) trim(ctx context.Context) error {
 // purgeTasks deletes the tasks that no longer count against a limit.
 func (k *Keeper) purgeTasks(ctx context.Context) error {
 	before := k.Now().Add(-keepTasks)
-	return inBatches(ctx, func(ctx context.Context) (bool, error) {
+	return k.inBatches(ctx, func(ctx context.Context) (bool, error) {
 		n, err := k.Store.PurgeTasks(ctx, before, batch)
 		if err != nil {
 			return false, fmt.Errorf("failed to delete the tasks that ended before %s: %w", before.Format(time.RFC3339), err)
@@ -44,7 +45,7 @@ func (k *Keeper) purgeTasks(ctx context.Context) error {
 // purgeMemories deletes the memories that have expired.
 func (k *Keeper) purgeMemories(ctx context.Context) error {
 	now := k.Now()
-	return inBatches(ctx, func(ctx context.Context) (bool, error) {
+	return k.inBatches(ctx, func(ctx context.Context) (bool, error) {
 		n, err := k.Store.PurgeMemories(ctx, now, batch)
 		if err != nil {
 			return false, fmt.Errorf("failed to delete expired memories: %w", err)
@@ -54,14 +55,15 @@ func (k *Keeper) purgeMemories(ctx context.Context) error {
 }
 
 // inBatches calls do until it reports that there is no more work, with a pause after each call in which other writers
-// can proceed.
-func inBatches(ctx context.Context, do func(ctx context.Context) (more bool, err error)) error {
+// can proceed. After each pause it follows up the Turns that have ended, because many calls may take long.
+func (k *Keeper) inBatches(ctx context.Context, do func(ctx context.Context) (more bool, err error)) error {
+	var errs []error
 	for {
 		bounded, cancel := context.WithTimeout(ctx, callTimeout)
 		more, err := do(bounded)
 		cancel()
 		if err != nil || !more {
-			return err
+			return errors.Join(append(errs, err)...)
 		}
 		timer := time.NewTimer(pause)
 		select {
@@ -69,6 +71,9 @@ func inBatches(ctx context.Context, do func(ctx context.Context) (more bool, err
 			timer.Stop()
 			return context.Cause(ctx)
 		case <-timer.C:
+		}
+		if err := k.followUp(ctx); err != nil && len(errs) < maxFailures {
+			errs = append(errs, err)
 		}
 	}
 }

@@ -400,9 +400,18 @@ type Use struct {
 	Oldest time.Time
 }
 
+// Since returns the time from which the tasks that have begun count against the limits. Without a limit for a day, it
+// is an hour ago, so that a store need not read the tasks of a day.
+func (s *Start) Since() time.Time {
+	if s.MaxTokensPerDay > 0 {
+		return s.Now.Add(-Day)
+	}
+	return s.Now.Add(-Hour)
+}
+
 // Check returns a *Refusal if the limits do not allow the start. begun is the number of other tasks of this kind of the
-// Agent that have begun within the last hour, and tokens is the number of tokens that its tasks of this kind have used
-// or reserved within the last day.
+// Agent that have begun within the last hour, and tokens is the number of tokens that its tasks of this kind that have
+// begun after Since have used or reserved.
 func (s *Start) Check(begun, tokens int64) error {
 	switch {
 	case begun >= s.MaxPerHour:

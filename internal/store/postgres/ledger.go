@@ -31,7 +31,6 @@ func (s *Store) writeWithLedger(ctx context.Context, uid string, entries []journ
 	defer conn.Release()
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, query, args...)
-		s.unmarked.Store(true) // also after an error: the server may have executed the statement
 		if err != nil {
 			return err
 		}
@@ -48,6 +47,9 @@ func (s *Store) writeWithLedger(ctx context.Context, uid string, entries []journ
 		}
 		return nil
 	})
+	// After the transaction: a mark while it waits for an account does not cover it. Also after an error: the server
+	// may have committed it.
+	s.unmarked.Store(true)
 	return refused, err
 }
 

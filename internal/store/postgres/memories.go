@@ -314,13 +314,16 @@ func (s *Store) endScope(ctx context.Context, key string, scope memories.Scope) 
 	})
 }
 
-// SetExpired notes that an object is deleted because its time to live is over. It takes at most 10 s.
+// SetExpired notes that an object is deleted because its time to live is over. A generic plan, which the server may use
+// for a prepared statement, needs the condition that session_uid is not empty for the partial index of this column.
+// SetExpired takes at most 10 s.
 func (s *Store) SetExpired(ctx context.Context, uid string, until time.Time) error {
 	note := pgtype.Timestamptz{Time: until, Valid: !until.IsZero()}
 	return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 		_, err := s.pool.Exec(ctx, `UPDATE capstan_turn SET expired_until = $2
 			WHERE turn_uid = $1 AND expired_until IS DISTINCT FROM $2 AND retired_at IS NULL AND NOT forgotten AND ($2 IS NULL
-			OR EXISTS (SELECT 1 FROM capstan_memory WHERE turn_uid = $1) OR EXISTS (SELECT 1 FROM capstan_memory WHERE session_uid = $1)
+			OR EXISTS (SELECT 1 FROM capstan_memory WHERE turn_uid = $1)
+			OR EXISTS (SELECT 1 FROM capstan_memory WHERE session_uid = $1 AND session_uid <> '')
 			OR EXISTS (SELECT 1 FROM capstan_task WHERE state < 2 AND kind = 'memory'))`, uid, note)
 		return err
 	})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/postgres"
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
@@ -285,6 +286,29 @@ func TestReadsDoNotDelayOthers(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestSizeCountsAllTables checks that the size of the store contains its records, memories and tasks.
+func TestSizeCountsAllTables(t *testing.T) {
+	databaseURL := postgrestest.Database(t)
+	s := openAt(t, databaseURL)
+	r := turnrecord.Record{UID: "a", Namespace: "helpdesk", Turn: "one", Completed: time.Unix(1, 0)}
+	if _, err := s.AddRecords(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.Connect(t.Context(), databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(t.Context())) //nolint:errcheck // because the test ends
+	var want int64
+	if err := conn.QueryRow(t.Context(), `SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
+		WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'`).Scan(&want); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Size(t.Context()); err != nil || got.Bytes != want {
+		t.Errorf("Size: %d bytes, %v; want the %d bytes of all tables", got.Bytes, err, want)
 	}
 }
 

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/store/postgres"
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
@@ -176,5 +178,49 @@ func TestAppendWaitsForOtherWriterWithTimeout(t *testing.T) {
 	}
 	if err := s.Append(t.Context(), "a", entry(2, 1)); err != nil {
 		t.Errorf("Append after the lock was released: %v", err)
+	}
+}
+
+// TestMarkBesideAnAppendThatWaits checks that an append that is acknowledged after a mark needs another mark, although
+// its transaction began before the mark: it waited for the account of a Budget.
+func TestMarkBesideAnAppendThatWaits(t *testing.T) {
+	databaseURL := postgrestest.Database(t)
+	s := openAt(t, databaseURL)
+	reserving := entry(1, 1)
+	reserving.Ledger = &budget.Change{Reserve: []budget.Reservation{{
+		Hold: budget.Hold{Key: budget.Key{Budget: "x", Start: 0, End: 60}, Tokens: 1},
+	}}}
+	if err := s.Append(t.Context(), "a", reserving); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.Connect(t.Context(), databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(t.Context())) //nolint:errcheck // because the test ends
+	if _, err := conn.Exec(t.Context(), `BEGIN; SELECT FROM capstan_budget FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	appended := make(chan error, 1)
+	go func() { appended <- s.Append(t.Context(), "b", reserving) }()
+	for waiting := 0; waiting == 0; {
+		if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE NOT granted
+			AND pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())`).Scan(&waiting); err != nil {
+			t.Fatal(err)
+		}
+	}
+	marked, err := s.Mark(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), `ROLLBACK`); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-appended; err != nil {
+		t.Fatal(err)
+	}
+	next, err := s.Mark(t.Context(), marked.Position)
+	if err != nil || next.Position <= marked.Position {
+		t.Errorf("the mark after the append: position %d, %v; want more than %d", next.Position, err, marked.Position)
 	}
 }

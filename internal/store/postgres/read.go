@@ -94,13 +94,15 @@ func (s *Store) UIDs(ctx context.Context, after string, limit int) ([]string, er
 		WHERE retired_at IS NULL AND turn_uid COLLATE "C" > $1 ORDER BY turn_uid COLLATE "C" LIMIT $2`, after, max(limit, 0))
 }
 
-// size takes the numbers of rows from the server's statistics. It uses the greater of two numbers, because each may be
+// size adds up the sizes of all tables of the store, which are the tables with the prefix of its names in its schema.
+// It takes the numbers of rows from the server's statistics. It uses the greater of two numbers, because each may be
 // too low for some time: the count of live rows starts at 0 after a crash, and the result of the last ANALYZE may be
 // old.
 const size = onPrimary + `, kept AS (
     SELECT c.relname AS name, pg_total_relation_size(c.oid) AS bytes, greatest(live, c.reltuples)::bigint AS rows
     FROM pg_class AS c, pg_stat_get_live_tuples(c.oid) AS live
-    WHERE c.oid IN ('capstan_turn'::regclass, 'capstan_journal'::regclass, 'capstan_artifact'::regclass)
+    WHERE c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'capstan_turn'::regclass) AND c.relkind = 'r'
+        AND starts_with(c.relname, 'capstan_')
 )
 SELECT (SELECT rows FROM kept WHERE name = 'capstan_turn'),
     (SELECT count(*) FROM capstan_turn WHERE retired_at IS NOT NULL),

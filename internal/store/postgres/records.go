@@ -235,6 +235,12 @@ func (s *Store) DeletedUntil(ctx context.Context, namespace string) (time.Time, 
 	return latest[0].UTC(), nil
 }
 
+// surplus is a condition for the records of a namespace, except for its newest records, whose number is the second
+// argument. The condition names the newest surplus record, so that the server reads the index only from the oldest
+// record on, and not all surplus records.
+const surplus = `namespace = $%[1]d AND (completed, uid COLLATE "C") <= (
+	SELECT completed, uid COLLATE "C" FROM capstan_record WHERE namespace = $%[1]d ` + newestFirst + ` LIMIT 1 OFFSET $%[2]d)`
+
 // TrimRecords deletes the oldest records of the namespace that has the most records of the store's namespaces. The
 // statement itself excludes the newest maxRecords records, so that it keeps them even if it is repeated because its
 // response was lost. TrimRecords takes at most two minutes.
@@ -249,10 +255,9 @@ func (s *Store) TrimRecords(ctx context.Context, maxRecords, limit int) (int, er
 	if err != nil || len(found) == 0 || found[0].Records <= maxRecords {
 		return 0, err
 	}
-	surplus := &where{text: "true"}
-	surplus.add(`uid IN (SELECT uid FROM capstan_record WHERE namespace = $%d ORDER BY completed DESC, uid COLLATE "C" DESC OFFSET $%d)`,
-		found[0].Namespace, max(maxRecords, 0))
-	return s.deleteRecords(ctx, limit, true, surplus)
+	w := &where{text: "true"}
+	w.add(surplus, found[0].Namespace, max(maxRecords, 0))
+	return s.deleteRecords(ctx, limit, true, w)
 }
 
 // DeleteRecords deletes selected records. It takes at most a minute.

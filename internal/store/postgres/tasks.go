@@ -213,7 +213,7 @@ func (s *Store) BeginTask(ctx context.Context, h task.Held, b task.Start) error 
 		var begun, tokens int64
 		if err := tx.QueryRow(ctx, `SELECT count(*) FILTER (WHERE begun_at > $3 AND uid <> $5), coalesce(sum(tokens), 0)::bigint
 			FROM capstan_task WHERE namespace = $1 AND agent = $2 AND begun_at > $4 AND kind = $6`, namespace, agent,
-			b.Now.Add(-task.Hour).UnixMicro(), b.Now.Add(-task.Day).UnixMicro(), h.Key(), string(h.Kind),
+			b.Now.Add(-task.Hour).UnixMicro(), b.Since().UnixMicro(), h.Key(), string(h.Kind),
 		).Scan(&begun, &tokens); err != nil {
 			return err
 		}

@@ -36,5 +36,14 @@ func (s *Store) LimitPause(reads time.Duration) { s.snapshots.reads.maxPause = r
 // RecordOfTurn is the query that finds the record of a Turn for feedback.
 const RecordOfTurn = recordOfTurn
 
+// ExpiryMatters is the query that finds out whether the note of SetExpired must change.
+const ExpiryMatters = expiryMatters
+
+// NewestSurplus is the query that finds the newest record that TrimRecords may delete.
+const NewestSurplus = newestSurplus
+
+// OldestSurplus is the query that finds the records that TrimRecords deletes.
+var OldestSurplus = oldestRecords(isSurplus)
+
 // Migrations returns the migrations of the schema.
 func Migrations() (fs.FS, error) { return fs.Sub(migrations, "migrations") }

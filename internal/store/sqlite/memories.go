@@ -365,6 +365,13 @@ func collect(rows *sql.Rows) (all []string, err error) {
 	return all, rows.Err()
 }
 
+// expiryMatters finds an object by its UID if its note of SetExpired must change. SQLite uses the partial index of
+// session_uid only with the condition that it is not empty.
+const expiryMatters = `SELECT uid FROM head WHERE uid = ?1 AND expired_until <> ?2 AND (?2 = 0
+	OR EXISTS (SELECT 1 FROM memory WHERE turn_uid = ?1)
+	OR EXISTS (SELECT 1 FROM memory WHERE session_uid = ?1 AND session_uid <> '')
+	OR EXISTS (SELECT 1 FROM task WHERE state < 2 AND kind = 'memory'))`
+
 // SetExpired notes that an object is deleted because its time to live is over. A transaction of the writer costs a
 // flush to disk, and most Turns have no memories, so SetExpired first checks whether the note matters.
 func (s *Store) SetExpired(ctx context.Context, uid string, until time.Time) error {
@@ -372,9 +379,7 @@ func (s *Store) SetExpired(ctx context.Context, uid string, until time.Time) err
 	if !until.IsZero() {
 		micros = until.UnixMicro()
 	}
-	found, err := s.queryStrings(ctx, `SELECT uid FROM head WHERE uid = ?1 AND expired_until <> ?2 AND (?2 = 0
-		OR EXISTS (SELECT 1 FROM memory WHERE turn_uid = ?1) OR EXISTS (SELECT 1 FROM memory WHERE session_uid = ?1)
-		OR EXISTS (SELECT 1 FROM task WHERE state < 2 AND kind = 'memory'))`, uid, micros)
+	found, err := s.queryStrings(ctx, expiryMatters, uid, micros)
 	if err != nil {
 		return s.failed(err)
 	}

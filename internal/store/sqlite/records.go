@@ -140,10 +140,26 @@ func (r *storedRecord) unmarshal() error {
 	return nil
 }
 
+// reserveDeletions makes other deletions of records wait until end is called.
+func (s *Store) reserveDeletions(ctx context.Context) (end func(), err error) {
+	select {
+	case s.deletions <- struct{}{}:
+		return func() { <-s.deletions }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// oldestRecords returns a query for the UIDs of the oldest records that match a condition. Its last argument is the
+// number of records.
+func oldestRecords(where string) string {
+	return `SELECT uid FROM turn_record WHERE ` + where + ` ORDER BY completed, uid LIMIT ?`
+}
+
 // deleteRecords deletes up to limit records that match a condition, oldest first. If note is true, it notes the times
-// of the records for DeletedUntil.
+// of the records for DeletedUntil. The caller must have called reserveDeletions.
 func (s *Store) deleteRecords(ctx context.Context, limit int, note bool, where string, args ...any) (deleted int, err error) {
-	chosen := ` WHERE uid IN (SELECT uid FROM turn_record WHERE ` + where + ` ORDER BY completed, uid LIMIT ?)`
+	chosen := ` WHERE uid IN (` + oldestRecords(where) + `)`
 	args = append(args, max(limit, 0))
 	err = s.change(ctx, func(t *tx) error {
 		if note {
@@ -164,6 +180,11 @@ func (s *Store) deleteRecords(ctx context.Context, limit int, note bool, where s
 
 // PurgeRecords deletes old records in one transaction.
 func (s *Store) PurgeRecords(ctx context.Context, before time.Time, limit int) (int, error) {
+	end, err := s.reserveDeletions(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer end()
 	return s.deleteRecords(ctx, limit, true, "completed < ?", before.UnixMicro())
 }
 
@@ -177,13 +198,29 @@ func (s *Store) DeletedUntil(ctx context.Context, namespace string) (time.Time, 
 	return time.UnixMicro(until.Int64).UTC(), nil
 }
 
-// TrimRecords deletes the oldest records of the namespace that has the most records, in one transaction.
+// newestSurplus finds the newest record of a namespace that is not one of its newest records, whose number is the
+// second argument. isSurplus is a condition for this record and the older ones of the namespace. An index has this
+// order.
+const (
+	newestSurplus = `SELECT completed, uid FROM turn_record WHERE namespace = ? ORDER BY completed DESC, uid DESC LIMIT 1 OFFSET ?`
+	isSurplus     = `namespace = ? AND (completed, uid) <= (?, ?)`
+)
+
+// TrimRecords deletes the oldest records of the namespace that has the most records, in one transaction. The surplus is
+// found before, because the only writer should not search. No other call may delete records in between, because too
+// few would then stay.
 func (s *Store) TrimRecords(ctx context.Context, maxRecords, limit int) (int, error) {
-	var namespace string
+	end, err := s.reserveDeletions(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer end()
+	var namespace, uid string
 	var n int
-	// This query must not wait until lists have ended, because the caller's time could then be over. It reads only an
-	// index.
-	err := s.db.QueryRowContext(ctx, `SELECT namespace, count(*) AS n FROM turn_record GROUP BY namespace ORDER BY n DESC LIMIT 1`).Scan(
+	var completed int64
+	// These queries must not wait until lists have ended, because the caller's time could then be over. They read only
+	// an index.
+	err = s.db.QueryRowContext(ctx, `SELECT namespace, count(*) AS n FROM turn_record GROUP BY namespace ORDER BY n DESC LIMIT 1`).Scan(
 		&namespace, &n)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -193,14 +230,20 @@ func (s *Store) TrimRecords(ctx context.Context, maxRecords, limit int) (int, er
 	case n <= maxRecords:
 		return 0, nil
 	}
-	// The condition excludes the newest records, so that they stay if another call deletes records at the same time.
-	return s.deleteRecords(ctx, limit, true,
-		"uid IN (SELECT uid FROM turn_record WHERE namespace = ? ORDER BY completed DESC, uid DESC LIMIT -1 OFFSET ?)",
-		namespace, max(maxRecords, 0))
+	err = s.db.QueryRowContext(ctx, newestSurplus, namespace, max(maxRecords, 0)).Scan(&completed, &uid)
+	if err != nil {
+		return 0, s.failed(err)
+	}
+	return s.deleteRecords(ctx, limit, true, isSurplus, namespace, completed, uid)
 }
 
 // DeleteRecords deletes selected records in one transaction.
 func (s *Store) DeleteRecords(ctx context.Context, sel store.RecordSelector, limit int) (int, error) {
+	end, err := s.reserveDeletions(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer end()
 	where, args := conditions(sel)
 	return s.deleteRecords(ctx, limit, false, where, args...)
 }

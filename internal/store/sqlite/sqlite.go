@@ -42,6 +42,8 @@ type Store struct {
 	closed  chan struct{}
 	once    sync.Once
 
+	deletions chan struct{} // holds a token while a call deletes records: see reserveDeletions
+
 	// frequent and pages are the prepared statements of the variable frequent and of selectPage. The pools close them.
 	// pages is nil if the store was opened for reading only.
 	frequent [len(frequent)]*sql.Stmt
@@ -75,7 +77,7 @@ func Open(ctx context.Context, path string) (_ *Store, err error) {
 	s := &Store{
 		path:    path,
 		appends: newQueue(), changes: make(chan *change), closing: make(chan struct{}), closed: make(chan struct{}),
-		snapshots: newSnapshots(), maxLog: maxLog,
+		deletions: make(chan struct{}, 1), snapshots: newSnapshots(), maxLog: maxLog,
 	}
 	s.unmarked.Store(true)
 	if s.lock, err = acquire(ctx, path); err != nil {

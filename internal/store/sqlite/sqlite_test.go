@@ -289,13 +289,9 @@ func TestTrimmingDoesNotWaitForLists(t *testing.T) {
 // uses an index. The writer serves all Turns.
 func TestFeedbackIsFoundOutsideOfTheWriter(t *testing.T) {
 	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
-	db := s.Reads()
-	var id, parent, unused int
-	var plan string
-	explain := db.QueryRowContext(t.Context(), "EXPLAIN QUERY PLAN "+sqlite.RecordOfTurn, "helpdesk", "t", "")
-	err := explain.Scan(&id, &parent, &unused, &plan)
-	if err != nil || !strings.Contains(plan, "INDEX turn_record_turn (namespace=? AND turn=?)") {
-		t.Errorf("the plan of the search is %q, %v; want a search with the index turn_record_turn", plan, err)
+	plan := planOf(t, s, sqlite.RecordOfTurn, "helpdesk", "t", "")
+	if !strings.Contains(plan, "INDEX turn_record_turn (namespace=? AND turn=?)") {
+		t.Errorf("the plan of the search is %q, want a search with the index turn_record_turn", plan)
 	}
 	writer, err := s.Pools()[0].Conn(t.Context())
 	if err != nil {

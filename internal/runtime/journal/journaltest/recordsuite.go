@@ -382,6 +382,16 @@ func testRecordsTrimmed(t *testing.T, s RecordStore) {
 		t.Errorf("TrimRecords: %d, %v; want 1", n, err)
 	}
 	expectDeletedUntil(t, s, "helpdesk", recordOf("c", 3).Completed)
+	// Records that ended at the same time are ordered by their UIDs.
+	if _, err := s.AddRecords(t.Context(), recordOf("g", 5), recordOf("F", 5), recordOf("h", 5)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.TrimRecords(t.Context(), 2, 10); n != 2 || err != nil {
+		t.Errorf("TrimRecords: %d, %v; want 2", n, err)
+	}
+	if got := uidsOf(records(t, s, store.RecordQuery{})); got != "h g z" {
+		t.Errorf("left: %q, want the newest two by time and UID, and that of the other namespace", got)
+	}
 }
 
 func testRecordsDeleted(t *testing.T, s RecordStore) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -40,6 +41,7 @@ func RunTasks(t *testing.T, open func(t *testing.T) TaskStore, reopen func(t *te
 	t.Run("an expired claim is not valid after the next claim", func(t *testing.T) { testTaskClaimExpires(t, open(t)) })
 	t.Run("a result is stored before it is published", func(t *testing.T) { testTaskResult(t, open(t), reopen) })
 	t.Run("an Agent begins a limited number of tasks", func(t *testing.T) { testTaskLimits(t, open(t)) })
+	t.Run("without a daily limit, the tasks of the day are not read", func(t *testing.T) { testTaskWithoutDailyLimit(t, open(t)) })
 	t.Run("a request of a task reserves budgets, and is charged once", func(t *testing.T) { testTaskBudget(t, open(t)) })
 	t.Run("the requests of all attempts are in the record", func(t *testing.T) { testTaskExpenses(t, open(t), reopen) })
 	t.Run("an attempt that is cut off leaves its partial result", func(t *testing.T) { testPartialResults(t, open(t), reopen) })
@@ -264,6 +266,19 @@ func testTaskLimits(t *testing.T, s TaskStore) {
 	expectError(t, "the third task", beginTask("a-3", 4, 9, 34), nil)
 	expectError(t, "the third task after an hour", beginTask("a-3", 64, 1, 0), nil)
 	expectError(t, "the third task after a day", beginTask("a-3", 26*60, 1, 10), nil)
+}
+
+// testTaskWithoutDailyLimit checks that BeginTask does not read the tasks of a whole day if there is no limit for a
+// day: the sum of their tokens would be too large for an integer.
+func testTaskWithoutDailyLimit(t *testing.T, s TaskStore) {
+	endTurns(t, s, "a-1", "a-2", "a-3")
+	for i, uid := range []string{"a-1", "a-2"} {
+		h := claim(t, s, "", later(0), uid).Held()
+		start := task.Start{Now: later(120 * i), MaxPerHour: 1, Tokens: math.MaxInt64}
+		expectError(t, "BeginTask of "+uid, s.BeginTask(t.Context(), h, start), nil)
+	}
+	h := claim(t, s, "", later(0), "a-3").Held()
+	expectError(t, "BeginTask hours later", s.BeginTask(t.Context(), h, task.Start{Now: later(240), MaxPerHour: 1, Tokens: 1}), nil)
 }
 
 // testTaskKeepsCounting checks that an attempt that used tokens counts against the limits, even if a later attempt is
