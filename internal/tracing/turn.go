@@ -25,7 +25,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// maxContent is the maximum size of a recorded text, in bytes. The queue may hold 2048 spans with two texts each.
+// maxContent is the maximum size of a recorded text, in bytes. A span has at most two texts.
 const maxContent = 8 << 10
 
 // Turn records the parts of one Turn. It implements turn.Observer.
@@ -358,10 +358,11 @@ func (t *Turn) outputOf(r *model.Reply) string {
 	}
 }
 
-// content returns a text without credentials, of at most maxContent bytes.
-func (t *Turn) content(text string) string { return cut(t.redact(text), maxContent) }
+// content returns a text without credentials, of at most maxContent bytes. The text is a copy, because its span may
+// wait in the queue for long: a part of the arguments of a call would keep all of them, up to 1 MiB, in memory.
+func (t *Turn) content(text string) string { return strings.Clone(cut(t.redact(text), maxContent)) }
 
-// cut returns the beginning of a text, at most limit bytes.
+// cut returns the beginning of a text, at most limit bytes. It shares the memory of the text.
 func cut(text string, limit int) string {
 	if len(text) <= limit {
 		return text
