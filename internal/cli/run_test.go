@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/runtime/span"
 	"github.com/capstan-dev/capstan/test/fakemodel/server"
+	"github.com/capstan-dev/capstan/test/otlp"
 )
 
 // answers has a fixed usage, so that the tests know the costs.
@@ -301,6 +303,41 @@ func TestRunReportsARefusedTrace(t *testing.T) {
 	mustSay(t, got.err, "Failed to export traces: ", "401", fmt.Sprintf("refusal %d of key", requests.Load()))
 	if requests.Load() < 2 || strings.Count(got.err, "Failed to export traces") != 1 || strings.Contains(got.err, "sk-collector") {
 		t.Errorf("%d spans were refused, want several, and one line about the traces, without the key, in:\n%s", requests.Load(), got.err)
+	}
+}
+
+// TestRunsInOneTraceHaveSpansOfTheirOwn runs the same Turn with a sub-agent twice in the trace of one caller, each time
+// with a journal of its own, and in two parts. The spans of all parts of a Turn must be connected, and no span of the
+// second Turn may have the ID of a span of the first.
+func TestRunsInOneTraceHaveSpansOfTheirOwn(t *testing.T) {
+	var received otlp.Receiver
+	collector := httptest.NewServer(&received)
+	defer collector.Close()
+	const caller = "00f067aa0ba902b7"
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL) // the exporter reads it from the process
+	environment := map[string]string{
+		"OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL, "TRACEPARENT": "00-4bf92f3577b34da6a3ce929d0e0e4736-" + caller + "-01",
+	}
+	_, url := fake(t, delegated)
+	dir := delegating(t, serveTools(t, "").url).written(t, url)
+	var before []otlp.Span
+	for range 2 {
+		data := t.TempDir()
+		call{env: environment}.run(t.Context(), "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.Parked)
+		call{env: environment}.run(t.Context(), "run", "-f", dir, "--data-dir", data, "--approve=all").mustEnd(t, exit.OK)
+		spans := received.Spans()[len(before):]
+		if len(spans) < 10 || !slices.ContainsFunc(spans, func(s otlp.Span) bool { return s.Name == "invoke_agent closer" }) {
+			t.Errorf("the spans are %+v, want those of the Turn and of its sub-agent", spans)
+		}
+		for _, s := range spans {
+			if s.Parent != caller && !slices.ContainsFunc(spans, func(above otlp.Span) bool { return above.ID == s.Parent }) {
+				t.Errorf("the span %q has the parent %s, which did not arrive", s.Name, s.Parent)
+			}
+			if slices.ContainsFunc(before, func(b otlp.Span) bool { return b.ID == s.ID }) {
+				t.Errorf("the span %q of the second Turn has the ID %s of a span of the first", s.Name, s.ID)
+			}
+		}
+		before = received.Spans()
 	}
 }
 

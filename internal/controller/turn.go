@@ -30,6 +30,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/tracing"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
+	"github.com/capstan-dev/capstan/internal/writeerror"
 )
 
 // TurnReconciler binds Turns to executors, and ends Turns that no executor ends. While a Turn is bound, its executor
@@ -350,16 +351,26 @@ func (r *TurnReconciler) updateStatus(ctx context.Context, t *v1alpha1.Turn) err
 		r.fairQueue().Observe(request) // the write failed: do not wait for an event
 		return err
 	}
+	r.expectWritten(t)
+	return nil
+}
+
+// expectWritten records a Turn as written, until the watch shows it.
+func (r *TurnReconciler) expectWritten(t *v1alpha1.Turn) {
 	r.expectations.Expect(t)
 	r.sessions.ObserveWrite(t)
-	return nil
 }
 
 // endTurn ends a Turn without an executor, and then emits an Event.
 func (r *TurnReconciler) endTurn(ctx context.Context, t *v1alpha1.Turn, d decision) error {
 	turnstatus.End(t, d.reason, d.message, r.Now())
 	if err := r.updateStatus(ctx, t); err != nil {
-		return err
+		stored := r.storedEnd(ctx, t, err)
+		if stored == nil {
+			return err
+		}
+		t = stored
+		r.expectWritten(t)
 	}
 	kind, reason := corev1.EventTypeWarning, v1alpha1.EventFailed
 	if d.reason == v1alpha1.TurnReasonCancelled {
@@ -369,4 +380,19 @@ func (r *TurnReconciler) endTurn(ctx context.Context, t *v1alpha1.Turn, d decisi
 	r.Traces.End(t, time.Time{})
 	r.Events.Eventf(t, nil, kind, reason, "End", "%s", translate.EndNote(t))
 	return nil
+}
+
+// storedEnd returns a Turn from the API server if it has the end that was sent, although the write has failed with
+// this error. It returns nil otherwise. The cache has only unfinished Turns, so no later reconciliation would count
+// the end or emit its Event.
+func (r *TurnReconciler) storedEnd(ctx context.Context, sent *v1alpha1.Turn, failure error) *v1alpha1.Turn {
+	// A client that repeats a request by itself receives a conflict with its own first write.
+	if writeerror.ChangedNothing(failure) && !apierrors.IsConflict(failure) {
+		return nil
+	}
+	var stored v1alpha1.Turn
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(sent), &stored); err != nil || !turnstatus.IsWritten(&stored, sent) {
+		return nil
+	}
+	return &stored
 }

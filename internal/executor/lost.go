@@ -162,7 +162,7 @@ func (r *run) confirm(ctx context.Context, uid string) {
 // endCutOff writes the end of a Turn whose journal cannot be used, then emits its Events.
 func (r *run) endCutOff(ctx context.Context, cut *cutOffError) {
 	e := r.executor
-	now := e.Now() // each attempt must write the same time: see isWritten
+	now := e.Now() // each attempt must write the same time: see turnstatus.IsWritten
 	written, err := r.persist(ctx, func(t *v1alpha1.Turn) { turnstatus.CutOff(t, r.progress.last(), cut.Cut, now) })
 	if writeerror.IsRejected(err) {
 		written = r.endRejected(ctx, err, turnstatus.FinishRefused)

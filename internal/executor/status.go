@@ -8,8 +8,6 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -205,34 +203,13 @@ func (e *Executor) update(ctx context.Context, t *v1alpha1.Turn, epoch int64, ch
 			}
 			return nil, fmt.Errorf("failed to read turn %q again: %w", t.Name, err)
 		}
-		if isWritten(fresh, current) {
+		if turnstatus.IsWritten(fresh, current) {
 			fresh.ManagedFields = nil // not used here
 			return fresh, nil
 		}
 		current = fresh
 	}
 	return nil, fmt.Errorf("failed to write the status of turn %q: other writers changed it %d times", t.Name, maxConflicts)
-}
-
-// isWritten reports whether the API server has the last status of a run, which this process has sent before or has just
-// sent again. The response to the first write was lost: either this process has seen an error, or its client has
-// repeated the request by itself. The Turn must have ended at exactly this time, or have been handed back in this
-// epoch, and for exactly this reason. If the Turn still belongs to the run, isWritten returns false, and the run can
-// make the change again.
-func isWritten(stored, sent *v1alpha1.Turn) bool {
-	if stored.UID != sent.UID || stored.Epoch() != sent.Epoch() || stored.BoundTo() != "" || sent.BoundTo() != "" ||
-		stored.IsFinished() != sent.IsFinished() {
-		return false
-	}
-	if ended := sent.Status.CompletionTime; ended != nil {
-		sameTime := metav1.NewMicroTime(ended.Truncate(time.Microsecond)) // the precision of the API server
-		if !stored.Status.CompletionTime.Equal(&sameTime) {
-			return false
-		}
-	}
-	was := meta.FindStatusCondition(stored.Status.Conditions, v1alpha1.ConditionSucceeded)
-	is := meta.FindStatusCondition(sent.Status.Conditions, v1alpha1.ConditionSucceeded)
-	return was != nil && is != nil && was.Reason == is.Reason && was.Message == is.Message
 }
 
 // warnContext emits the Event about the context window when the conversation comes near it.

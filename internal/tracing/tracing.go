@@ -36,7 +36,7 @@ import (
 // generative AI use the same variable.
 const ContentVariable = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
-// The environment variables that this package reads, besides ContentVariable and OTEL_BSP_SCHEDULE_DELAY. The SDK and
+// The environment variables that this package reads, besides ContentVariable and those of batchOptions. The SDK and
 // its exporter read all other OTEL_* variables. The SDK reads those of the sampler, too, but it would record all traces
 // if a value is invalid.
 const (
@@ -192,6 +192,31 @@ type Provider struct {
 // variable OTEL_BSP_SCHEDULE_DELAY overrides it.
 const maxBatchDelay = time.Second
 
+// The numbers of spans that wait, and of spans in one request to the collector, if spans have texts. A span then has up
+// to 2*maxContent bytes of texts. With the SDK's defaults of 2048 and 512, the queue could take 32 MiB, and a batch
+// could exceed the 4 MiB that a collector accepts over gRPC by default: it would refuse all spans of the batch. The
+// variables OTEL_BSP_MAX_QUEUE_SIZE and OTEL_BSP_MAX_EXPORT_BATCH_SIZE override the numbers.
+const (
+	maxQueuedWithTexts = 512
+	maxBatchWithTexts  = 128
+)
+
+// batchOptions returns the options of the queue and the batches of spans. The SDK reads the variables that are set.
+func batchOptions(s settings, lookup func(string) (string, bool)) []sdktrace.BatchSpanProcessorOption {
+	var all []sdktrace.BatchSpanProcessorOption
+	add := func(variable string, option sdktrace.BatchSpanProcessorOption) {
+		if value, _ := lookup(variable); value == "" {
+			all = append(all, option)
+		}
+	}
+	add("OTEL_BSP_SCHEDULE_DELAY", sdktrace.WithBatchTimeout(maxBatchDelay))
+	if s.content {
+		add("OTEL_BSP_MAX_QUEUE_SIZE", sdktrace.WithMaxQueueSize(maxQueuedWithTexts))
+		add("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", sdktrace.WithMaxExportBatchSize(maxBatchWithTexts))
+	}
+	return all
+}
+
 // defaultService is the name of the service if OTEL_SERVICE_NAME does not set it.
 const defaultService = "capstan"
 
@@ -224,11 +249,7 @@ func FromEnvironment(
 	if err != nil {
 		return nil, fmt.Errorf("environment variable OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
-	options := []sdktrace.BatchSpanProcessorOption{}
-	if delay, _ := lookup("OTEL_BSP_SCHEDULE_DELAY"); delay == "" {
-		options = append(options, sdktrace.WithBatchTimeout(maxBatchDelay))
-	}
-	p.sdk = sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter, options...), sdktrace.WithResource(res),
+	p.sdk = sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter, batchOptions(s, lookup)...), sdktrace.WithResource(res),
 		sdktrace.WithIDGenerator(knownIDs{}))
 	p.tracer = p.sdk.Tracer("github.com/capstan-dev/capstan")
 	return p, nil

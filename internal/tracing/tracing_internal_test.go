@@ -9,10 +9,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -269,6 +271,78 @@ func TestOutputOf(t *testing.T) {
 		if len(output) > maxContent || !json.Valid([]byte(output)) || !strings.Contains(output, `"role":"assistant"`) {
 			t.Errorf("%s: %.60q of %d bytes, want JSON of at most %d bytes", name, output, len(output), maxContent)
 		}
+	}
+}
+
+// TestTextsShareNoMemory checks that the texts of a span, which may wait in the queue, do not keep the whole arguments
+// and the whole result of a call in memory.
+func TestTextsShareNoMemory(t *testing.T) {
+	for name, size := range map[string]int{"short": 10, "long": 1 << 20} {
+		long := strings.Repeat("x", size)
+		var given []string // the texts that a recorded text could share its memory with
+		r := &Turn{
+			provider: &Provider{settings: settings{content: true}},
+			redact: func(text string) string {
+				given = append(given, text)
+				return text
+			},
+		}
+		recorded := 0
+		for _, a := range r.callAttributes(&turn.Span{
+			Result: &loop.CallResult{Name: "find", CallID: "a", Content: long}, Intent: &loop.Intent{Arguments: []byte(long)},
+		}) {
+			if a.Key != "gen_ai.tool.call.arguments" && a.Key != "gen_ai.tool.call.result" {
+				continue
+			}
+			recorded++
+			text := a.Value.AsString()
+			if text != long[:min(size, maxContent)] {
+				t.Errorf("%s: %s has %d bytes, want the beginning of the text", name, a.Key, len(text))
+			}
+			for _, g := range given {
+				if unsafe.StringData(text) == unsafe.StringData(g) {
+					t.Errorf("%s: %s shares the memory of a text of %d bytes", name, a.Key, len(g))
+				}
+			}
+		}
+		if recorded != 2 || len(given) != 2 {
+			t.Errorf("%s: %d texts are recorded and %d redacted, want 2 and 2", name, recorded, len(given))
+		}
+	}
+}
+
+// TestBatchOptions checks that fewer spans wait, and that a request has fewer, if spans have texts, unless the
+// environment has other numbers.
+func TestBatchOptions(t *testing.T) {
+	sdk := sdktrace.BatchSpanProcessorOptions{BatchTimeout: time.Hour, MaxQueueSize: 1, MaxExportBatchSize: 2} // the SDK's values
+	for name, c := range map[string]struct {
+		content      bool
+		given        map[string]string
+		delay        time.Duration
+		queue, batch int
+	}{
+		"without texts": {delay: maxBatchDelay, queue: 1, batch: 2},
+		"with texts":    {content: true, delay: maxBatchDelay, queue: maxQueuedWithTexts, batch: maxBatchWithTexts},
+		"a queue is set": {
+			content: true, given: map[string]string{"OTEL_BSP_MAX_QUEUE_SIZE": "7"},
+			delay: maxBatchDelay, queue: 1, batch: maxBatchWithTexts,
+		},
+		"a batch and a delay are set": {
+			content: true, given: map[string]string{"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "7", "OTEL_BSP_SCHEDULE_DELAY": "7"},
+			delay: time.Hour, queue: maxQueuedWithTexts, batch: 2,
+		},
+	} {
+		got := sdk
+		for _, option := range batchOptions(settings{content: c.content}, lookup(c.given)) {
+			option(&got)
+		}
+		if got.BatchTimeout != c.delay || got.MaxQueueSize != c.queue || got.MaxExportBatchSize != c.batch {
+			t.Errorf("%s: the options are %+v, want the delay %s, a queue of %d and batches of %d", name, got, c.delay, c.queue, c.batch)
+		}
+	}
+	// A span has some KiB beside its texts.
+	if size := maxBatchWithTexts * (2*maxContent + 8<<10); size > 4<<20 {
+		t.Errorf("a batch may have %d bytes, want at most 4 MiB", size)
 	}
 }
 

@@ -25,14 +25,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// maxContent is the maximum size of a recorded text, in bytes. The queue may hold 2048 spans with two texts each.
+// maxContent is the maximum size of a recorded text, in bytes. A span has at most two texts.
 const maxContent = 8 << 10
 
 // Turn records the parts of one Turn. It implements turn.Observer.
 type Turn struct {
 	provider *Provider
-	uid      string
-	traceID  span.TraceID
+	// seed is the text that the IDs of the spans follow from.
+	seed    string
+	traceID span.TraceID
 	// parent is the span of the caller. It is the zero value if the Turn has no caller with a span.
 	parent span.Context
 	// sampled is true if the Turn is recorded.
@@ -44,8 +45,12 @@ type Turn struct {
 
 // Of returns the recorder of a Turn. The ID of the trace is taken from the status, otherwise from the annotation, and
 // otherwise from the UID of the Turn.
-func (p *Provider) Of(t *v1alpha1.Turn) *Turn {
-	out := &Turn{provider: p, uid: string(t.UID)}
+func (p *Provider) Of(t *v1alpha1.Turn) *Turn { return p.OfSeed(t, string(t.UID)) }
+
+// OfSeed is like Of, but the IDs of the spans follow from a seed in place of the UID, for a Turn whose UID another Turn
+// may have. All runs of the Turn must have the same seed.
+func (p *Provider) OfSeed(t *v1alpha1.Turn, seed string) *Turn {
+	out := &Turn{provider: p, seed: seed}
 	parent, called := span.Parse(t.Annotations[span.Annotation])
 	known, ok := span.ParseTraceID(t.Status.TraceID)
 	switch {
@@ -81,7 +86,7 @@ func (p *Provider) Of(t *v1alpha1.Turn) *Turn {
 
 // context returns the span context of a part of the Turn.
 func (t *Turn) context(key string) span.Context {
-	return span.Context{TraceID: t.traceID, SpanID: span.IDOf(t.uid, key), Sampled: t.sampled}
+	return span.Context{TraceID: t.traceID, SpanID: span.IDOf(t.seed, key), Sampled: t.sampled}
 }
 
 // start starts a span. The key of the Turn's root span is empty.
@@ -358,10 +363,11 @@ func (t *Turn) outputOf(r *model.Reply) string {
 	}
 }
 
-// content returns a text without credentials, of at most maxContent bytes.
-func (t *Turn) content(text string) string { return cut(t.redact(text), maxContent) }
+// content returns a text without credentials, of at most maxContent bytes. The text is a copy, because its span may
+// wait in the queue for long: a part of the arguments of a call would keep all of them, up to 1 MiB, in memory.
+func (t *Turn) content(text string) string { return strings.Clone(cut(t.redact(text), maxContent)) }
 
-// cut returns the beginning of a text, at most limit bytes.
+// cut returns the beginning of a text, at most limit bytes. It shares the memory of the text.
 func cut(text string, limit int) string {
 	if len(text) <= limit {
 		return text
@@ -376,35 +382,38 @@ func cut(text string, limit int) string {
 // End records a Turn that has ended, with its final status. It must be called once for each Turn. since is the
 // beginning of the first run, or zero if the status has the start time.
 func (p *Provider) End(t *v1alpha1.Turn, since time.Time) {
-	if !p.On() || t.Status.CompletionTime == nil {
+	if p.On() {
+		p.Of(t).End(t, since)
+	}
+}
+
+// End is like Provider.End, for the Turn that t records.
+func (t *Turn) End(ended *v1alpha1.Turn, since time.Time) {
+	if !t.sampled || ended.Status.CompletionTime == nil {
 		return
 	}
-	r := p.Of(t)
-	if !r.sampled {
-		return
-	}
-	begin := t.Status.CompletionTime.Time
-	if s := t.Status.StartTime; s != nil && s.Time.Before(begin) {
+	begin := ended.Status.CompletionTime.Time
+	if s := ended.Status.StartTime; s != nil && s.Time.Before(begin) {
 		begin = s.Time
 	}
 	if !since.IsZero() && since.Before(begin) {
 		begin = since
 	}
 	queued := begin
-	if c := t.CreationTimestamp.Time; !c.IsZero() && begin.Sub(c) >= time.Second { // a creation time has whole seconds
+	if c := ended.CreationTimestamp.Time; !c.IsZero() && begin.Sub(c) >= time.Second { // a creation time has whole seconds
 		queued = c
 	}
 	if queued.Before(begin) {
-		s := r.start("queue", "", queued, "queue", trace.WithAttributes(r.common...))
+		s := t.start("queue", "", queued, "queue", trace.WithAttributes(t.common...))
 		s.End(trace.WithTimestamp(begin))
 	}
-	attributes := slices.Concat(r.common, endAttributes(t))
-	s := r.start("", "", queued, "invoke_agent "+t.AgentName(), trace.WithAttributes(attributes...))
-	if c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded); c != nil && c.Status == metav1.ConditionFalse {
+	attributes := slices.Concat(t.common, endAttributes(ended))
+	s := t.start("", "", queued, "invoke_agent "+ended.AgentName(), trace.WithAttributes(attributes...))
+	if c := meta.FindStatusCondition(ended.Status.Conditions, v1alpha1.ConditionSucceeded); c != nil && c.Status == metav1.ConditionFalse {
 		s.SetAttributes(attribute.String("error.type", c.Reason))
 		s.SetStatus(codes.Error, c.Reason)
 	}
-	s.End(trace.WithTimestamp(t.Status.CompletionTime.Time))
+	s.End(trace.WithTimestamp(ended.Status.CompletionTime.Time))
 }
 
 // endAttributes returns the attributes of a Turn that has ended.

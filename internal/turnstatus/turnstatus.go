@@ -76,6 +76,27 @@ func Observe(t *v1alpha1.Turn) (changed bool) {
 	return changed
 }
 
+// IsWritten reports whether the API server has the last status of a run, or the end of a Turn without a run, which this
+// process has sent before or has just sent again. The response to the first write was lost: either this process has
+// seen an error, or its client has repeated the request by itself. The Turn must have ended at exactly this time, or
+// have been handed back in this epoch, and for exactly this reason. If the Turn is still as it was before the write,
+// IsWritten returns false, and the caller can make the change again.
+func IsWritten(stored, sent *v1alpha1.Turn) bool {
+	if stored.UID != sent.UID || stored.Epoch() != sent.Epoch() || stored.BoundTo() != "" || sent.BoundTo() != "" ||
+		stored.IsFinished() != sent.IsFinished() {
+		return false
+	}
+	if ended := sent.Status.CompletionTime; ended != nil {
+		sameTime := metav1.NewMicroTime(ended.Truncate(time.Microsecond)) // the precision of the API server
+		if !stored.Status.CompletionTime.Equal(&sameTime) {
+			return false
+		}
+	}
+	was := meta.FindStatusCondition(stored.Status.Conditions, v1alpha1.ConditionSucceeded)
+	is := meta.FindStatusCondition(sent.Status.Conditions, v1alpha1.ConditionSucceeded)
+	return was != nil && is != nil && was.Reason == is.Reason && was.Message == is.Message
+}
+
 // maxMessageBytes limits the message of a condition, in bytes of JSON.
 const maxMessageBytes = 2 << 10
 

@@ -85,10 +85,11 @@ func (b *Batch) Run(p *bundle.Bundle) (*v1alpha1.Turn, *turn.Result, error) {
 	if err := p.CheckAttachments(); err != nil {
 		return nil, nil, err
 	}
-	if err := joinTrace(t, earlierRuns{}, func(string) (string, bool) { return "", false }, j.traces.On()); err != nil {
+	spanSeed, err := joinTrace(t, earlierRuns{}, func(string) (string, bool) { return "", false }, j.traces.On())
+	if err != nil {
 		return nil, nil, err
 	}
-	w, err := j.begin(j.life, p, t, j.bind(t, earlierRuns{}))
+	w, err := j.begin(j.life, p, t, j.bind(t, earlierRuns{}), spanSeed)
 	if err != nil {
 		return nil, nil, err
 	}

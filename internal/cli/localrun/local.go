@@ -1,6 +1,7 @@
 package localrun
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -173,6 +174,8 @@ type localTurn struct {
 	binding binding
 	engine  *turn.Engine
 	in      turn.Input
+	// trace records the parts of the Turn.
+	trace *tracing.Turn
 	// redaction applies the redaction rules of the Agent to texts of the Turn.
 	redaction *redact.TurnRedactor
 	// begun is when the Turn's deadline started to run. asked is the value of localRun.asking at that moment.
@@ -188,8 +191,9 @@ type localTurn struct {
 	children map[string]*localTurn
 }
 
-// begin returns a Turn that is ready to run.
-func (j *localRun) begin(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn, b binding) (*localTurn, error) {
+// begin returns a Turn that is ready to run. If spanSeed is not empty, the IDs of its spans follow from it in place of
+// the UID.
+func (j *localRun) begin(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn, b binding, spanSeed string) (*localTurn, error) {
 	w := &localTurn{Bundle: p, turn: t, binding: b, asked: j.asking, children: map[string]*localTurn{}}
 	w.begun = time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
 	redaction, err := translate.Redaction(ctx, p.Agent, j.credentials.RedactFunc(t.CredentialNamespaces()...))
@@ -220,8 +224,8 @@ func (j *localRun) begin(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn
 	in.NotEmbedded = func(failure *model.Error) {
 		j.Env.Logf("note: memories and tools are selected only by their words, because the embeddings failed: %s", failure.Message)
 	}
-	trace := j.traces.Of(t)
-	in.Observer, in.TraceID = trace, trace.TraceID()
+	w.trace = j.traces.OfSeed(t, cmp.Or(spanSeed, string(t.UID)))
+	in.Observer, in.TraceID, in.SpanSeed = w.trace, w.trace.TraceID(), spanSeed
 	w.in, w.engine, w.redaction = in, j.engine(ctx, w), redaction
 	return w, nil
 }
@@ -271,7 +275,7 @@ func (j *localRun) drive(w *localTurn) error {
 			w.result = result
 			turnstatus.Finish(w.turn, result, w.binding.end())
 			if w.binding.ended.IsZero() {
-				j.traces.End(w.turn, w.binding.since)
+				w.trace.End(w.turn, w.binding.since)
 			}
 			return nil
 		}

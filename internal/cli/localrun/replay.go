@@ -20,7 +20,7 @@ func (b *Batch) Replay(p *bundle.Bundle, r *turn.Recording, answers *turn.Answer
 	if err := p.CheckAttachments(); err != nil {
 		return nil, nil, err
 	}
-	w, err := j.begin(j.life, p, t, j.bind(t, earlierRuns{}))
+	w, err := j.begin(j.life, p, t, j.bind(t, earlierRuns{}), "")
 	if err != nil {
 		return nil, nil, err
 	}

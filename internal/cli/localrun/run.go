@@ -148,10 +148,11 @@ func (j *localRun) runTurn(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Tu
 	} else {
 		defer context.AfterFunc(watched, func() { abandon(errInterrupted) })() //nolint:contextcheck // because the Turn can continue
 	}
-	if err := joinTrace(t, before, r.Env.LookupEnv, j.traces.On()); err != nil {
+	spanSeed, err := joinTrace(t, before, r.Env.LookupEnv, j.traces.On())
+	if err != nil {
 		return nil, err
 	}
-	w, err := j.begin(ctx, p, t, r.bind(t, before))
+	w, err := j.begin(ctx, p, t, r.bind(t, before), spanSeed)
 	if err != nil {
 		return nil, err
 	}

@@ -44,7 +44,7 @@ func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	if err != nil {
 		return none, err
 	}
-	s.localRun.traces.Of(s.parent.turn).AnnotateChild(t, c.Step, c.CallID)
+	s.parent.trace.AnnotateChild(t, c.Step, c.CallID)
 	child, mayExist, err := s.child(ctx, t)
 	if mayExist {
 		none.Descendants = nil // the call keeps its reservation
@@ -88,7 +88,7 @@ func (s *subAgent) child(ctx context.Context, t *v1alpha1.Turn) (child *localTur
 	p.Turn = t
 	b := boundAfter(before, s.localRun.Clock())
 	turnstatus.Bind(t, b.Binding, b.end())
-	w, err := s.localRun.begin(ctx, &p, t, b)
+	w, err := s.localRun.begin(ctx, &p, t, b, childSeed(s.parent.in.SpanSeed, t.Name))
 	if err != nil {
 		return nil, mayExist, err
 	}
@@ -98,8 +98,11 @@ func (s *subAgent) child(ctx context.Context, t *v1alpha1.Turn) (child *localTur
 
 // childUID returns the UID of the Turn of a sub-agent.
 func childUID(parent *v1alpha1.Turn, name string) types.UID {
-	return bundle.UIDOf([]byte(string(parent.UID) + "/" + name))
+	return derivedUID(string(parent.UID), name)
 }
+
+// derivedUID returns a UID that follows from an identity of a Turn and the name of the Turn of a sub-agent.
+func derivedUID(parent, name string) types.UID { return bundle.UIDOf([]byte(parent + "/" + name)) }
 
 // childUsage returns the usage of the Turn that a call of a sub-agent has created, for a run that ends without the
 // answer of that Turn. The Turn ends, too, if it has not ended.

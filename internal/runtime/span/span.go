@@ -1,6 +1,7 @@
 // Package span identifies the parts of a Turn in distributed traces, in the form of the W3C Trace Context. The IDs of
 // spans follow from the UID of the Turn, so each run and each executor finds the same IDs, and nothing must be stored
-// to connect the parts of a Turn that was interrupted. The ID of the trace follows from an annotation or the UID.
+// to connect the parts of a Turn that was interrupted. The ID of the trace follows from an annotation or the UID. On
+// the command line, a random seed in the journal takes the place of the UID, because Turns may have the same UID there.
 package span
 
 import (
@@ -118,10 +119,10 @@ func Kept(annotations map[string]string) map[string]string {
 	return map[string]string{Annotation: value}
 }
 
-// IDOf returns the ID of a part of a Turn. key identifies the part within the Turn; the key of the Turn itself is
-// empty.
-func IDOf(uid, key string) (id ID) {
-	sum := sha256.Sum256([]byte("span\x00" + uid + "\x00" + key))
+// IDOf returns the ID of a part of a Turn. seed is the UID of the Turn, or the text that takes its place. key
+// identifies the part within the Turn; the key of the Turn itself is empty.
+func IDOf(seed, key string) (id ID) {
+	sum := sha256.Sum256([]byte("span\x00" + seed + "\x00" + key))
 	copy(id[:], sum[:])
 	return id
 }

@@ -151,6 +151,9 @@ type Input struct {
 	Observer Observer
 	// TraceID is the ID of the trace that the Turn belongs to, for people who read the journal. It may be empty.
 	TraceID string
+	// SpanSeed is the text that the IDs of the spans follow from, if that is not the UID of the Turn. The first run
+	// records it, so that later runs find the same IDs. It may be empty.
+	SpanSeed string
 	// HoldAnswer is called once the model's answer is in the journal. If it returns true, the run stops there, for
 	// example because the Turn was suspended while the model worked. If it returns false or HoldAnswer is nil, the
 	// run ends the Turn even if it was interrupted.

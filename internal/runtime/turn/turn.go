@@ -216,6 +216,7 @@ type started struct {
 	Name      string `json:"name,omitempty"`
 	Requester string `json:"requester,omitempty"`
 	TraceID   string `json:"traceID,omitempty"`
+	SpanSeed  string `json:"spanSeed,omitempty"`
 	// Begun is when the run began, which may be some time before its first entry.
 	Begun time.Time `json:"begun,omitzero"`
 	// About is empty in journals of older versions.
@@ -237,8 +238,8 @@ type startedSession struct {
 // started returns the payload of the entry for the beginning of this run.
 func (r *run) started() started {
 	s := started{
-		rand.Text(), r.in.Executor, r.in.Namespace, r.in.Name, r.in.Requester, r.in.TraceID, r.spans.preparing, r.in.About, nil,
-		r.gone,
+		rand.Text(), r.in.Executor, r.in.Namespace, r.in.Name, r.in.Requester, r.in.TraceID, r.in.SpanSeed, r.spans.preparing,
+		r.in.About, nil, r.gone,
 	}
 	if session := r.in.Session; session != nil {
 		s.Session = &startedSession{session.UID, session.Name}
