@@ -264,18 +264,24 @@ func TestBacktestSkips(t *testing.T) {
 // the name of the Turn.
 func corrupt(t *testing.T, data, name, column string, value any) {
 	t.Helper()
+	change(t, data, "UPDATE journal SET "+column+" = ? WHERE kind = 'preparation.input' AND uid IN "+
+		"(SELECT uid FROM journal WHERE kind = 'run.started' AND json_extract(payload, '$.name') = ?)", value, name)
+}
+
+// change changes one row of the journals in a directory.
+func change(t *testing.T, data, statement string, args ...any) {
+	t.Helper()
 	db, err := sql.Open("sqlite", filepath.Join(data, journals.FileName))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close() //nolint:errcheck // because each write has its own error
-	result, err := db.ExecContext(t.Context(), "UPDATE journal SET "+column+" = ? WHERE kind = 'preparation.input' AND uid IN "+
-		"(SELECT uid FROM journal WHERE kind = 'run.started' AND json_extract(payload, '$.name') = ?)", value, name)
+	result, err := db.ExecContext(t.Context(), statement, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if n, err := result.RowsAffected(); n != 1 || err != nil {
-		t.Fatalf("%d entries of Turn %q, %v; want one", n, name, err)
+		t.Fatalf("%d rows with %v, %v; want one", n, args, err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/capstan-dev/capstan/internal/cli/evaluation"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
@@ -249,6 +250,37 @@ func TestReplayOfLongOutput(t *testing.T) {
 	r := replayOf(t, capstan(t, "replay", "first", "--data-dir", data, "-m", dir, "-o", "json").mustEnd(t, exit.OK).out)
 	if r.Recorded.Answer != "Read." || r.Replayed.Answer != "Read." || r.Calls.Recorded != 1 || r.Calls.NotMade != 0 {
 		t.Errorf("the replay is %+v, want the text of the same artifact", r)
+	}
+}
+
+// TestReplayWithoutARecordedOutput checks that a replay fails if the recorded output of a call cannot be read, and that
+// a backtest asks no judge about the answer, which was made without the output.
+func TestReplayWithoutARecordedOutput(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, `rules:
+- {when: {toolMessages: 0, hasTools: true}, reply: {toolCalls: [{id: a, name: get_ticket, arguments: '{"id": "long"}'}]}}
+- {when: {systemContains: "You judge"}, reply: {text: '{"score": 90, "reason": "It is kind."}'}}
+- {reply: {text: "Done."}}
+`)
+	tools := serveTools(t, "")
+	dir, data := withTools(t, tools.url, "").written(t, url), t.TempDir()
+	capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
+	change(t, data, "DELETE FROM artifact WHERE sha256 IN "+
+		"(SELECT json_extract(payload, '$.artifact') FROM journal WHERE kind = 'tool.finished')")
+	const want = `failed to read the recorded result of a call of "get_ticket": `
+	got := capstan(t, "replay", "first", "--data-dir", data, "-m", dir).mustEnd(t, exit.Failed)
+	mustSay(t, got.err, want)
+
+	before := model.Stats().Requests
+	got = capstan(t, "backtest", "-f", profile(t, judged), "-m", dir, "--agent", "support", "--data-dir", data, "--replay", "-q",
+		"-o", "json").mustEnd(t, exit.Failed)
+	r := backtestOf(t, got.out)
+	if len(r.Cases) != 1 || r.Cases[0].Outcome != evaluation.Errored || len(r.Cases[0].Problems) != 1 ||
+		!strings.Contains(r.Cases[0].Problems[0], want) || r.Cases[0].Calls != nil || r.Spent.Tokens == 0 {
+		t.Errorf("want the result Error with the tokens of the replay, have\n%s", got.out)
+	}
+	if n := model.Stats().Requests - before; n != 2 {
+		t.Errorf("%d requests, want only the two of the replay", n)
 	}
 }
 

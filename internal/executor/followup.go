@@ -27,7 +27,7 @@ import (
 
 const (
 	// A task that is older than maxAge is not begun. If a task is older than retryAge, a question that an endpoint
-	// refuses is not asked again.
+	// refuses is not asked again, and a status that admission denies is not written again.
 	maxAge, retryAge = 24 * time.Hour, time.Hour
 	// maxAttempts is the number of attempts of a task that may be cut off. After that, no attempt is made.
 	maxAttempts = 3
@@ -195,8 +195,11 @@ func (f *followUp) begin(ctx context.Context, questions []modelQuestion, further
 }
 
 // writeStatus writes the findings of the work into the status of the Turn, if the Turn still exists. change changes t,
-// and reports whether it has changed anything. refused is true if the API server has refused the change before, because
-// of its texts.
+// and reports whether it has changed anything. refused is true if the API server has refused the change before, maybe
+// because of its texts.
+//
+// A denial by admission is an error at first, because it may pass: the store has the result, so the task is claimed
+// again and nothing is paid again. Once the task is older than retryAge, a denial counts as a refusal of the change.
 func (f *followUp) writeStatus(ctx context.Context, change func(t *v1alpha1.Turn, refused bool) bool) error {
 	e, k := f.executor, f.task
 	if err := e.Writes.Enter(ctx, k.Namespace); err != nil {
@@ -220,14 +223,15 @@ func (f *followUp) writeStatus(ctx context.Context, change func(t *v1alpha1.Turn
 		switch {
 		case err == nil, apierrors.IsNotFound(err):
 			return nil
-		case writeerror.IsRejected(err) && refused:
+		case apierrors.IsConflict(err): // the Turn is read again
+		case !writeerror.IsRejected(err), !writeerror.IsUnstorable(err) && e.Now().Sub(k.Created) < retryAge:
+			return fmt.Errorf("failed to write the status of turn %q: %w", k.Turn, err)
+		case refused:
 			e.logOf(&t).Error(err, "Failed to write the status of a turn after its end, because the API server rejects it", "task", k.Kind)
-			return nil // a repetition would be rejected again; the store has the result
-		case writeerror.IsRejected(err):
+			return nil // a repetition would be rejected again
+		default:
 			e.logOf(&t).Error(err, "The API server refused the status of a turn after its end, writing it without texts", "task", k.Kind)
 			refused = true
-		case !apierrors.IsConflict(err):
-			return fmt.Errorf("failed to write the status of turn %q: %w", k.Turn, err)
 		}
 	}
 	return fmt.Errorf("failed to write the status of turn %q: the API server refused it %d times", k.Turn, maxConflicts)

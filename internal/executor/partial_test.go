@@ -294,6 +294,50 @@ func TestOnlyRefusedJudgesAreAskedAgain(t *testing.T) {
 	}
 }
 
+// TestVerdictsWaitUntilTheStatusCanBeWritten checks that a denial by admission, which may pass, does not delete
+// verdicts that were paid for, until an hour after the end of the Turn. Another refusal deletes their reasons at once.
+func TestVerdictsWaitUntilTheStatusCanBeWritten(t *testing.T) {
+	for name, tc := range map[string]struct {
+		after    time.Duration
+		refusals []error
+		// attempts is the number of attempts until the task is done.
+		attempts, verdicts int
+		reason             string
+	}{
+		"denied twice":                     {0, []error{denial, denial}, 3, 3, "It is polite."},
+		"denied, with a conflict":          {0, []error{conflict, denial, conflict}, 2, 3, "It is polite."},
+		"denied once an hour is over":      {retryAge, []error{denial}, 1, 3, ""},
+		"always denied":                    {retryAge, []error{denial, denial}, 1, 0, ""},
+		"invalid because of its texts":     {0, []error{refusal}, 1, 3, ""},
+		"invalid whatever its texts are":   {0, []error{refusal, refusal}, 1, 0, ""},
+		"invalid, and then denied":         {0, []error{refusal, denial}, 2, 3, "It is polite."},
+		"the API server cannot be reached": {retryAge, []error{broken, broken}, 3, 3, "It is polite."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newThreeJudgeHarness(t)
+			w.Now = func() time.Time { return now.Add(tc.after) }
+			w.Client = interceptor.NewClient(w.Client.(client.WithWatch), failing(tc.refusals...))
+			for i := range tc.attempts {
+				if got := w.verdicts(t); len(got) > 0 {
+					t.Fatalf("after %d attempts, the status has %q, want nothing", i, got)
+				}
+				w.attempt(t)
+			}
+			at := now.AddDate(10, 0, 0)
+			if k, err := w.store.ClaimTask(t.Context(), task.Search{Now: at, Until: at}); k != nil || err != nil {
+				t.Errorf("the task %+v is open (%v), want that it is done", k, err)
+			}
+			all := stored(t, w.Executor).Status.Evaluations
+			if len(all) != tc.verdicts || len(w.model.asked) != 3 {
+				t.Fatalf("%+v after the questions %q, want %d verdicts and three questions", all, w.model.asked, tc.verdicts)
+			}
+			if len(all) > 0 && all[0].Reason != tc.reason {
+				t.Errorf("the reason is %q, want %q", all[0].Reason, tc.reason)
+			}
+		})
+	}
+}
+
 // TestVerdictsArePublishedWithoutFurtherQuestions checks that the verdicts so far are published if the remaining judges
 // cannot be asked.
 func TestVerdictsArePublishedWithoutFurtherQuestions(t *testing.T) {

@@ -49,7 +49,7 @@ func requestHistogram(name, help string, buckets []float64, labels ...string) *p
 // Requested counts a request of a Turn to a model, and ignores all other parts of Turns. No request is counted twice,
 // even if processes are killed: only the run that records the end of a request counts it. If the run that sent the
 // request was killed before that, the run that records the next request or the end of the Turn counts it, with the
-// estimated tokens of its prompt.
+// estimated tokens of its prompt. A request of a judge or of learning is not counted if its process was killed.
 func Requested(namespace, agent string, s *turn.Span) {
 	if s.Kind != turn.SpanRequest || s.Again {
 		return

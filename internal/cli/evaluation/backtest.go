@@ -285,9 +285,10 @@ func (r *Result) failed(ctx context.Context, err error) *Result {
 }
 
 // replay asks the models and the judges. A Turn passes if it ends with an answer and if no judge refuses this answer. A
-// refusal does not count if the judge gives the recorded answer no better score. redaction applies the rules of the new
-// Agent to the recorded texts, for the report and for the judges. replay returns false if ctx ends before the Turn
-// ends, or before all judges have been asked.
+// refusal does not count if the judge gives the recorded answer no better score. If a recorded result cannot be read,
+// the answer is not looked at, because it was made without that result. redaction applies the rules of the new Agent to
+// the recorded texts, for the report and for the judges. replay returns false if ctx ends before the Turn ends, or
+// before all judges have been asked.
 func (b *backtest) replay(
 	ctx context.Context, batch *localrun.Batch, p *replay.Prepared, redaction *redact.TurnRedactor, out *Result,
 ) bool {
@@ -301,11 +302,14 @@ func (b *backtest) replay(
 	if err != nil {
 		return !out.failed(ctx, err).interrupted
 	}
-	out.Reason, out.Answer, out.Calls = again.Turn.StateReason(), shortAnswer(again.Result.Text), &again.Calls
 	out.Spent.add(tokens(again.Result.Record.Usage), again.Result.Record.Cost)
 	if again.Result.Stop == turn.StopCancelled { // only the end of ctx cancels a Turn of a batch
 		return false
 	}
+	if again.Err != nil { // the answer lacks a recorded result, so there is nothing to compare
+		return !out.failed(ctx, again.Err).interrupted
+	}
+	out.Reason, out.Answer, out.Calls = again.Turn.StateReason(), shortAnswer(again.Result.Text), &again.Calls
 	expect := Expect{}
 	if why := expect.unexpectedEnd(again.Turn); why != "" {
 		out.Outcome, out.Problems = Failed, []string{why}

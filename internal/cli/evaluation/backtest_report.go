@@ -88,6 +88,7 @@ func (r *Report) addTurns(results []*Result, threshold judge.Score) {
 		}
 		if one.skipped {
 			t.Skipped = append(t.Skipped, Skipped{one.Name, one.Problems[0]})
+			r.Spent.merge(&one.Spent) // a Turn may be deleted during its replay
 			continue
 		}
 		counted = append(counted, one)

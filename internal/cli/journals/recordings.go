@@ -272,13 +272,15 @@ const (
 	// serves 16 requests of a user at the same time, and reading a Turn takes one for its entries and one for an
 	// artifact.
 	parallelReads = 4
-	// readAttempts is the maximum number of attempts to read a recorded Turn from a cluster. With the waits between
+	// readAttempts is the maximum number of attempts to read a recorded Turn, or later one of its artifacts, from a
+	// cluster. With the waits between
 	// them, they last about 25 s: long enough for the requests of others to end, or for an executor to be replaced.
 	readAttempts = 8
 )
 
 // Read reads a recorded Turn. Its error is a *turn.NotReplayableError if the Turn cannot be replayed, for example
-// because it was deleted. If a cluster cannot answer at the moment, Read tries again.
+// because it was deleted. If a cluster cannot answer at the moment, Read tries again. The same applies to the artifacts
+// that the recording reads later.
 func (r *Recordings) Read(ctx context.Context, t TurnName) (*turn.Recording, error) {
 	var from reader = &local{store: r.dirStore, uid: t.UID}
 	if r.dirStore == nil {
@@ -292,28 +294,50 @@ func (r *Recordings) Read(ctx context.Context, t TurnName) (*turn.Recording, err
 		}
 		from = remote
 	}
-	artifact := func(ctx context.Context, sha256 string, maxBytes int64) ([]byte, error) {
-		return readAll(ctx, from, sha256, maxBytes)
+	log := func(err error, wait time.Duration) {
+		r.source.Env.Logf("Turn %s is read again in %s: %s", t, wait.Round(100*time.Millisecond), err)
 	}
-	recording, err := backoff.Retry(ctx, func() (*turn.Recording, error) {
-		recording, err := turn.ReadRecording(ctx, existing(from.Entries(ctx, readapi.Query{})), artifact)
+	isRead := false
+	artifact := func(ctx context.Context, sha256 string, maxBytes int64) ([]byte, error) {
+		read := func() ([]byte, error) { return readAll(ctx, from, sha256, maxBytes) }
+		if !isRead { // a wait must not keep the stream of the entries open, so the whole Turn is read again
+			return read()
+		}
+		data, err := persistently(ctx, log, read)
+		return data, explainTurn(err)
+	}
+	recording, err := persistently(ctx, log, func() (*turn.Recording, error) {
+		return turn.ReadRecording(ctx, existing(from.Entries(ctx, readapi.Query{})), artifact)
+	})
+	isRead = true
+	return recording, explainTurn(err)
+}
+
+// persistently reads something from a cluster. It reads again, a limited number of times, if the cluster cannot answer
+// at the moment. log receives each error after which it reads again.
+func persistently[T any](ctx context.Context, log backoff.Notify, read func() (T, error)) (T, error) {
+	return backoff.Retry(ctx, func() (T, error) {
+		result, err := read()
 		if err != nil && !isTemporary(err) {
 			err = backoff.Permanent(err)
 		}
-		return recording, err
-	}, backoff.WithMaxTries(readAttempts), backoff.WithNotify(func(err error, wait time.Duration) {
-		r.source.Env.Logf("Turn %s is read again in %s: %s", t, wait.Round(100*time.Millisecond), err)
-	}))
+		return result, err
+	}, backoff.WithMaxTries(readAttempts), backoff.WithNotify(log))
+}
+
+// explainTurn returns the error of reading a recorded Turn for users. It is a *turn.NotReplayableError if the Turn
+// cannot be replayed.
+func explainTurn(err error) error {
+	if err == nil {
+		return nil
+	}
 	if refused, ok := errors.AsType[*turn.NotReplayableError](err); ok {
-		return nil, refused
+		return refused
 	}
 	if errors.Is(err, errNoTurn) { // it was deleted, maybe since its entries were read
-		return nil, &turn.NotReplayableError{Message: err.Error()}
+		return &turn.NotReplayableError{Message: err.Error()}
 	}
-	if err != nil {
-		return nil, exit.WithCode(exit.Failed, Explain(err))
-	}
-	return recording, nil
+	return exit.WithCode(exit.Failed, Explain(err))
 }
 
 // existing returns the entries of a journal. If the cluster has no such Turn, the error is a *turn.NotReplayableError.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
 	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
@@ -139,6 +140,65 @@ func TestReadingARecordingIsTriedAgain(t *testing.T) {
 		}
 		return true
 	}, func(*Recordings) {})
+}
+
+// TestReadingAnArtifactOfARecordingIsTriedAgain checks that a recording reads its artifacts, for example during a
+// replay, in spite of a server that is busy. An artifact that the journal lacks is not read again.
+func TestReadingAnArtifactOfARecordingIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		status   int // of the first request for the artifact
+		requests int64
+		want     string
+	}{
+		{http.StatusServiceUnavailable, 2, ""},
+		{http.StatusNotFound, 1, "the journal says no"},
+	} {
+		t.Run(http.StatusText(tc.status), func(t *testing.T) {
+			t.Parallel()
+			sum := journal.NewArtifact([]byte("notes")).SHA256
+			var requests atomic.Int64
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case !strings.HasSuffix(r.URL.Path, "/artifacts/"+sum):
+					w.Header().Set("Content-Type", "application/jsonl")
+					for i, e := range []string{
+						`"kind":"preparation.input","version":1,"payload":{"input":{"turn":{"name":"first","attachments":[` +
+							`{"name":"notes","mediaType":"text/plain","bytes":5,"sha256":"` + sum + `"}]}},"zone":"UTC"}`,
+						`"kind":"prepared","version":1,"payload":{"messages":[{"role":"user","content":"Hello"}]}`,
+					} {
+						_, _ = fmt.Fprintf(w, `{"seq":%d,"epoch":1,"time":"2026-04-09T12:00:00Z",%s}`+"\n", i+1, e)
+					}
+				case requests.Add(1) == 1:
+					w.WriteHeader(tc.status)
+					_, _ = fmt.Fprintf(w, `{"status":%d,"error":"the journal says no"}`, tc.status)
+				default:
+					w.Header().Set("Content-Type", "application/octet-stream")
+					_, _ = io.WriteString(w, "notes")
+				}
+			}))
+			defer server.Close()
+			s := &Source{Env: terminal.Environment{Now: time.Now, Err: io.Discard}}
+			s.Cluster.Server, s.Cluster.Token = server.URL, "token"
+			r, err := s.Recordings(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			recording, err := r.Read(t.Context(), TurnName{Namespace: "default", Name: "first"})
+			if err != nil || requests.Load() > 0 {
+				t.Fatalf("after %d requests for the artifact: %v, want a recording that reads it later", requests.Load(), err)
+			}
+			attach, _ := recording.Attach()
+			all, err := attach(t.Context())
+			if requests.Load() != tc.requests {
+				t.Errorf("%d requests for the artifact, want %d", requests.Load(), tc.requests)
+			}
+			if tc.want == "" && (err != nil || len(all) != 1 || string(all[0].Data) != "notes") ||
+				tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("the attachments are %v, %v; want the error %q", all, err, tc.want)
+			}
+		})
+	}
 }
 
 // TestFewRecordingsAreReadAtTheSameTime checks the limit of the recorded Turns that are read at the same time.

@@ -85,6 +85,9 @@ func (o *Options) run(ctx context.Context, recordings *journals.Recordings, name
 	}
 	defer func() { err = errors.Join(err, batch.Close(ctx)) }()
 	replay, err := o.replay(p, batch) //nolint:contextcheck // because the batch holds its life
+	if err == nil {
+		err = replay.Err
+	}
 	if err != nil {
 		return exit.WithCode(exit.Failed, err)
 	}

@@ -316,6 +316,9 @@ type Replay struct {
 	Turn   *v1alpha1.Turn
 	Result *turn.Result
 	Calls  turn.AnswerSummary
+	// Err is the error because of which a recorded result could not be read, or nil. If it is not nil, the answer says
+	// nothing about the prompt.
+	Err error
 }
 
 // Replay asks the models, and answers their calls from the journal.
@@ -325,5 +328,5 @@ func (p *Prepared) Replay(b *localrun.Batch) (*Replay, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Replay{t, result, answers.Summary()}, nil
+	return &Replay{t, result, answers.Summary(), answers.Err()}, nil
 }

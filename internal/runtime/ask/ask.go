@@ -50,8 +50,8 @@ type Outcome struct {
 	Usage model.Usage
 	// Cost is the cost of Usage, or nil if it is not known.
 	Cost *model.Cost
-	// MayRetry is true if the question failed without a cost, because the endpoint accepted no request in time or
-	// refused all requests. A later attempt may succeed.
+	// MayRetry is true if the question failed without a cost, and an endpoint accepted no request in time or refused
+	// all requests. A later attempt may succeed, whatever the failures of the other models are.
 	MayRetry bool
 }
 
@@ -61,7 +61,7 @@ func Ask(ctx context.Context, chain []loop.Candidate, q *Question) (Outcome, err
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	a := &asking{question: q, priced: true}
-	refused := false
+	refused, worked := false, false
 	err := errors.New("there is no model to ask")
 	for i := range chain {
 		c := &chain[i]
@@ -70,14 +70,15 @@ func Ask(ctx context.Context, chain []loop.Candidate, q *Question) (Outcome, err
 			return a.Outcome, nil
 		}
 		failure, failed := errors.AsType[*model.Error](err)
-		if failed {
-			refused = isRefusal(failure)
+		if failed { // a model that can never answer does not change that a model before it may answer later
+			refused = refused || isRefusal(failure)
+			worked = worked || mayHaveWorked(failure)
 		}
 		if !failed || failure.Kind.Next() == model.NoModel || ctx.Err() != nil {
 			break
 		}
 	}
-	a.MayRetry = refused && !a.paid
+	a.MayRetry = refused && !worked && !a.paid
 	return a.Outcome, err
 }
 
@@ -88,6 +89,10 @@ func isRefusal(f *model.Error) bool {
 	}
 	return f.Kind == model.RateLimited || f.Kind == model.Overloaded
 }
+
+// mayHaveWorked reports whether the endpoint may have worked on a failed request that is not known to be billed. The
+// failure of a connection that is not billed says nothing of this kind.
+func mayHaveWorked(f *model.Error) bool { return f.Kind == model.Malformed && !f.Unsent }
 
 // asking is a question that is being asked.
 type asking struct {

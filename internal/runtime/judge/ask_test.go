@@ -253,9 +253,37 @@ func TestFailureWithoutACostMayBeRetried(t *testing.T) {
 		},
 		"broken":      {"the endpoint may have worked on the request", []any{failure(model.Malformed, false)}, nil, false},
 		"other model": {"no request was sent", []any{failure(model.RateLimited, true)}, []any{failure(model.RateLimited, true)}, true},
-		"unusable":    {"a later request cannot be sent either", []any{failure(model.Unusable, true)}, nil, false},
-		"nonsense":    {"the model has replied", []any{"Good!"}, nil, false},
-		"passed":      {"there is a score", []any{`{"score": 90}`}, nil, false},
+		"limited, then unusable": {
+			"the first model may answer later", []any{failure(model.RateLimited, false)}, []any{failure(model.Unusable, true)}, true,
+		},
+		"busy, then a refused key": {
+			"the first model may answer later", []any{failure(model.Overloaded, false)}, []any{failure(model.Auth, false)}, true,
+		},
+		"limited, then over the Budget": {
+			"the first model may answer later", []any{failure(model.RateLimited, true)}, []any{failure(model.OverBudget, true)}, true,
+		},
+		"a refused key, then busy": {
+			"the second model may answer later", []any{failure(model.Auth, false)}, []any{failure(model.Overloaded, false)}, true,
+		},
+		"limited, then unreachable": {
+			"the first model may answer later", []any{failure(model.RateLimited, false)}, []any{failure(model.Network, false)}, true,
+		},
+		"limited, then broken": {
+			"the second endpoint may have worked on the request",
+			[]any{failure(model.RateLimited, false)},
+			[]any{failure(model.Malformed, false)},
+			false,
+		},
+		"broken, then limited": {
+			"the first endpoint may have worked on the request",
+			[]any{failure(model.Malformed, false)},
+			[]any{failure(model.RateLimited, false)},
+			false,
+		},
+		"limited, then nonsense": {"the second model has replied", []any{failure(model.RateLimited, false)}, []any{"Good!"}, false},
+		"unusable":               {"a later request cannot be sent either", []any{failure(model.Unusable, true)}, nil, false},
+		"nonsense":               {"the model has replied", []any{"Good!"}, nil, false},
+		"passed":                 {"there is a score", []any{`{"score": 90}`}, nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := &judge.Asker{Chain: []loop.Candidate{candidate("first", &script{answers: tc.first})}}

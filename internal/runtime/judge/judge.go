@@ -103,8 +103,8 @@ type Evaluation struct {
 	Usage model.Usage `json:"usage"`
 	// Cost is the cost of Usage, or nil if it is not known.
 	Cost *model.Cost `json:"cost,omitempty"`
-	// MayRetry is true if the judge failed without a cost, because the endpoint accepted no request in time or refused
-	// all requests. A later evaluation may succeed.
+	// MayRetry is true if the judge failed without a cost, and an endpoint accepted no request in time or refused all
+	// requests. A later evaluation may succeed.
 	MayRetry bool `json:"-"`
 }
 

@@ -30,6 +30,8 @@ const (
 // A call is answered if the recorded Turn made the same call: the same tool with the same arguments, in any order of
 // fields. If the recorded Turn made the call several times, the results are returned in their order, and further calls
 // receive the last result again. Any other call fails, and the error tells the model that the call was not made.
+//
+// If a recorded result cannot be read, the answer of the model is of no use: see Err.
 type Answers struct {
 	recording *Recording
 
@@ -37,6 +39,8 @@ type Answers struct {
 	// given is the number of answers by callSignature.
 	given   map[string]int
 	summary AnswerSummary
+	// err is the error because of which a recorded result could not be read.
+	err error
 }
 
 // AnswerSummary says how the calls of a replay were answered.
@@ -64,6 +68,14 @@ func (a *Answers) Summary() AnswerSummary {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.summary
+}
+
+// Err returns the error because of which a recorded result could not be read, or nil. If it is not nil, the replay says
+// nothing about its prompt, because the model lacked a result that the recorded Turn had.
+func (a *Answers) Err() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.err
 }
 
 // Tools returns the tools of the recorded Turn. They answer from the journal and require no approval, because no call
@@ -94,7 +106,7 @@ func (a *Answers) answer(ctx context.Context, name string, arguments json.RawMes
 			Class: tool.Denied, Message: "this call was not approved: continue without it, and do not request it again",
 		}
 	}
-	result, err := c.result(ctx, a.recording)
+	result, err := a.result(ctx, c)
 	result.Descendants = cmp.Or(c.finished.Descendants, none)
 	return result, err
 }
@@ -139,23 +151,41 @@ func callSignature(name string, arguments json.RawMessage) string {
 }
 
 // result returns the recorded result or error of a call, as the tool returned it.
-func (c *RecordedCall) result(ctx context.Context, recording *Recording) (tool.Result, error) {
-	if c.finished.Outcome == loop.Failed {
-		return tool.Result{}, c.failure(recording.nonce)
+func (a *Answers) result(ctx context.Context, c *RecordedCall) (tool.Result, error) {
+	nonce := a.recording.nonce
+	switch end := &c.finished; {
+	case end.Outcome == loop.Failed:
+		return tool.Result{}, c.failure(nonce)
+	case end.EndsTurn:
+		return tool.Result{Content: end.Text}, nil
+	case end.Artifact == "":
+		return tool.Split(unfenced(end.Content, nonce)), nil
 	}
-	if c.finished.EndsTurn {
-		return tool.Result{Content: c.finished.Text}, nil
-	}
-	if c.finished.Artifact == "" {
-		return tool.Split(unfenced(c.finished.Content, recording.nonce)), nil
-	}
-	data, err := recording.artifact(ctx, c.finished.Artifact, maxRecordedOutput)
+	data, err := a.read(ctx, c)
 	if err != nil {
 		return tool.Result{}, &tool.Error{
 			Class: tool.Unavailable, Message: "the recorded result of this call can no longer be read", Err: err,
 		}
 	}
 	return tool.Split(string(data)), nil
+}
+
+// read reads the artifact with the result of a call. After one failure it reads no other artifact, because the replay
+// is of no use any more.
+func (a *Answers) read(ctx context.Context, c *RecordedCall) ([]byte, error) {
+	err := a.Err()
+	if err == nil {
+		data, failure := a.recording.artifact(ctx, c.finished.Artifact, maxRecordedOutput)
+		if failure == nil {
+			return data, nil
+		}
+		err = fmt.Errorf("failed to read the recorded result of a call of %q: %w", clean(c.Name, maxCallName), failure)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.err = err
+	a.summary.Recorded--
+	return nil, err
 }
 
 // failure returns the recorded error of a call.

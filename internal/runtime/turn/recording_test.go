@@ -141,7 +141,9 @@ func TestAnswers(t *testing.T) {
 		"approval.decided", `{"request":"r","step":8,"callID":"a","approved":false}`,
 		"tool.finished", `{"step":8,"callID":"a","name":"close","outcome":"Refused","class":"denied","content":"no"}`,
 		"tool.finished", `{"step":9,"callID":"b","name":"other","outcome":"Refused","class":"unavailable","content":"no"}`)
+	var read []string
 	r, err := turn.ReadRecording(t.Context(), entriesOf(all...), func(_ context.Context, sum string, _ int64) ([]byte, error) {
+		read = append(read, sum)
 		if sum == "sum" {
 			return []byte("the whole output"), nil
 		}
@@ -151,6 +153,9 @@ func TestAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	answers := r.Answers()
+	if err := answers.Err(); err != nil {
+		t.Errorf("the error before any call is %v, want none", err)
+	}
 	tools := map[string]tool.Tool{}
 	for _, known := range answers.Tools() {
 		tools[known.Name] = known
@@ -167,6 +172,7 @@ func TestAnswers(t *testing.T) {
 		{"close", `{"q":1,"r":[2]}`, "unavailable: the call of \"close\" was not made"},
 		{"get", `{"q":"long"}`, "the whole output"},
 		{"get", `{"q":"gone"}`, "unavailable: the recorded result of this call can no longer be read"},
+		{"get", `{"q":"long"}`, "unavailable: the recorded result of this call can no longer be read"},
 		{"get", `{"q":"bad"}`, "timeout: too late: it says"},
 		{"get", `{"q":"child"}`, "of a sub-agent"},
 		{"end", `{}`, "the answer"},
@@ -188,10 +194,17 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("call %d of %s %s has %v descendants, want the recorded %d", i, tc.name, tc.arguments, result.Descendants, descendants)
 		}
 	}
-	want := turn.AnswerSummary{Recorded: 9, NotMade: 3, Unanswered: []turn.UnansweredCall{
+	want := turn.AnswerSummary{Recorded: 8, NotMade: 3, Unanswered: []turn.UnansweredCall{
 		{Name: "get", Arguments: `{"q":1}`}, {Name: "get", Arguments: `{"q":1,"r":[3]}`}, {Name: "close", Arguments: `{"q":1,"r":[2]}`},
 	}}
 	if diff := cmp.Diff(want, answers.Summary()); diff != "" {
 		t.Errorf("summary: -want +got:\n%s", diff)
+	}
+	const lost = `failed to read the recorded result of a call of "get": `
+	if err := answers.Err(); !errors.Is(err, journal.ErrNoArtifact) || !strings.HasPrefix(err.Error(), lost) {
+		t.Errorf("the error is %v, want that of the artifact that is lost", err)
+	}
+	if len(read) != 2 {
+		t.Errorf("the artifacts %q were read, want none after the one that is lost", read)
 	}
 }

@@ -160,13 +160,13 @@ func readAnswer(ctx context.Context, j journal.Journal, uid string, s *judge.Sub
 	if err := json.Unmarshal(e.Payload, &result); err != nil {
 		return false, err
 	}
-	s.Answer = result.WithoutSources()
-	if s.Answer == "" && result.hasTextApart() {
+	if result.Text == "" && result.hasTextApart() {
 		content := journal.Entry{Seq: e.Seq, Kind: e.Kind, Artifact: result.Answer.SHA256}
 		if err := journal.LoadPayload(ctx, j, uid, &content); err != nil {
 			return false, err
 		}
-		s.Answer = string(content.Payload)
+		result.Text = string(content.Payload) // with the list of sources
 	}
+	s.Answer = result.WithoutSources()
 	return result.Stop.answered() && s.Answer != "", nil
 }

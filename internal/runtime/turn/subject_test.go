@@ -1,12 +1,14 @@
 package turn_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -42,15 +44,46 @@ func TestSubject(t *testing.T) {
 	}
 }
 
-// TestSubjectOfALongAnswer checks that judges receive the whole of an answer that is in an artifact.
+// TestSubjectOfALongAnswer checks that judges receive the whole of an answer that is in an artifact, without the list
+// of sources that Capstan has appended, and that a backtest compares the same text.
 func TestSubjectOfALongAnswer(t *testing.T) {
 	text := strings.Repeat("all of it \n", 30_000)
-	c, _ := candidate("p0", 1, says(text))
-	j := &journaltest.Store{}
-	mustRun(t, j, input(c))
-	s, err := turn.Subject(t.Context(), j, "uid", nil)
-	if err != nil || s.Answer != text {
-		t.Errorf("an answer of %d bytes (error %v), want %d", len(s.Answer), err, len(text))
+	for name, appended := range map[string]bool{"without sources": false, "with sources": true} {
+		t.Run(name, func(t *testing.T) {
+			c, _ := candidate("p0", 1, says(text))
+			in := input(c)
+			in.ShowCitations, in.AppendCitations = appended, appended
+			want := text
+			if appended {
+				want = strings.TrimRight(text, "\n") // the list follows after an empty line
+			}
+			j := &journaltest.Store{}
+			if got := mustRun(t, j, in); strings.Contains(got.Text, "Sources:") != appended {
+				t.Fatalf("the answer ends with %q, want a list of sources: %t", got.Text[len(got.Text)-50:], appended)
+			}
+			s, err := turn.Subject(t.Context(), j, "uid", nil)
+			if err != nil || s.Answer != want {
+				t.Errorf("an answer of %d bytes (error %v), want %d", len(s.Answer), err, len(want))
+			}
+			entries := func(yield func(journal.Entry, error) bool) {
+				for e, err := range j.Read(t.Context(), "uid", 0) {
+					if err == nil {
+						err = journal.LoadPayload(t.Context(), j, "uid", &e)
+					}
+					if !yield(e, err) {
+						return
+					}
+				}
+			}
+			r, err := turn.ReadRecording(t.Context(), entries, func(ctx context.Context, sha256 string, _ int64) ([]byte, error) {
+				e := journal.Entry{Artifact: sha256}
+				err := journal.LoadPayload(ctx, j, "uid", &e)
+				return e.Payload, err
+			})
+			if err != nil || r.Subject.Answer != want {
+				t.Errorf("the recording does not have the same answer (error %v)", err)
+			}
+		})
 	}
 }
 
