@@ -122,6 +122,25 @@ func TestAlertsSelectNamespace(t *testing.T) {
 	}
 }
 
+// TestNamespaceLabel checks the alerts and the dashboard for a Prometheus that renames the label namespace of the
+// metrics.
+func TestNamespaceLabel(t *testing.T) {
+	objects := renderChart(t, "metrics.prometheusRule.enabled=true,metrics.dashboard.enabled=true,metrics.serviceMonitor.enabled=true",
+		"metrics.namespaceLabel=exported_namespace")
+	rules, _ := newPrometheus(t).alerts(t, objects, "alerts_of_renamed_label_test.yaml")
+	own := regexp.MustCompile(`by \(namespace\) \(capstan_(turns_capacity|controller_active)\{namespace="capstan-system"\}\)`)
+	byNamespace := regexp.MustCompile(`by \([^)]*\bnamespace\b|labels\.namespace`)
+	if found := byNamespace.FindString(own.ReplaceAllString(rules, "")); found != "" {
+		t.Errorf("the alerts have %q, want the label exported_namespace, except for the Pods of the release", found)
+	}
+	board := one[*corev1.ConfigMap](t, objects).Data["capstan.json"]
+	for _, of := range []string{"{namespace=~", "by (namespace", "{{namespace}}", ", namespace)"} {
+		if strings.Contains(board, of) {
+			t.Errorf("the dashboard has %q, want the label exported_namespace", of)
+		}
+	}
+}
+
 // TestQueriesHaveResults checks the results of queries while a counter or a gauge has no series yet, and with the first
 // value of a new series.
 func TestQueriesHaveResults(t *testing.T) {
