@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/capstan-dev/capstan/internal/netpolicy"
 )
 
 // hookPolicyName is the name of the NetworkPolicy of the Pods of helm test and helm uninstall.
@@ -70,10 +72,10 @@ func TestNetworkPolicy(t *testing.T) {
 		{tcp, "100.100.100.200", 80},
 		{tcp, "168.63.129.16", 32526},
 		{tcp, "192.0.0.192", 80},
-		{tcp, "fd00:ec2::254", 80},
-		{tcp, "fd00:ec2::23", 80},
-		{tcp, "fd20:ce::254", 80},
 		{tcp, "fe80::1", 80},
+	}
+	for _, prefix := range netpolicy.MetadataServices() {
+		metadata = append(metadata, endpoint{tcp, prefix.Addr().String(), 80})
 	}
 	narrow := []string{
 		"networkPolicy.apiServer.cidrs={192.0.2.10/32}", "networkPolicy.apiServer.ports={6443}",

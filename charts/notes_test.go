@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/capstan-dev/capstan/test/fakemodel/server"
@@ -71,6 +72,24 @@ func servedExample(t *testing.T) string {
 		}
 	}
 	return root
+}
+
+// TestServersOfExampleRunAsAnyUser checks that the Pods of the example name no user: on OpenShift, each namespace has
+// users of its own. The image has a numeric user, for other clusters.
+func TestServersOfExampleRunAsAnyUser(t *testing.T) {
+	for _, name := range []string{"model.yaml", "tickets.yaml"} {
+		data, err := os.ReadFile(filepath.Join("..", "examples", "cluster", "servers", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod := one[*appsv1.Deployment](t, decode(t, data)).Spec.Template.Spec
+		if pod.SecurityContext.RunAsUser != nil || pod.Containers[0].SecurityContext.RunAsUser != nil {
+			t.Errorf("%s names the user of its Pods", name)
+		}
+		if nonRoot := pod.SecurityContext.RunAsNonRoot; nonRoot == nil || !*nonRoot {
+			t.Errorf("%s lets its Pods run as root", name)
+		}
+	}
 }
 
 // TestNotesLeadToFirstAnswer runs the commands of NOTES literally, while a manager runs with the permissions of the

@@ -1,6 +1,7 @@
 package charts_test
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -65,6 +66,7 @@ func TestValuesOfPods(t *testing.T) {
 			return found
 		}
 	}
+	const linuxNodes = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0]."
 	for name, tc := range map[string]struct {
 		values []string
 		// part returns what the values determine.
@@ -132,6 +134,27 @@ func TestValuesOfPods(t *testing.T) {
 				Limits:   corev1.ResourceList{"memory": resource.MustParse("1Gi")},
 			},
 			false,
+		},
+		// A quota of the namespace for a resource also applies to hooks.
+		"limits of other resources than memory": {
+			[]string{"resources.limits.cpu=1", "resources.limits.ephemeral-storage=1Gi", "resources.requests.ephemeral-storage=1Gi"},
+			func(pod corev1.PodTemplateSpec) any {
+				r := container(pod).Resources
+				return [][]corev1.ResourceName{slices.Sorted(maps.Keys(r.Requests)), slices.Sorted(maps.Keys(r.Limits))}
+			},
+			[][]corev1.ResourceName{{"cpu", "ephemeral-storage", "memory"}, {"cpu", "ephemeral-storage", "memory"}},
+			true,
+		},
+		"affinity.nodeAffinity": {
+			[]string{linuxNodes + "key=linux", linuxNodes + "operator=Exists"},
+			func(pod corev1.PodTemplateSpec) any {
+				if pod.Spec.Affinity == nil || pod.Spec.Affinity.NodeAffinity == nil {
+					return nil
+				}
+				return pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions
+			},
+			[]corev1.NodeSelectorRequirement{{Key: "linux", Operator: corev1.NodeSelectorOpExists}},
+			true,
 		},
 		// Hooks have accounts of their own, with other permissions.
 		"serviceAccount.name": {

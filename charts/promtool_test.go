@@ -91,19 +91,28 @@ func TestPromtoolAcceptsAlertsAndDashboard(t *testing.T) {
 	}
 }
 
-// TestPromtoolAcceptsQueriesOfSLIs checks the queries of docs/slis.md with promtool.
+// TestPromtoolAcceptsQueriesOfSLIs checks the queries of docs/slis.md with promtool, and tests their results together
+// with the recording rules of the chart.
 func TestPromtoolAcceptsQueriesOfSLIs(t *testing.T) {
 	page, err := os.ReadFile("../docs/slis.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := regexp.MustCompile("(?s)```promql\n(.+?)```").FindAllSubmatch(page, -1)
-	if len(blocks) < 5 {
-		t.Fatalf("docs/slis.md has %d queries, want at least 5", len(blocks))
-	}
 	var rules []map[string]string
-	for _, b := range blocks {
-		rules = append(rules, map[string]string{"record": "sli:query", "expr": string(b[1])})
+	exprs := map[string]string{} // by heading, with a number from the second one
+	for section := range strings.SplitSeq(string(page), "\n## ") {
+		heading, _, _ := strings.Cut(section, "\n")
+		for i, b := range regexp.MustCompile("(?s)```promql\n(.+?)```").FindAllStringSubmatch(section, -1) {
+			name := heading
+			if i > 0 {
+				name += " " + strconv.Itoa(i+1)
+			}
+			exprs[name] = b[1]
+			rules = append(rules, map[string]string{"record": "sli:query", "expr": b[1]})
+		}
+	}
+	if len(rules) < 5 {
+		t.Fatalf("docs/slis.md has %d queries, want at least 5", len(rules))
 	}
 	text, err := yaml.Marshal(map[string]any{"groups": []map[string]any{{"name": "slis", "rules": rules}}})
 	if err != nil {
@@ -111,6 +120,28 @@ func TestPromtoolAcceptsQueriesOfSLIs(t *testing.T) {
 	}
 	p := newPrometheus(t)
 	p.run(t, "check", "rules", "--lint=none", p.put(t, "slis.yaml", text))
+	p.testQueries(t, renderChart(t, "metrics.prometheusRule.enabled=true"), "slis_test.yaml", exprs)
+}
+
+// testQueries runs a file of testdata, in which names in angle brackets stand for the queries in exprs.
+func (p prometheus) testQueries(t *testing.T, objects []runtime.Object, file string, exprs map[string]string) {
+	t.Helper()
+	tests, err := os.ReadFile(filepath.Join("testdata", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, err := yaml.Marshal(ofKind(t, objects, "PrometheusRule").Object["spec"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.put(t, "alerts.yaml", rules)
+	p.run(t, "test", "rules", p.put(t, file, regexp.MustCompile(`"<.+?>"`).ReplaceAllFunc(tests, func(name []byte) []byte {
+		expr := exprs[string(name[2:len(name)-2])]
+		if expr == "" {
+			t.Errorf("there is no query %s", name)
+		}
+		return []byte(strconv.Quote(expr))
+	})))
 }
 
 // TestAlertsSelectNamespace checks that the alerts select the release's namespace if the chart sets up the scraping of
@@ -122,27 +153,35 @@ func TestAlertsSelectNamespace(t *testing.T) {
 	}
 }
 
+// TestNamespaceLabel checks the alerts and the dashboard for a Prometheus that renames the label namespace of the
+// metrics.
+func TestNamespaceLabel(t *testing.T) {
+	objects := renderChart(t, "metrics.prometheusRule.enabled=true,metrics.dashboard.enabled=true,metrics.serviceMonitor.enabled=true",
+		"metrics.namespaceLabel=exported_namespace")
+	rules, _ := newPrometheus(t).alerts(t, objects, "alerts_of_renamed_label_test.yaml")
+	own := regexp.MustCompile(`by \(namespace\) \(capstan_(turns_capacity|controller_active)\{namespace="capstan-system"\}\)`)
+	byNamespace := regexp.MustCompile(`by \([^)]*\bnamespace\b|labels\.namespace`)
+	if found := byNamespace.FindString(own.ReplaceAllString(rules, "")); found != "" {
+		t.Errorf("the alerts have %q, want the label exported_namespace, except for the Pods of the release", found)
+	}
+	board := one[*corev1.ConfigMap](t, objects).Data["capstan.json"]
+	for _, of := range []string{"{namespace=~", "by (namespace", "{{namespace}}", ", namespace)"} {
+		if strings.Contains(board, of) {
+			t.Errorf("the dashboard has %q, want the label exported_namespace", of)
+		}
+	}
+}
+
 // TestQueriesHaveResults checks the results of queries while a counter or a gauge has no series yet, and with the first
 // value of a new series.
 func TestQueriesHaveResults(t *testing.T) {
 	objects := renderChart(t, storeURL, scaled, "executor.autoscaling.prometheusAddress=http://prometheus:9090",
-		"metrics.dashboard.enabled=true")
+		"metrics.dashboard.enabled=true,metrics.prometheusRule.enabled=true")
 	exprs := map[string]string{"load": loadQuery(t, objects)}
 	for _, q := range dashboardQueries(t, one[*corev1.ConfigMap](t, objects)) {
 		exprs[q.title] = q.expr
 	}
-	tests, err := os.ReadFile("testdata/queries_test.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := newPrometheus(t)
-	p.run(t, "test", "rules", p.put(t, "queries_test.yaml", regexp.MustCompile(`"<.+?>"`).ReplaceAllFunc(tests, func(name []byte) []byte {
-		expr := exprs[string(name[2:len(name)-2])]
-		if expr == "" {
-			t.Errorf("there is no query %s", name)
-		}
-		return []byte(strconv.Quote(expr))
-	})))
+	newPrometheus(t).testQueries(t, objects, "queries_test.yaml", exprs)
 }
 
 // query is a query of a panel, with values for its variables.

@@ -56,6 +56,11 @@ func TestChartRulesMatchGeneratedRules(t *testing.T) {
 	if len(policyRules) != 2 {
 		t.Fatalf("got %d rules, want one about policies and one about requesters", len(policyRules))
 	}
+	// withNamespaces adds the permission to find out that a watched namespace was deleted, together with its Role.
+	withNamespaces := func(names ...string) []rbacv1.PolicyRule {
+		get := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"get"}, ResourceNames: names}
+		return append([]rbacv1.PolicyRule{get}, policyRules...)
+	}
 
 	t.Run("ClusterWide", func(t *testing.T) {
 		objects := renderChart(t)
@@ -105,7 +110,8 @@ func TestChartRulesMatchGeneratedRules(t *testing.T) {
 				return kind == "nodes" || kind == "servicecidrs" || kind == "endpointslices"
 			})
 		})
-		if diff := cmp.Diff(map[string][]rbacv1.PolicyRule{policyRole: policyRules, networkRole: network}, own); diff != "" {
+		wantOwn := map[string][]rbacv1.PolicyRule{policyRole: withNamespaces("helpdesk", "research"), networkRole: network}
+		if diff := cmp.Diff(wantOwn, own); diff != "" {
 			t.Errorf("the ClusterRoles of the policy and of the network (-want +got):\n%s", diff)
 		}
 		var bound []string
@@ -120,7 +126,7 @@ func TestChartRulesMatchGeneratedRules(t *testing.T) {
 
 	t.Run("NamespacedWithRanges", func(t *testing.T) {
 		objects := renderChart(t, "watchNamespaces={helpdesk}", "connections.clusterCIDRs={10.96.0.0/16}")
-		if diff := cmp.Diff(policyRules, managerRole(t, objects).Rules); diff != "" {
+		if diff := cmp.Diff(withNamespaces("helpdesk"), managerRole(t, objects).Rules); diff != "" {
 			t.Errorf("the ClusterRoles of a manager with flags for the ranges of the cluster, want that of the "+
 				"policy alone (-want +got):\n%s", diff)
 		}

@@ -145,6 +145,14 @@ func TestSchemaIsStrictAndComplete(t *testing.T) {
 	})
 }
 
+// TestValuesOfDependingChart checks that a chart that depends on this one can switch it on and off by the usual
+// condition, capstan.enabled. Helm gives this value to the chart, too.
+func TestValuesOfDependingChart(t *testing.T) {
+	if diff := cmp.Diff(renderChart(t), renderChart(t, "enabled=true")); diff != "" {
+		t.Errorf("objects with enabled=true (-without +with):\n%s", diff)
+	}
+}
+
 func checkStrict(t *testing.T, path string, s schema) {
 	t.Helper()
 	if len(s.Properties) > 0 && s.AdditionalProperties != false {

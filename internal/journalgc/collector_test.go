@@ -14,8 +14,10 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -44,6 +46,8 @@ type testEnv struct {
 	asked []string
 	// apiError is returned by the API server if it is not nil.
 	apiError atomic.Pointer[error]
+	// forbidden is a namespace in which the collector may not list objects.
+	forbidden string
 }
 
 // keeper is a store in memory. It calls the function listing before it lists its journals, and counts the batches that
@@ -151,6 +155,9 @@ func newTestEnv(t *testing.T, retention time.Duration, objects ...client.Object)
 			r.pages.Add(1)
 			if err := r.apiError.Load(); err != nil {
 				return *err
+			}
+			if namespace := (&client.ListOptions{}).ApplyOptions(opts).Namespace; namespace != "" && namespace == r.forbidden {
+				return apierrors.NewForbidden(schema.GroupResource{Group: "capstan.dev"}, "", errors.New("no Role"))
 			}
 			return c.List(ctx, l, opts...)
 		},
@@ -436,6 +443,16 @@ func TestSweep(t *testing.T) {
 		"Away": {
 			reason: "an incomplete list of objects proves nothing", want: []string{"uid-a", "uid-b", "uid-c"}, pages: 1,
 			setup: func(_ *testing.T, r *testEnv) { r.apiError.Store(&errAway) },
+		},
+		"Forbidden": {
+			reason: "journals of a namespace whose objects cannot be listed are kept", watch: []string{"helpdesk", "sales"},
+			want: []string{"uid-a", "uid-b", "uid-c"}, pages: 4,
+			setup: func(_ *testing.T, r *testEnv) { r.forbidden = "helpdesk" },
+		},
+		"ForbiddenElsewhere": {
+			reason: "a namespace whose objects cannot be listed keeps no journals of others", watch: []string{"sales", "helpdesk"},
+			objects: []client.Object{turnOf("a"), sessionOf("b")}, want: []string{"uid-a", "uid-b"}, pages: 4,
+			setup: func(_ *testing.T, r *testEnv) { r.forbidden = "sales" },
 		},
 		"AllFound": {
 			reason: "no further lists are necessary", want: []string{"uid-a", "uid-b", "uid-c"}, pages: 1,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,7 +29,8 @@ const (
 //     its journal, so the later list of objects contains the object of each listed journal, unless it was deleted. The
 //     same holds for the comments on Turns. A Turn that never ran has no journal.
 //  2. Caches may be stale, so only the API server decides that a journal is orphaned.
-//  3. sweep leaves suspects to followUp, which knows the kinds and names of the objects. So only followUp finds that a
+//  3. sweep leaves the journals of a namespace in which it may not list objects. It handles those of the others.
+//  4. sweep leaves suspects to followUp, which knows the kinds and names of the objects. So only followUp finds that a
 //     Turn is about to use the history of a Session that was deleted a moment ago.
 func (c *Collector) sweep(ctx context.Context) error {
 	left, err := c.journals(ctx)
@@ -40,17 +42,32 @@ func (c *Collector) sweep(ctx context.Context) error {
 		return fmt.Errorf("failed to list the records with comments: %w", err)
 	}
 	left = left.Union(commented)
+	unread := sets.New[string]()
+	var denied error // of the namespaces in unread
 	for _, kind := range []string{"TurnList", "SessionList"} {
 		for _, namespace := range c.namespaces() {
-			if err := c.removeExisting(ctx, kind, namespace, left); err != nil {
-				return fmt.Errorf("failed to list the objects of kind %s from the API server: %w", kind, err)
+			err := c.removeExisting(ctx, kind, namespace, left)
+			if err == nil {
+				continue
 			}
+			err = fmt.Errorf("failed to list the objects of kind %s from the API server: %w", kind, err)
+			if namespace == metav1.NamespaceAll || !apierrors.IsForbidden(err) {
+				return err
+			}
+			denied = errors.Join(denied, err)
+			unread.Insert(namespace)
 		}
 	}
 	c.suspects.exclude(left) // after the list of objects, because objects may have been deleted since the list of journals
-	if err := errors.Join(c.removeForeign(ctx, left, commented), c.removeReferenced(ctx, left)); err != nil {
-		return err
+	err = errors.Join(c.removeForeign(ctx, left, commented), c.removeOf(ctx, unread, left), c.removeReferenced(ctx, left))
+	if err != nil {
+		return errors.Join(err, denied)
 	}
+	return errors.Join(c.retireOrphans(ctx, left), denied)
+}
+
+// retireOrphans charges deleted Turns, and retires the journals of these Turns and of deleted Sessions.
+func (c *Collector) retireOrphans(ctx context.Context, left sets.Set[string]) error {
 	if left.Len() == 0 {
 		return nil
 	}

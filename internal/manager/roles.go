@@ -23,6 +23,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/clusternet"
 	"github.com/capstan-dev/capstan/internal/controller"
 	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/existence"
 	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/fetch"
 	"github.com/capstan-dev/capstan/internal/identities"
@@ -208,8 +209,10 @@ func (p *parts) addKeepers() error {
 		return fmt.Errorf("failed to create a client that can watch: %w", err)
 	}
 	engine := &turn.Engine{Journal: p.options.Hooks.journal(p.store), Now: p.now, ReasonOf: turnstatus.ReasonOf}
-	reader := identities.Reader{Reader: mgr.GetAPIReader(), REST: p.clientset.Discovery().RESTClient(), Mapper: mgr.GetRESTMapper()}
-	charger := executor.NewCharger(engine, mgr.GetAPIReader(), p.status, p.memory, p.now, p.log.WithName("journalgc"))
+	reader := existence.Reader{Reader: identities.Reader{
+		Reader: mgr.GetAPIReader(), REST: p.clientset.Discovery().RESTClient(), Mapper: mgr.GetRESTMapper(),
+	}}
+	charger := executor.NewCharger(engine, reader, p.status, p.memory, p.now, p.log.WithName("journalgc"))
 	charger.Traces, charger.RecordLabels = p.traces, p.options.RecordLabels
 	records := &recordkeeper.Keeper{
 		Store: p.store, Ledger: p.store, Reader: reader, Namespaces: p.options.WatchNamespaces,
@@ -237,7 +240,7 @@ func (p *parts) addKeepers() error {
 		return err
 	}
 	return mgr.Add(&controller.FinishedTurns{
-		Client: p.client, Reader: mgr.GetAPIReader(), Watcher: watcher, Namespaces: p.options.WatchNamespaces,
+		Client: p.client, Reader: reader, Watcher: watcher, Namespaces: p.options.WatchNamespaces,
 		Journals: journals, Records: records, Memories: p.store, Now: p.now, Log: p.log.WithName("finished-turns"),
 	})
 }
@@ -264,7 +267,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 	runs := &executor.Executor{
 		Name: o.ExecutorName, Capacity: o.MaxConcurrentTurns, Elected: !p.shared, Namespace: o.Namespace,
 		LeaseAnnotations: p.leaseAnnotations, Store: p.identity, Sharing: p.sharing,
-		Client: p.status, Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Leases: p.clientset, Events: p.events,
+		Client: p.status, Reader: existence.Reader{Reader: mgr.GetAPIReader()}, Cache: mgr.GetCache(), Leases: p.clientset, Events: p.events,
 		Engine: &turn.Engine{
 			Journal: meter.Journal(o.Hooks.journal(p.store)), Now: p.now, ReasonOf: turnstatus.ReasonOf, Finalizing: o.Hooks.Finalizing,
 			Waiting: func(in turn.Input, err error, again time.Duration) {

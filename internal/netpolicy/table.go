@@ -42,6 +42,17 @@ var builtIn = []rule{
 	{"168.63.129.16/32", metadata, false},       // Azure
 }
 
+// MetadataServices returns the addresses of the metadata services of clouds.
+func MetadataServices() []netip.Prefix {
+	var all []netip.Prefix
+	for _, r := range builtIn {
+		if r.what == metadata {
+			all = append(all, netip.MustParsePrefix(r.prefix))
+		}
+	}
+	return all
+}
+
 const (
 	loopback    = "a loopback address"
 	unspecified = "the unspecified address"

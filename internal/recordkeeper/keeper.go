@@ -124,9 +124,12 @@ const (
 	// settleTime is the time from the first pending hint to the request to the store for the records of all pending
 	// hints. So one request covers many Turns, and a hint does not wait for later ones.
 	settleTime = 2 * time.Second
-	// roundInterval is the time from a round to the next one. retryTime is the time after a round that failed, and
-	// between two attempts to end the journals of the Turns that wait.
+	// roundInterval is the time from a round to the next one. retryTime is the time after the first round that failed,
+	// and between two attempts to end the journals of the Turns that wait. While rounds fail, the time between them
+	// doubles, because each lists all finished Turns from the API server. It doubles at most maxDoublings times: then
+	// it is longer than roundInterval.
 	roundInterval, retryTime = time.Hour, time.Minute
+	maxDoublings             = 6
 	// page is the number of Turns whose records one request to the store looks up or adds.
 	page = 500
 	// batch is the number of records, tasks or memories that one call of the store deletes. pause is the time between
@@ -197,6 +200,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 	defer round.Stop()
 	defer settle.Stop()
 	defer again.Stop()
+	failedRounds := 0
 	for {
 		select {
 		case <-ctx.Done():
@@ -210,12 +214,14 @@ func (k *Keeper) Start(ctx context.Context) error {
 			k.recordOrRetry(ctx, k.takeWaiting(), round)
 		case <-round.C:
 			round.done()
-			next := roundInterval
 			if err := k.Round(ctx); err != nil {
 				k.report("keep the records of turns", err)
-				next = retryTime
+				round.within(min(retryTime<<min(failedRounds, maxDoublings), roundInterval))
+				failedRounds++
+				continue
 			}
-			round.within(next)
+			failedRounds = 0
+			round.within(roundInterval)
 		}
 	}
 }

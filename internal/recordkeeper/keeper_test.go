@@ -768,6 +768,28 @@ func TestFailedHintsDoNotPutOffRounds(t *testing.T) {
 	})
 }
 
+// TestFailedRoundsPause checks that rounds that keep failing come less often, because each lists all finished Turns.
+func TestFailedRoundsPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := keeper(t, &journaltest.Store{})
+		reads := &reading{Reader: k.Reader, fails: true}
+		k.Reader = reads
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- k.Start(ctx) }()
+		time.Sleep(12*time.Hour + time.Minute) // within the bubble, this is the fake clock
+		synctest.Wait()
+		// After 0, 1, 3, 7, 15, 31 and 63 minutes, and then every hour.
+		if rounds := reads.lists / len(selections); rounds != 17 {
+			t.Errorf("%d rounds that fail in 12 hours, want 17", rounds)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestUnboundTurnsAreReadOnce checks that rounds do not list and read the Turns that may have ended without an executor
 // again, unless a round could not list them, a hint was dropped, or the watch has missed Turns.
 func TestUnboundTurnsAreReadOnce(t *testing.T) {

@@ -158,6 +158,9 @@ of the node, and so are the claims of some StorageClasses.
     - fe80::/10
     - fd00:ec2::254/128
     - fd20:ce::254/128
+    - fd00:c1::a9fe:a9fe/128
+    - fd00:a9fe:a9fe::1/128
+    - fd00:42::42/128
     - fd00:ec2::23/128
 {{- end -}}
 

@@ -96,12 +96,24 @@ containers:
   imagePullPolicy: {{ .root.Values.image.pullPolicy }}
   args:
   {{- toYaml .args | nindent 2 }}
+  {{- /* A ResourceQuota or a policy that requires a resource of the manager's Pods requires it of this Pod, too. */}}
+  {{- $limits := .root.Values.resources.limits | default dict }}
+  {{- $requests := .root.Values.resources.requests | default dict }}
   resources:
     requests:
       cpu: 10m
       memory: 32Mi
+      {{- if index $requests "ephemeral-storage" }}
+      ephemeral-storage: 64Mi
+      {{- end }}
     limits:
       memory: 128Mi
+      {{- if $limits.cpu }}
+      cpu: 100m
+      {{- end }}
+      {{- if index $limits "ephemeral-storage" }}
+      ephemeral-storage: 64Mi
+      {{- end }}
   securityContext:
     allowPrivilegeEscalation: false
     readOnlyRootFilesystem: true
@@ -111,6 +123,11 @@ containers:
 {{- with .root.Values.nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with (.root.Values.affinity | default dict).nodeAffinity }}
+affinity:
+  nodeAffinity:
+    {{- toYaml . | nindent 4 }}
 {{- end }}
 {{- with .root.Values.tolerations }}
 tolerations:
