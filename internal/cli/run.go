@@ -31,8 +31,9 @@ ttlSecondsAfterFinished do not count. To end a Turn that waits or was interrupte
 Cancelled and run it again: it then asks no model and calls no tool. Only one run at a time may use a
 directory. capstan logs shows what a Turn did, even while it runs.
 
-The Turns of a Session run one after another, and each sees the earlier messages. If the manifests do not
-contain the Session, run creates it. A Session with the same name keeps its history, even if it changes.
+The Turns of a Session run one after another, and each sees the earlier messages. While a Turn that has begun
+has not ended, run starts no other Turn of its Session. If the manifests do not contain the Session, run
+creates it. A Session with the same name keeps its history, even if it changes.
 
 --attach NAME=FILE attaches an image (PNG, JPEG, WebP, GIF), a PDF or a text to the Turn. Its type is taken from
 the content. An attachment with an artifactRef is read from the journals of --data-dir.
