@@ -25,6 +25,8 @@ type Environment struct {
 	Out, Err io.Writer
 	// InIsTerminal, OutIsTerminal and ErrIsTerminal report whether In, Out and Err are terminals.
 	InIsTerminal, OutIsTerminal, ErrIsTerminal bool
+	// DiscardInput drops what was typed at the terminal of In and is not read yet. It is nil if In is not a terminal.
+	DiscardInput func()
 	// Width returns the number of columns of the terminal of Err, or 0 if it is not known. It may be nil.
 	Width func() int
 	// LookupEnv returns the value of an environment variable, as os.LookupEnv does. It must not be nil.
