@@ -31,6 +31,8 @@ func main() {
 		LookupEnv:     os.LookupEnv,
 		Now:           time.Now,
 	}
+	out, errOut := terminal.EnableEscapes(os.Stdout), terminal.EnableEscapes(os.Stderr)
+	env.NoEscapes = !out || !errOut
 	if env.InIsTerminal {
 		env.DiscardInput = terminal.InputDiscarder(os.Stdin)
 	}
