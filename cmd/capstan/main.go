@@ -18,7 +18,7 @@ import (
 var version = "dev"
 
 func main() {
-	os.Exit(cli.Execute(context.Background(), terminal.Environment{
+	env := terminal.Environment{
 		Program:       filepath.Base(os.Args[0]),
 		Version:       version,
 		In:            os.Stdin,
@@ -30,7 +30,13 @@ func main() {
 		Width:         width,
 		LookupEnv:     os.LookupEnv,
 		Now:           time.Now,
-	}, os.Args[1:]))
+	}
+	out, errOut := terminal.EnableEscapes(os.Stdout), terminal.EnableEscapes(os.Stderr)
+	env.NoEscapes = !out || !errOut
+	if env.InIsTerminal {
+		env.DiscardInput = terminal.InputDiscarder(os.Stdin)
+	}
+	os.Exit(cli.Execute(context.Background(), env, os.Args[1:]))
 }
 
 // width returns the number of columns of the terminal of standard error, or 0 if it is not known.

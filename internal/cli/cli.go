@@ -84,7 +84,7 @@ Commands have their own exit codes: see the help of each command.`,
   capstan approve -n helpdesk open-loops`,
 		Version: env.Version, SilenceErrors: true, SilenceUsage: true, PersistentPreRunE: checkSelection,
 	}
-	if plugin, ok := strings.CutPrefix(env.Program, "kubectl-"); ok {
+	if plugin, ok := strings.CutPrefix(strings.TrimSuffix(env.Program, ".exe"), "kubectl-"); ok {
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl " + plugin}
 	}
 	root.SetIn(env.In)

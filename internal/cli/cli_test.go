@@ -176,7 +176,9 @@ func TestHelp(t *testing.T) {
 	if strings.Contains(deny, "approved") {
 		t.Errorf("want no mention of approvals in the help of deny, have:\n%s", deny)
 	}
-	mustSay(t, call{program: "kubectl-capstan"}.run(t.Context(), "run", "--help").out, "kubectl capstan run -f PATH")
+	for _, program := range []string{"kubectl-capstan", "kubectl-capstan.exe"} {
+		mustSay(t, call{program: program}.run(t.Context(), "run", "--help").out, "kubectl capstan run -f PATH")
+	}
 }
 
 func TestUnreadableKubeconfigIsAUsageError(t *testing.T) {

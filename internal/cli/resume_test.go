@@ -170,13 +170,96 @@ func TestInterruptedTurnContinuesFromJournal(t *testing.T) {
 		t.Errorf("want no output of a Turn that has not ended, have:\n%s", got.out)
 	}
 	mustSay(t, capstan(t, "undo", "first", "--data-dir", data).mustEnd(t, exit.Failed).err,
-		"the Turn default/first has not ended: wait for its end, or continue it with the same capstan run")
+		"the Turn default/first has not ended: wait for its end, or continue it with the same capstan run; "+
+			"with desiredState Cancelled, that run ends it")
 	again := capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
 	mustSay(t, again.out, "Back.")
 	mustSay(t, again.err, "The Turn continued from its journal.")
 	turn := decoded(t, capstan(t, args...).mustEnd(t, exit.OK).out)
 	if turn.Status.Result.Text != "Back." || turn.Epoch() != 2 || turn.Status.Steps.Resumes != 1 {
 		t.Errorf("want the answer of a second binding, have %+v of %+v", turn.Status.Result, turn.Status.Executor)
+	}
+}
+
+// withState replaces the Turn of a directory of manifests by the same Turn with a desired state, and removes the
+// Secret.
+func withState(t *testing.T, dir, state string) {
+	t.Helper()
+	text := strings.Replace(turnYAML, "  message:", "  desiredState: "+state+"\n  message:", 1)
+	if err := os.WriteFile(filepath.Join(dir, "turn.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, "secret.yaml")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCancelledTurnEndsFromItsJournal checks that a Turn that has begun ends with its usage and its calls when it is
+// cancelled, without another request, and that this end is final.
+func TestCancelledTurnEndsFromItsJournal(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, closing)
+	tools := serveTools(t, "")
+	f := withTools(t, tools.url, requiresApproval)
+	dir, data := f.written(t, url), t.TempDir()
+	args := []string{"run", "-f", dir, "--data-dir", data, "-o", "json"}
+	capstan(t, args...).mustEnd(t, exit.Parked)
+	withState(t, dir, "Suspended")
+	mustSay(t, capstan(t, args...).mustEnd(t, exit.Failed).err, "Suspended: the turn is suspended")
+	for name, text := range f { // to set the Turn to Active again
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(strings.ReplaceAll(text, "BASEURL", url)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	capstan(t, args...).mustEnd(t, exit.Parked)
+
+	withState(t, dir, "Cancelled")
+	for range 2 {
+		got := capstan(t, args...).mustEnd(t, exit.Failed)
+		mustSay(t, got.err, "Turn default/first: Cancelled: the turn was cancelled\n")
+		turn := decoded(t, got.out)
+		if used := turn.Status.Usage; used == nil || used.TotalTokens == 0 || len(turn.Status.ToolCalls) != 1 {
+			t.Errorf("want the usage and the call of the Turn, have %+v and %+v", used, turn.Status.ToolCalls)
+		}
+	}
+	mustSay(t, capstan(t, "usage", "--data-dir", data).mustEnd(t, exit.OK).out, "support   1 ")
+	mustSay(t, capstan(t, "logs", "-f", "first", "--data-dir", data).mustEnd(t, exit.OK).out, "the turn was cancelled")
+	mustSay(t, capstan(t, "undo", "first", "--data-dir", data).mustEnd(t, exit.OK).err, "has no call that changed something")
+
+	again := capstan(t, "run", "-f", f.written(t, url), "--data-dir", data, "--approve=all").mustEnd(t, exit.Interrupted)
+	mustSay(t, again.err, "does not run again")
+	if n := model.Stats().Requests; n != 1 || tools.closedTickets() != "" {
+		t.Errorf("want one request and no call, have %d and %q", n, tools.closedTickets())
+	}
+}
+
+// TestCancelledTurnEndsItsSubAgents checks that the Turns of sub-agents end with their caller.
+func TestCancelledTurnEndsItsSubAgents(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, delegated)
+	dir, data := delegating(t, serveTools(t, "").url).written(t, url), t.TempDir()
+	args := []string{"run", "-f", dir, "--data-dir", data, "-o", "json"}
+	child := decoded(t, capstan(t, args...).mustEnd(t, exit.Parked).out).Status.AwaitedTurns[0]
+	withState(t, dir, "Cancelled")
+	turn := decoded(t, capstan(t, args...).mustEnd(t, exit.Failed).out)
+	if used := turn.Status.SubAgentUsage; used == nil || used.TotalTokens == 0 {
+		t.Errorf("want the usage of the sub-agent, have %+v", used)
+	}
+	mustSay(t, capstan(t, "logs", "-f", child, "--data-dir", data).mustEnd(t, exit.OK).out, "the turn that called this one ended first")
+}
+
+// TestCancellationOfACompletedTurn checks that the result of a Turn that has ended stays.
+func TestCancellationOfACompletedTurn(t *testing.T) {
+	t.Parallel()
+	for _, state := range []string{"Cancelled", "Suspended"} {
+		_, url := fake(t, answers)
+		dir, data := complete().written(t, url), t.TempDir()
+		args := []string{"run", "-f", dir, "--data-dir", data}
+		capstan(t, args...).mustEnd(t, exit.OK)
+		withState(t, dir, state)
+		if got := capstan(t, args...).mustEnd(t, exit.OK); got.out != "All is well.\n" {
+			t.Errorf("%s: want the answer of the Turn, have %q", state, got.out)
+		}
 	}
 }
 

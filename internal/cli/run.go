@@ -27,11 +27,13 @@ With --data-dir, run keeps the journal. If you run the same Turn again with the 
 It becomes a new Turn if there is a change in its spec, in the spec of its Agent, a sub-agent, or one of
 their PromptProfiles, ToolServers and ModelProviders (those in spec.models, spec.embeddings and
 spec.memory.learning.models), in a value from a ConfigMap, in an attached file, in --skills-file or in the
-subject of the Session. Secrets, desiredState and ttlSecondsAfterFinished do not count. Only one run at a
-time may use a directory. capstan logs shows what a Turn did, even while it runs.
+subject of the Session. Secrets, desiredState and ttlSecondsAfterFinished do not count. To end a Turn that
+waits or was interrupted, set its desiredState to Cancelled and run it again: it then asks no model and calls
+no tool. Only one run at a time may use a directory. capstan logs shows what a Turn did, even while it runs.
 
-The Turns of a Session run one after another, and each sees the earlier messages. If the manifests do not
-contain the Session, run creates it. A Session with the same name keeps its history, even if it changes.
+The Turns of a Session run one after another, and each sees the earlier messages. While a Turn that has begun
+has not ended, run starts no other Turn of its Session. If the manifests do not contain the Session, run
+creates it. A Session with the same name keeps its history, even if it changes.
 
 --attach NAME=FILE attaches an image (PNG, JPEG, WebP, GIF), a PDF or a text to the Turn. Its type is taken from
 the content. An attachment with an artifactRef is read from the journals of --data-dir.

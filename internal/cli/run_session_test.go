@@ -69,6 +69,73 @@ func TestTurnsOfASessionSeeEarlierMessages(t *testing.T) {
 	}
 }
 
+// closingInSession returns two Turns of one Session whose Agent may close tickets with an approval.
+func closingInSession(t *testing.T, tools *toolServer) files {
+	t.Helper()
+	f := withTools(t, tools.url, requiresApproval).with(t, "turn.yaml", "  message:", "  sessionRef: {name: chat}\n  message:")
+	f["second.yaml"] = secondYAML
+	return f
+}
+
+// TestTurnWaitsForEarlierTurnOfItsSession checks that a Turn does not begin while an earlier Turn of its Session waits,
+// because its history would lack that Turn.
+func TestTurnWaitsForEarlierTurnOfItsSession(t *testing.T) {
+	t.Parallel()
+	model, url := fake(t, closing)
+	dir, data := closingInSession(t, serveTools(t, "")).written(t, url), t.TempDir()
+	run := func(name string, flags ...string) output {
+		return capstan(t, append([]string{"run", "-f", dir, "--turn", name, "--data-dir", data, "-o", "json"}, flags...)...)
+	}
+	run("first").mustEnd(t, exit.Parked)
+	mustSay(t, run("second", "--approve=all").mustEnd(t, exit.Failed).err,
+		`Turn default/second waits for Turn default/first of Session "chat", which has not ended: continue it`)
+	if n := model.Stats().Requests; n != 1 {
+		t.Errorf("want only the request of the first Turn, have %d", n)
+	}
+	run("first", "--approve=all").mustEnd(t, exit.OK)
+	if d := decoded(t, run("second", "--approve=all").mustEnd(t, exit.OK).out).Status.Decision; d.TurnNumber != 2 {
+		t.Errorf("want the second Turn after the first one, have %+v", d)
+	}
+}
+
+// TestChangedTurnReleasesItsSession checks that a Turn that cannot continue, because its manifests have changed, does
+// not block its Session after a Turn of the same name has ended or was cancelled.
+func TestChangedTurnReleasesItsSession(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		state string
+		code  int
+		ended bool // whether the run ends the earlier Turn
+	}{
+		"ended":     {"Active", exit.OK, false},
+		"cancelled": {"Cancelled", exit.Failed, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, url := fake(t, closing)
+			f, data := closingInSession(t, serveTools(t, "")), t.TempDir()
+			args := []string{"--data-dir", data, "-o", "json"}
+			old := append([]string{"run", "-f", f.written(t, url), "--turn", "first", "--now", noon}, args...)
+			capstan(t, old...).mustEnd(t, exit.Parked)
+			f = f.with(t, "profile.yaml", "Be brief.", "Be long.").with(t, "turn.yaml", "  message:",
+				"  desiredState: "+tc.state+"\n  message:")
+			args = append([]string{"run", "-f", f.written(t, url), "--approve=all", "--now", "2026-04-09T13:00:00Z"}, args...)
+			mustSay(t, capstan(t, append(args, "--turn", "second")...).mustEnd(t, exit.Failed).err, "waits for Turn default/first")
+			changed := capstan(t, append(args, "--turn", "first")...).mustEnd(t, tc.code)
+			if strings.Contains(changed.err, "it is cancelled, too") != tc.ended {
+				t.Errorf("the earlier Turn was ended: want %t, have:\n%s", tc.ended, changed.err)
+			}
+			second := decoded(t, capstan(t, append(args, "--turn", "second")...).mustEnd(t, exit.OK).out)
+			if d := second.Status.Decision; d.TurnNumber != 2 {
+				t.Errorf("want Turn 2 of the Session, have %+v", d)
+			}
+			if tc.ended {
+				mustSay(t, capstan(t, old...).err, "does not run again")
+			}
+		})
+	}
+}
+
 func TestSessionWithoutDataDirIsNotKept(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, memory)

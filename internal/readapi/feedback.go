@@ -135,7 +135,7 @@ func (s *Server) serveFeedback(w http.ResponseWriter, r *http.Request) {
 		s.answer(w, r, refused)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), recordsTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), RecordsTimeout)
 	defer cancel()
 	uid, deleted := "", t == nil
 	if !deleted {
@@ -176,7 +176,7 @@ func (c *Client) AddFeedback(ctx context.Context, namespace, name, score, commen
 	if err != nil {
 		return out, fmt.Errorf("failed to encode the feedback: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
+	ctx, cancel := context.WithTimeout(ctx, RecordsTimeout)
 	defer cancel()
 	u := c.base.JoinPath("v1", "namespaces", url.PathEscape(namespace), "turns", url.PathEscape(name), "feedback")
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(data))

@@ -24,9 +24,11 @@ import (
 	"github.com/capstan-dev/capstan/internal/usage"
 )
 
+// RecordsTimeout is the time limit of one request for records, including its answer. A server may send the first byte
+// of the answer just before this time is over, because it adds up all records first.
+const RecordsTimeout = 2 * time.Minute
+
 const (
-	// recordsTimeout is the time limit of one request for records, including its answer.
-	recordsTimeout = 2 * time.Minute
 	// maxSelector is the maximum size of the value of a parameter, in bytes.
 	maxSelector = 1024
 	// maxRecordsAnswer is the maximum size of an answer that a client reads, in bytes.
@@ -222,7 +224,7 @@ func (s *Server) authorized(k kept, verb string, serve func(context.Context, *ht
 			s.answer(w, r, refuse(http.StatusNotFound, "this server has no %s", k.name))
 			return
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), recordsTimeout)
+		ctx, cancel := context.WithTimeout(r.Context(), RecordsTimeout)
 		defer cancel()
 		if verb == "list" { // lists can be long; other requests must not wait for them
 			ctx = store.OfLists(ctx)
@@ -381,7 +383,7 @@ func (c *Client) DeleteRecords(ctx context.Context, s store.RecordSelector) (out
 
 // exchange sends a request without a body, and decodes the JSON of the answer.
 func (c *Client) exchange(ctx context.Context, method, namespace, path string, v url.Values, out any) error {
-	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
+	ctx, cancel := context.WithTimeout(ctx, RecordsTimeout)
 	defer cancel()
 	u := c.base.JoinPath("v1", path)
 	if namespace != "" {

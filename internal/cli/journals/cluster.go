@@ -169,7 +169,11 @@ func (t tokenOnly) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(r)
 }
 
+// headerTimeout is the maximum time from a request to the head of its answer. A request for records has a shorter limit
+// of its own, so that its error names that limit.
+const headerTimeout = readapi.RecordsTimeout + 10*time.Second
+
 // plainTransport returns a transport that uses no proxy.
 func plainTransport() *http.Transport {
-	return &http.Transport{TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: time.Minute, ForceAttemptHTTP2: true}
+	return &http.Transport{TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: headerTimeout, ForceAttemptHTTP2: true}
 }

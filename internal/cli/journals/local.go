@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -44,7 +45,10 @@ type local struct {
 // storedTurn identifies a Turn whose journal is in a directory.
 type storedTurn struct {
 	uid, namespace, name string
-	began                time.Time
+	// sessionUID is the UID of the Session of the Turn. It is empty if the Turn has no Session, and in journals of
+	// older versions.
+	sessionUID string
+	began      time.Time
 }
 
 func (t storedTurn) title() string { return t.namespace + "/" + t.name }
@@ -134,6 +138,51 @@ func Newest(ctx context.Context, s journalDir, namespace, name, except string) (
 	return "", nil
 }
 
+// OpenTurn returns NAMESPACE/NAME of a Turn of a Session that has a journal and has not ended, or "" if there is none.
+// If several Turns have the same name, only the newest counts, because its manifests have replaced those of the others.
+// OpenTurn ignores Turns with the title except.
+func OpenTurn(ctx context.Context, s journalDir, sessionUID, except string) (title string, err error) {
+	all, err := listLocal(ctx, s)
+	if err != nil {
+		return "", err
+	}
+	seen := map[string]bool{except: true}
+	for _, t := range all {
+		if t.sessionUID != sessionUID || seen[t.title()] {
+			continue
+		}
+		seen[t.title()] = true
+		ended, err := hasEnded(ctx, s, t.uid)
+		if err != nil {
+			return "", err
+		}
+		if !ended {
+			return t.title(), nil
+		}
+	}
+	return "", nil
+}
+
+// hasEnded reports whether a journal has the end of its Turn. Entries about the undo of the Turn's calls may follow the
+// end.
+func hasEnded(ctx context.Context, s journal.Journal, uid string) (bool, error) {
+	last, err := s.Last(ctx, uid)
+	if err != nil {
+		return false, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
+	}
+	for _, after := range []int64{last - 1, 0} { // the end is usually the last entry, and a journal may be long
+		for e, err := range s.Read(ctx, uid, after) {
+			if err != nil {
+				return false, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
+			}
+			if e.Kind == journal.Finalized {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
 // listLocal returns the Turns that have a journal, newest first.
 func listLocal(ctx context.Context, s journalDir) ([]storedTurn, error) {
 	var all []storedTurn
@@ -172,9 +221,23 @@ func turnOf(ctx context.Context, s journalDir, uid string) (t storedTurn, ok boo
 		}
 		t = storedTurn{uid: uid, began: e.Time}
 		t.namespace, t.name, ok = transcript.Title(e)
+		t.sessionUID = sessionOf(e)
 		break
 	}
 	return t, ok, nil
+}
+
+// sessionOf returns the UID of the Session that the first entry of a journal names, or "" if it names none.
+func sessionOf(first journal.Entry) string {
+	var started struct {
+		Session struct {
+			UID string `json:"uid"`
+		} `json:"session"`
+	}
+	if first.Kind != journal.RunStarted || json.Unmarshal(first.Payload, &started) != nil {
+		return ""
+	}
+	return started.Session.UID
 }
 
 // titles returns the names of Turns as a list for messages, without duplicates.

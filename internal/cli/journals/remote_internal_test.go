@@ -23,6 +23,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// TestTransportWaitsForRecords checks that the transport does not give up before the server and the client do.
+func TestTransportWaitsForRecords(t *testing.T) {
+	t.Parallel()
+	if limit := plainTransport().ResponseHeaderTimeout; limit <= readapi.RecordsTimeout {
+		t.Errorf("the transport waits for %s, want more than the %s that a request for records may take", limit, readapi.RecordsTimeout)
+	}
+}
+
 // follow follows a journal that a server returns in parts, one per connection. The server breaks each connection except
 // the last one.
 func follow(t *testing.T, parts ...part) (seqs []int64, failure error) {

@@ -23,6 +23,15 @@ type store struct {
 	temporary string
 }
 
+// hasJournals reports whether --data-dir may have journals of earlier runs.
+func (r *Options) hasJournals() bool {
+	if r.DataDir == "" {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(r.DataDir, journals.FileName))
+	return !errors.Is(err, os.ErrNotExist)
+}
+
 // openStore opens the journal of --data-dir, or a temporary journal. Only the user of this process can read it.
 func (r *Options) openStore(ctx context.Context) (*store, error) {
 	dir, temporary := r.DataDir, ""

@@ -99,14 +99,17 @@ func (r *Options) newLocalRun(ctx context.Context, p *bundle.Bundle) (*localRun,
 	return j, nil
 }
 
-// prepare finds the models and the Secrets of all Agents, and opens the journal.
+// prepare finds the models and the Secrets of all Agents, and opens the journal. A Turn that is only ended from its
+// journal needs no models and no Secrets.
 func (j *localRun) prepare(ctx context.Context, p *bundle.Bundle) (err error) {
-	for _, member := range p.Team {
-		if j.chains[member.AgentName()], err = member.Chain(ctx, j.providers, j.logWait); err != nil {
-			return err
-		}
-		if err := member.CheckSecrets(ctx); err != nil {
-			return err
+	if !j.hasJournals() || mayAskModels(p.Turn) {
+		for _, member := range p.Team {
+			if j.chains[member.AgentName()], err = member.Chain(ctx, j.providers, j.logWait); err != nil {
+				return err
+			}
+			if err := member.CheckSecrets(ctx); err != nil {
+				return err
+			}
 		}
 	}
 	if j.store, err = j.openStore(ctx); err != nil {

@@ -61,7 +61,7 @@ func (j *localRun) embeddings(ctx context.Context, w *localTurn) (*turn.Embeddin
 // learn extracts memories from a Turn that has ended, and keeps them. If that fails, it prints only a note, because the
 // answer is printed already.
 func (j *localRun) learn(ctx context.Context, w *localTurn) {
-	if !j.usesMemories(w) || w.result == nil || w.result.Text == "" || !w.binding.ended.IsZero() {
+	if !j.usesMemories(w) || w.result == nil || w.result.Text == "" || !w.binding.ended.IsZero() || !mayAskModels(w.turn) {
 		return
 	}
 	n, err := j.extract(ctx, w)

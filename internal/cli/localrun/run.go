@@ -67,14 +67,14 @@ func (r *Options) Run(ctx context.Context, args []string) error {
 		return exit.WithCode(exit.Failed, fmt.Errorf("%s has begun with other flags or manifests, and can continue only with the same: "+
 			"nothing was done", p.Title()))
 	}
-	if endOrSuspend(t, r.Clock()()) {
+	if !r.hasJournals() && endOrSuspend(t, r.Clock()()) {
 		return r.report(p, t, nil)
 	}
 	return r.execute(ctx, p, t)
 }
 
-// endOrSuspend ends or suspends a Turn that must not run, as a cluster does before it binds the Turn. It reports
-// whether it did.
+// endOrSuspend ends or suspends a Turn that has not run and must not run, as a cluster does before it binds the Turn.
+// It reports whether it did.
 func endOrSuspend(t *v1alpha1.Turn, now time.Time) bool {
 	switch t.Spec.DesiredState {
 	case v1alpha1.DesiredStateCancelled:
@@ -88,6 +88,28 @@ func endOrSuspend(t *v1alpha1.Turn, now time.Time) bool {
 	return false
 }
 
+// mayAskModels reports whether a Turn may send requests according to its desired state.
+func mayAskModels(t *v1alpha1.Turn) bool {
+	return t.Spec.DesiredState != v1alpha1.DesiredStateCancelled && t.Spec.DesiredState != v1alpha1.DesiredStateSuspended
+}
+
+// applyDesiredState ends or suspends a Turn that must not run on, and reports whether it did. If an earlier run has
+// ended the Turn, its result stays. If an earlier run has begun a Turn that is now cancelled, the engine ends it,
+// because only the journal has its usage and its calls.
+func (j *localRun) applyDesiredState(t *v1alpha1.Turn, before earlierRuns) (done bool) {
+	begun := before.last.Seq > 0
+	switch {
+	case before.last.Kind == journal.Finalized:
+		return false
+	case begun && t.Spec.DesiredState == v1alpha1.DesiredStateCancelled:
+		cancelled, cancel := context.WithCancel(j.life)
+		cancel()
+		j.cancel = cancelled
+		return false
+	}
+	return endOrSuspend(t, j.Clock()())
+}
+
 // execute runs the Turn from its start or from its journal, and prints its outcome. It learns from the Turn only after
 // that, so that the answer is not delayed.
 func (r *Options) execute(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn) (err error) {
@@ -97,8 +119,10 @@ func (r *Options) execute(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Tur
 	life, abandon := context.WithCancelCause(steady)
 	defer abandon(nil)
 
-	if err := p.CheckAttachments(); err != nil {
-		return err
+	if mayAskModels(t) {
+		if err := p.CheckAttachments(); err != nil {
+			return err
+		}
 	}
 	j, err := r.newLocalRun(steady, p)
 	if err != nil {
@@ -139,6 +163,12 @@ func (j *localRun) runTurn(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Tu
 	before, err := j.store.earlierRuns(steady, string(t.UID))
 	if err != nil {
 		return nil, exit.WithCode(exit.Failed, err)
+	}
+	if j.applyDesiredState(t, before) {
+		if err := j.endReplaced(steady, t); err != nil {
+			return nil, exit.WithCode(exit.Failed, err)
+		}
+		return nil, nil //nolint:nilnil // because the Turn did not run, and its status says so
 	}
 	if closed, err := r.enterSession(steady, p, t, j.store, before); err != nil || closed {
 		return nil, err //nolint:nilnil // because the Turn did not run, and its status says so

@@ -10,6 +10,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/bundle"
+	"github.com/capstan-dev/capstan/internal/cli/journals"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -117,17 +118,51 @@ func (j *localRun) childUsage(ctx context.Context, w *localTurn, c loop.Intent) 
 	return j.journalUsage(ctx, w.engine, w.turn, name)
 }
 
+// endReplaced ends the newest other Turn with the name of a cancelled Turn, if it has not ended: the manifests have
+// changed since it ran, so no run can continue it, and it would block its Session. All that its end needs is in its
+// journal.
+func (j *localRun) endReplaced(ctx context.Context, t *v1alpha1.Turn) error {
+	if t.Spec.DesiredState != v1alpha1.DesiredStateCancelled {
+		return nil
+	}
+	uid, err := journals.Newest(ctx, j.store, t.Namespace, t.Name, string(t.UID))
+	if err != nil || uid == "" {
+		return err
+	}
+	before, err := j.store.earlierRuns(ctx, uid)
+	if err != nil || before.last.Kind == journal.Finalized {
+		return err
+	}
+	e := &turn.Engine{Journal: j.store, Now: j.Clock(), Patience: storePatience}
+	open, err := e.OpenDeletedTurn(ctx, uid, j.endedUsage(e))
+	if err == nil && open != nil {
+		_, err = open.Charge(open.Session)
+	}
+	if err == nil {
+		_, err = e.EndOpenTurn(ctx, uid, "the turn was cancelled after its manifests had changed", j.endedUsage(e))
+	}
+	if err != nil {
+		return fmt.Errorf("failed to end the earlier Turn of this name: %w", err)
+	}
+	j.Env.Logf("note: an earlier Turn of this name, with other manifests, had not ended: it is cancelled, too")
+	return nil
+}
+
 // journalUsage returns the usage of the Turn of a sub-agent according to its journal. It is empty if there is no
 // journal, or if this build cannot read it: the usage is then not known.
 func (j *localRun) journalUsage(ctx context.Context, e *turn.Engine, parent *v1alpha1.Turn, name string) (tool.Result, error) {
-	spent, err := e.EndOpenTurn(ctx, string(childUID(parent, name)), "the turn that called this one ended first",
-		func(ctx context.Context, p turn.DeletedTurn, c loop.Intent, _ string) (tool.Result, error) {
-			t := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: p.Name, UID: types.UID(p.UID)}}
-			return j.journalUsage(ctx, e, t, translate.ChildName(t, c.Step, c.CallID))
-		})
+	spent, err := e.EndOpenTurn(ctx, string(childUID(parent, name)), "the turn that called this one ended first", j.endedUsage(e))
 	_, panicked := errors.AsType[*turn.PanicError](err)
 	if panicked || errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
 		return tool.Result{}, nil
 	}
 	return tool.Result{Spent: spent}, err
+}
+
+// endedUsage returns journalUsage for the sub-agents of a Turn that ends from its journal alone.
+func (j *localRun) endedUsage(e *turn.Engine) turn.SubAgentUsageFunc {
+	return func(ctx context.Context, p turn.DeletedTurn, c loop.Intent, _ string) (tool.Result, error) {
+		t := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: p.Name, UID: types.UID(p.UID)}}
+		return j.journalUsage(ctx, e, t, translate.ChildName(t, c.Step, c.CallID))
+	}
 }

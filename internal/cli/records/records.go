@@ -332,7 +332,11 @@ func (u *Usage) printCSV(by []usage.Dimension, groups []usage.Group) error {
 	if err := w.WriteAll(lines); err != nil {
 		return exit.WithCode(exit.Failed, err)
 	}
-	return u.Env.Print(b.String())
+	text := b.String()
+	if u.Env.OutIsTerminal { // the author of a Turn may have chosen the name of its requester
+		text = termsafe.Safe(text)
+	}
+	return u.Env.Print(text)
 }
 
 // escapeFormulas changes values that a spreadsheet would take for formulas.

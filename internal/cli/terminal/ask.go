@@ -28,7 +28,8 @@ func NewAsker(env Environment) *Asker {
 }
 
 // Yes asks a question and reports whether the reply is yes. An empty reply means no. At the end of the input, Yes
-// returns ErrNoReply.
+// returns ErrNoReply. A line that was typed before the question at a terminal is no reply to it: the person has not
+// seen the question.
 //
 // If ctx ends first, Yes returns its cause, and the Asker must not be used again: the goroutine that reads the reply
 // runs until a line arrives or the program ends.
@@ -38,6 +39,7 @@ func (a *Asker) Yes(ctx context.Context, question string) (bool, error) {
 		err  error
 	}
 	replies := make(chan reply, 1)
+	a.discard()
 	for {
 		if _, err := io.WriteString(a.env.Err, termsafe.Safe(question)+" [y/N] "); err != nil {
 			return false, err
@@ -63,4 +65,13 @@ func (a *Asker) Yes(ctx context.Context, question string) (bool, error) {
 		}
 		a.env.Logf("Please reply y or n.")
 	}
+}
+
+// discard drops what was typed so far.
+func (a *Asker) discard() {
+	if a.env.DiscardInput == nil {
+		return
+	}
+	a.env.DiscardInput()
+	_, _ = a.in.Discard(a.in.Buffered()) // never fails, because these bytes are in the buffer
 }

@@ -25,6 +25,10 @@ type Environment struct {
 	Out, Err io.Writer
 	// InIsTerminal, OutIsTerminal and ErrIsTerminal report whether In, Out and Err are terminals.
 	InIsTerminal, OutIsTerminal, ErrIsTerminal bool
+	// NoEscapes is true if the terminal of Out or Err shows escape sequences as text.
+	NoEscapes bool
+	// DiscardInput drops what was typed at the terminal of In and is not read yet. It is nil if In is not a terminal.
+	DiscardInput func()
 	// Width returns the number of columns of the terminal of Err, or 0 if it is not known. It may be nil.
 	Width func() int
 	// LookupEnv returns the value of an environment variable, as os.LookupEnv does. It must not be nil.
@@ -49,7 +53,7 @@ func (e Environment) Print(text string) error {
 // IsDumb reports whether the terminal has no colours and cannot erase a line.
 func (e *Environment) IsDumb() bool {
 	kind, _ := e.LookupEnv("TERM")
-	return kind == "dumb"
+	return kind == "dumb" || e.NoEscapes
 }
 
 // ForScreen removes control characters other than line breaks and tabs from a text if Out is a terminal, because the

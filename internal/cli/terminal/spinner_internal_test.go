@@ -102,15 +102,17 @@ func TestNoSpinnerIfLinesCannotBeErased(t *testing.T) {
 		reason   string
 		terminal bool
 		kind     string
+		console  bool
 	}{
-		"a file":          {"a file is not a terminal", false, "xterm"},
-		"a dumb terminal": {"it cannot erase a line", true, "dumb"},
+		"a file":          {"a file is not a terminal", false, "xterm", false},
+		"a dumb terminal": {"it cannot erase a line", true, "dumb", false},
+		"an old console":  {"it shows escape sequences as text", true, "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var out, errOut bytes.Buffer
 			env := Environment{
-				Out: &out, Err: &errOut, ErrIsTerminal: tc.terminal,
+				Out: &out, Err: &errOut, ErrIsTerminal: tc.terminal, NoEscapes: tc.console,
 				LookupEnv: func(string) (string, bool) { return tc.kind, true },
 			}
 			if s := env.StartSpinner(); s != nil || env.Out != &out || env.Err != &errOut {

@@ -114,7 +114,7 @@ func (o *Options) plan(ctx context.Context, name string) (*turn.UndoPlan, error)
 	if !plan.Ended {
 		remedy := "run capstan cancel first"
 		if o.DataDir != "" { // it is not in a cluster
-			remedy = "continue it with the same capstan run"
+			remedy = "continue it with the same capstan run; with desiredState Cancelled, that run ends it"
 		}
 		return nil, exit.WithCode(exit.Failed, fmt.Errorf(
 			"the Turn %s/%s has not ended: wait for its end, or %s", plan.Namespace, plan.Name, remedy))

@@ -303,3 +303,18 @@ func TestFeedbackIsFoundOutsideOfTheWriter(t *testing.T) {
 		t.Errorf("AddFeedback while the writer is busy: %v, want ErrNoRecord", err)
 	}
 }
+
+// TestAppendsSurviveTheLossOfPower checks that all connections wait until the drive has written its cache, on macOS,
+// too.
+func TestAppendsSurviveTheLossOfPower(t *testing.T) {
+	t.Parallel()
+	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
+	for i, pool := range s.Pools() {
+		for setting, want := range map[string]int{"synchronous": 2, "fullfsync": 1, "checkpoint_fullfsync": 1} {
+			var have int
+			if err := pool.QueryRowContext(t.Context(), "PRAGMA "+setting).Scan(&have); err != nil || have != want {
+				t.Errorf("pool %d: %s is %d (error %v), want %d", i, setting, have, err, want)
+			}
+		}
+	}
+}
