@@ -32,11 +32,7 @@ type scriptedModel struct {
 
 func (q *scriptedModel) Generate(_ context.Context, r *model.Request) (*model.Reply, error) {
 	q.asked++
-	limit := 0
-	if most := r.Parameters.MaxOutputTokens; most != nil {
-		limit = *most
-	}
-	q.limits = append(q.limits, limit)
+	q.limits = append(q.limits, r.MaxOutput())
 	switch a := q.answers[min(q.asked, len(q.answers))-1].(type) {
 	case model.Usage:
 		return &model.Reply{Text: "well", Usage: a, FinishReason: model.FinishStop}, nil

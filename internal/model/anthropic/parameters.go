@@ -11,15 +11,10 @@ import (
 
 // Check returns the first parameter that cannot be sent to the model with this name, or nil.
 func Check(name string, p *model.Parameters, o *Options) *model.Unsupported {
-	if unsupported := check(name, p, o); unsupported != nil {
+	if unsupported := checkTemperature(name, p); unsupported != nil {
 		return unsupported
 	}
-	return checkThinking(name, p, o)
-}
-
-// check is Check without the output limit that thinking requires.
-func check(name string, p *model.Parameters, o *Options) *model.Unsupported {
-	if unsupported := checkTemperature(name, p); unsupported != nil {
+	if unsupported := checkThinking(name, p, o); unsupported != nil {
 		return unsupported
 	}
 	if p.Seed != nil {

@@ -1,6 +1,7 @@
 package anthropic
 
 import (
+	"cmp"
 	"encoding/json"
 
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
@@ -74,11 +75,7 @@ type outputFormat struct {
 // bodyOf returns the body of a request. The same request always gives the same bytes.
 func bodyOf(req *model.Request, p *protocol, c *endpoint.Contents) ([]byte, error) {
 	o := &p.options
-	unsupported := check(req.Model, &req.Parameters, o)
-	if unsupported == nil && !req.LowersOutput {
-		unsupported = checkThinking(req.Model, &req.Parameters, o)
-	}
-	if unsupported != nil {
+	if unsupported := Check(req.Model, &req.Parameters, o); unsupported != nil {
 		return nil, endpoint.Unsendable("%s", unsupported)
 	}
 	out := messagesRequest{Model: req.Model, Stream: true, Stop: req.Parameters.Stop, ServiceTier: req.Parameters.ServiceTier}
@@ -203,12 +200,14 @@ func (r *messagesRequest) addOutput(req *model.Request, o *Options) error {
 	return nil
 }
 
-// outputLimit returns the output limit that the parameters or the model give a request, or 0 if they give none.
+// outputLimit returns the output limit that the parameters or the model give a request, the lower one if both do, or 0 if
+// they give none.
 func (o *Options) outputLimit(name string, p *model.Parameters) int {
-	if p.MaxOutputTokens != nil {
-		return *p.MaxOutputTokens
+	limit := o.MaxOutput[name]
+	if own := p.MaxOutputTokens; own != nil && (limit == 0 || *own < limit) {
+		return *own
 	}
-	return o.MaxOutput[name]
+	return limit
 }
 
 // DefaultOutput returns the output limit of a request whose parameters have none. It includes the tokens for thinking
@@ -226,7 +225,7 @@ func (o *Options) DefaultOutput(name, effort string) int {
 // addParameters adds the limit of the reply, the temperature and the setting for reasoning. With reasoning, it lets the
 // model decide whether to call a tool, because the protocol refuses a tool choice that forces a call.
 func (r *messagesRequest) addParameters(req *model.Request, o *Options) {
-	limit := o.outputLimit(req.Model, &req.Parameters)
+	limit := cmp.Or(req.OutputLimit, o.outputLimit(req.Model, &req.Parameters))
 	isKnown := limit > 0
 	if !isKnown {
 		limit = defaultOutput

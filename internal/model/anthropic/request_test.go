@@ -273,8 +273,9 @@ func TestParametersOnTheWire(t *testing.T) {
 			"half of the limit is left for the answer", budgetModel, params(5000, -1, "high"), nil, "5000", "", budgetOf(2500), "",
 		},
 		"too little is left": {
-			"a budget of less than 1024 is refused", budgetModel, params(2000, 1, "high"), nil, "2000", "1", "", "",
+			"a budget of less than 1024 is refused", budgetModel, params(5000, 1, "high"), nil, "2000", "1", "", "",
 		},
+		"above the model": {"the model's limit is lower", "known", params(65_000, -1, ""), nil, "64000", "", "", ""},
 		"adaptive": {
 			"newer models refuse a budget", adaptiveModel, params(0, -1, "high"), nil, "8192", "",
 			`{"type":"adaptive","display":"summarized"}`, `{"effort":"high"}`,
@@ -293,9 +294,11 @@ func TestParametersOnTheWire(t *testing.T) {
 			if messages == nil {
 				messages = []model.Message{user("a")}
 			}
-			lowers := name == "too little is left"
-			body, _ := sent(t, model.Request{Model: tc.model, Messages: messages, Parameters: tc.parameters, LowersOutput: lowers},
-				func(c *anthropic.Config) { c.Options.MaxOutput = map[string]int{"known": 64000} })
+			req := model.Request{Model: tc.model, Messages: messages, Parameters: tc.parameters}
+			if name == "too little is left" {
+				req.OutputLimit = 2000
+			}
+			body, _ := sent(t, req, func(c *anthropic.Config) { c.Options.MaxOutput = map[string]int{"known": 64000} })
 			expectField(t, body, "max_tokens", tc.limit, tc.reason)
 			o := anthropic.Options{MaxOutput: map[string]int{"known": 64000}}
 			limit := strconv.Itoa(o.DefaultOutput(tc.model, tc.parameters.Effort))
@@ -375,10 +378,20 @@ func TestExtraFields(t *testing.T) {
 // TestThinkingWithoutRoomIsNotSent checks that a model is not asked if its configured output limit leaves no budget for
 // the thinking of the Agent.
 func TestThinkingWithoutRoomIsNotSent(t *testing.T) {
-	for name, given := range map[string]*int{"the Agent": new(2000), "the model": nil} {
+	for name, tc := range map[string]struct {
+		given   *int
+		lowered int
+	}{
+		"the Agent":                           {given: new(2000)},
+		"the model":                           {},
+		"the model, below that of the Agent":  {given: new(5000)},
+		"the Agent, with less in the budget":  {given: new(1500), lowered: 1200},
+		"the model, with less in the context": {lowered: 1999},
+	} {
 		p := provider(t, "http://127.0.0.1:1", func(c *anthropic.Config) { c.Options.MaxOutput = map[string]int{"m": 2000} })
 		_, err := p.Generate(t.Context(), &model.Request{
-			Model: "m", Messages: []model.Message{user("a")}, Parameters: model.Parameters{Effort: "low", MaxOutputTokens: given},
+			Model: "m", Messages: []model.Message{user("a")}, OutputLimit: tc.lowered,
+			Parameters: model.Parameters{Effort: "low", MaxOutputTokens: tc.given},
 		})
 		if e := model.AsError(err); e.Kind != model.InvalidRequest || !e.Unsent || !strings.Contains(e.Message, "thinking") {
 			t.Errorf("a limit of %s: %v, want an InvalidRequest about thinking that was not sent", name, err)

@@ -167,9 +167,7 @@ func (x *exchange) begin(ctx context.Context, req *model.Request) {
 		return
 	}
 	x.requestID, x.tools, x.decoder, x.observer, x.facts = req.ID, req.Tools, protocol.NewDecoder(req), req.Observer, req.Facts
-	if limit := req.Parameters.MaxOutputTokens; limit != nil {
-		x.outputLimit = *limit
-	}
+	x.outputLimit = req.MaxOutput()
 	if x.open(ctx, http.MethodPost, protocol.Path(req.Model)); x.err == nil {
 		x.out.Header.Set("Content-Type", jsonObject)
 		sent.apply(x.out)

@@ -120,10 +120,10 @@ func parametersOf(req *model.Request, d *Dialect) api.ChatCompletionRequest {
 	if !d.NoStreamOptions {
 		out.StreamOptions = &api.StreamOptions{IncludeUsage: true}
 	}
-	if n := req.Parameters.MaxOutputTokens; n != nil && d.UseMaxTokens {
-		out.MaxTokens = *n //nolint:staticcheck // because many servers support only the older name
-	} else if n != nil {
-		out.MaxCompletionTokens = *n
+	if d.UseMaxTokens {
+		out.MaxTokens = req.MaxOutput() //nolint:staticcheck // because many servers support only the older name
+	} else {
+		out.MaxCompletionTokens = req.MaxOutput()
 	}
 	if d.ParallelCalls != nil && len(req.Tools) > 0 { // without tools the API refuses the parameter
 		out.ParallelToolCalls = *d.ParallelCalls

@@ -273,7 +273,7 @@ func (run *runner) providerRequest(
 	*r = q.request
 	r.ID, r.Model, r.Parameters = entry.ID, c.Model, c.Parameters
 	if entry.OutputLimit > 0 {
-		r.Parameters.MaxOutputTokens, r.LowersOutput = new(int(entry.OutputLimit)), true
+		r.OutputLimit = int(entry.OutputLimit)
 	}
 	r.FirstEventTimeout, r.Facts = firstEvent, facts
 	if slices.ContainsFunc(r.Messages, func(m model.Message) bool { return len(m.Attachments) > 0 }) {

@@ -275,9 +275,9 @@ func TestReplyThatTheBudgetCutsOff(t *testing.T) {
 			}
 			var limits []int
 			for _, r := range s.requests {
-				limits = append(limits, *r.Parameters.MaxOutputTokens)
-				if lower := tc.own == nil; r.LowersOutput != lower {
-					t.Errorf("LowersOutput = %t with a limit of %d, want %t", r.LowersOutput, limits[len(limits)-1], lower)
+				limits = append(limits, r.MaxOutput())
+				if r.Parameters.MaxOutputTokens != tc.own || r.OutputLimit > 0 != (tc.own == nil) {
+					t.Errorf("the request has the Agent's limit %v and the lower limit %d", r.Parameters.MaxOutputTokens, r.OutputLimit)
 				}
 			}
 			if want := []int{tc.first, tc.second}; !slices.Equal(limits, want) {

@@ -116,8 +116,7 @@ func TestExceededBudget(t *testing.T) {
 				switch {
 				case tc.limit > 0:
 					if err != nil || end.Reason != loop.Answered || len(s.requests) != 1 ||
-						*s.requests[0].Parameters.MaxOutputTokens < int(tc.limit) ||
-						*s.requests[0].Parameters.MaxOutputTokens > int(tc.limit)+100 {
+						s.requests[0].MaxOutput() < int(tc.limit) || s.requests[0].MaxOutput() > int(tc.limit)+100 {
 						t.Fatalf("Run: %+v, %v; want an answer to a request with about %d output tokens", end, err, tc.limit)
 					}
 					return

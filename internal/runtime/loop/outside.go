@@ -27,7 +27,7 @@ func Outside(c *Candidate, r *model.Request, purpose Purpose, most int64) *Reque
 		}
 	}
 	if entry.OutputLimit > 0 {
-		r.Parameters.MaxOutputTokens, r.LowersOutput = new(int(entry.OutputLimit)), true
+		r.OutputLimit = int(entry.OutputLimit)
 	}
 	return entry
 }

@@ -138,9 +138,9 @@ type Request struct {
 	Tools []Tool
 	// Parameters are the parameters of the reply.
 	Parameters Parameters
-	// LowersOutput reports that Parameters.MaxOutputTokens is lower than the limits of the Agent and the model allow,
-	// because the budget or the context window leaves less. Then a reply may have less reasoning than requested.
-	LowersOutput bool `json:"-"`
+	// OutputLimit is the maximum number of tokens in the reply, if the budget or the context window leaves less than the
+	// Agent and the model allow. Then the reply may have less reasoning than requested. Otherwise, OutputLimit is 0.
+	OutputLimit int
 	// Output is the JSON Schema that the answer must fit, for endpoints that can enforce it. It is empty if there
 	// is none.
 	Output json.RawMessage
@@ -157,6 +157,14 @@ type Request struct {
 	// Embed asks for vectors instead of a text. Such a request has no messages, tools and parameters. It is nil in any
 	// other request.
 	Embed *Embed `json:"embed,omitempty"`
+}
+
+// MaxOutput returns the maximum number of tokens in the reply, or 0 if the provider decides.
+func (r *Request) MaxOutput() int {
+	if most := r.Parameters.MaxOutputTokens; r.OutputLimit == 0 && most != nil {
+		return *most
+	}
+	return r.OutputLimit
 }
 
 // Embed asks for the vectors of texts, which are embeddings. Such a request is one kind of Request, so that everything
