@@ -34,7 +34,7 @@ import (
 const (
 	// capacity limits the Events that are not written yet. Each of them needs about 5 KiB.
 	capacity = 2000
-	// patience is how long the write of an Event is repeated.
+	// patience limits the time until an Event is written.
 	patience = 2 * time.Minute
 	// attemptTimeout limits one attempt.
 	attemptTimeout = 30 * time.Second
@@ -166,10 +166,12 @@ func (w *Writer) leave(namespace string) {
 
 // write creates an Event.
 func (w *Writer) write(e *eventsv1.Event) {
+	ctx, cancel := context.WithTimeout(w.ctx, patience)
+	defer cancel()
 	intervals := backoff.NewExponentialBackOff()
 	intervals.InitialInterval, intervals.MaxInterval = firstInterval, longestInterval
-	_, err := backoff.Retry(w.ctx, func() (struct{}, error) { return struct{}{}, w.create(e) },
-		backoff.WithBackOff(intervals), backoff.WithMaxElapsedTime(patience))
+	_, err := backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, w.create(ctx, e) },
+		backoff.WithBackOff(intervals), backoff.WithMaxElapsedTime(0))
 	if err == nil {
 		return
 	}
@@ -182,12 +184,12 @@ func (w *Writer) write(e *eventsv1.Event) {
 }
 
 // create makes one attempt to create an Event. It returns a *backoff.PermanentError if another attempt would fail, too.
-func (w *Writer) create(e *eventsv1.Event) error {
-	if err := w.gate.Enter(w.ctx, e.Namespace); err != nil {
+func (w *Writer) create(ctx context.Context, e *eventsv1.Event) error {
+	if err := w.gate.Enter(ctx, e.Namespace); err != nil {
 		return err
 	}
 	defer w.gate.Leave(e.Namespace)
-	ctx, cancel := context.WithTimeout(w.ctx, attemptTimeout)
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	_, err := w.client.Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{})
 	switch {

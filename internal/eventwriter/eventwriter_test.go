@@ -214,6 +214,24 @@ func TestGivesUpAfterTwoMinutes(t *testing.T) {
 	})
 }
 
+// TestHangingServer checks that all Events are given up after two minutes if no request has a response, also those that
+// wait for others.
+func TestHangingServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{t: t, reply: func(ctx context.Context, _ *eventsv1.Event) error {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}}
+		w, dropped := s.writer(t)
+		begun := time.Now()
+		emit(w, "team", 1000)
+		w.Close(t.Context())
+		if took := time.Since(begun); took > 2*time.Minute || dropped()["team"] != 1000 {
+			t.Errorf("dropped %v in %s", dropped(), took)
+		}
+	})
+}
+
 // TestNamespaceCannotFillWriter has a slow API server. The writer must hold a bounded number of Events, and a namespace
 // with many Events must leave space for those of others, and must not delay them.
 func TestNamespaceCannotFillWriter(t *testing.T) {
