@@ -146,7 +146,8 @@ type Options struct {
 	// RolePrefix is the beginning of the names of this installation's ClusterRoles for people, for messages that name
 	// such a role. It is empty if there are no such roles.
 	RolePrefix string
-	// TrustDecidedBy allows decisions to be used without ApprovalPolicy.
+	// TrustDecidedBy allows decisions to be used without ApprovalPolicy. Then nothing in Capstan checks the names and
+	// the groups in them.
 	TrustDecidedBy bool
 	// TrustRequestedBy allows the requesters of Turns to be used without RequesterPolicy.
 	TrustRequestedBy bool
@@ -280,7 +281,7 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 			"messages that name a role; empty if there are none")
 	f.BoolVar(&o.TrustDecidedBy, "trust-decided-by", false,
 		"use decisions about tool calls without the policy in --approval-policy; set it only if something else ensures that "+
-			"spec.decidedBy of a ToolApproval is the user who creates it")
+			"spec.decidedBy of a ToolApproval is the user who creates it, and spec.decidedByGroups has only groups of this user")
 	f.BoolVar(&o.TrustRequestedBy, "trust-requested-by", false,
 		"use the requesters of Turns without the policy in --requester-policy; set it only if something else ensures that "+
 			"spec.requestedBy of a Turn is the user who creates it")
