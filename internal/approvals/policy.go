@@ -307,7 +307,8 @@ func containsAny[T comparable](list []T, values ...T) bool {
 }
 
 // weakness returns why a policy and its binding do not deny all forged names, or an empty text if they do. A policy may
-// be stricter than the shipped one, and may be the one of another version.
+// be stricter than the shipped one. The policy of an older version counts if it has the expression of this version. The
+// policy for requesters of charts before 0.2.33 does not have it: it accepts owners of other API groups.
 func (p *Policy) weakness(policy *admissionv1.ValidatingAdmissionPolicy, binding *admissionv1.ValidatingAdmissionPolicyBinding) string {
 	const ofPolicy, ofBinding = "the ValidatingAdmissionPolicy ", "the ValidatingAdmissionPolicyBinding "
 	fails := policy.Spec.FailurePolicy
