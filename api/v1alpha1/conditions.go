@@ -201,8 +201,8 @@ const (
 	// has only models that cannot fulfill their parameters. On JudgesResolved, LearningResolved and EmbeddingsResolved
 	// it means that a ModelProvider does not fit.
 	ReasonProviderNotReady = "ProviderNotReady"
-	// ReasonUnsupportedParameter means on ModelsResolved that no model of the chain can fulfill its parameters, and on
-	// JudgesResolved and LearningResolved that a model cannot.
+	// ReasonUnsupportedParameter means on ModelsResolved that no model of the chain whose ModelProvider exists and may
+	// be used can fulfill its parameters, and on JudgesResolved and LearningResolved that a model cannot.
 	ReasonUnsupportedParameter = "UnsupportedParameter"
 )
 

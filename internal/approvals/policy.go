@@ -262,16 +262,17 @@ func (p *Policy) interpret(kind string, err error) (problem string, unknown erro
 	case err == nil:
 		return "", nil
 	case apierrors.IsNotFound(err):
-		return fmt.Sprintf("the %s %s is not installed: install it %s, under the name in %s", kind, p.name, p.source(), p.flag), nil
+		return fmt.Sprintf("the %s %s is not installed: install it %s", kind, p.name, p.source()), nil
 	case apierrors.IsForbidden(err):
 		return fmt.Sprintf("the manager may not get the %s %s: grant it the rule for this kind in config/rbac/role.yaml", kind, p.name), nil
 	}
 	return "", fmt.Errorf("failed to get the %s %q, by which the API server checks %s: %w", kind, p.name, p.checks, err)
 }
 
-// source returns, for messages, by what the policy and its binding are installed.
+// source returns, for messages, how the policy and its binding are installed. It names the flag, because config/policy
+// and the chart use different names, and the manager reads the objects of one name only.
 func (p *Policy) source() string {
-	return "with kubectl apply -k config/policy, or with the chart and " + p.value
+	return "with kubectl apply -k config/policy, or with the chart and " + p.value + ", under the name in " + p.flag
 }
 
 // isNarrowed reports whether a policy excludes some of the objects that its rules name. Empty selectors, which the API
@@ -306,7 +307,8 @@ func containsAny[T comparable](list []T, values ...T) bool {
 }
 
 // weakness returns why a policy and its binding do not deny all forged names, or an empty text if they do. A policy may
-// be stricter than the shipped one, and may be the one of another version.
+// be stricter than the shipped one. The policy of an older version counts if it has the expression of this version. The
+// policy for requesters of charts before 0.2.33 does not have it: it accepts owners of other API groups.
 func (p *Policy) weakness(policy *admissionv1.ValidatingAdmissionPolicy, binding *admissionv1.ValidatingAdmissionPolicyBinding) string {
 	const ofPolicy, ofBinding = "the ValidatingAdmissionPolicy ", "the ValidatingAdmissionPolicyBinding "
 	fails := policy.Spec.FailurePolicy

@@ -60,6 +60,8 @@ func TestPolicyThatLetsForgedNamesThroughDoesNotCount(t *testing.T) {
 	rule := func(p *policy) *admissionv1.NamedRuleWithOperations { return &p.Spec.MatchConstraints.ResourceRules[0] }
 	const lacks, misses, again = " lacks the expression by which Capstan checks ", " does not apply to each creation of ",
 		": install it again with kubectl apply -k config/policy, or with the chart and "
+	const approvalsAgain = again + "approvalPolicy.install=true, under the name in --approval-policy"
+	const requestersAgain = again + "requesterPolicy.install=true, under the name in --requester-policy"
 	for name, tc := range map[string]struct {
 		reason string
 		change func(*policy)
@@ -99,8 +101,8 @@ func TestPolicyThatLetsForgedNamesThroughDoesNotCount(t *testing.T) {
 				second.MessageExpression = first
 				p.Spec.Validations = p.Spec.Validations[1:]
 			},
-			lacks + "spec.decidedBy" + again + "approvalPolicy.install=true",
-			lacks + "spec.requestedBy" + again + "requesterPolicy.install=true",
+			lacks + "spec.decidedBy" + approvalsAgain,
+			lacks + "spec.requestedBy" + requestersAgain,
 		},
 		"with an alternative": {
 			"the expression is true for one user",
@@ -116,7 +118,7 @@ func TestPolicyThatLetsForgedNamesThroughDoesNotCount(t *testing.T) {
 		},
 		"without rules": {
 			"nothing is checked", func(p *policy) { p.Spec.MatchConstraints.ResourceRules = nil },
-			misses + "toolapprovals" + again + "approvalPolicy.install=true", misses + "turns" + again + "requesterPolicy.install=true",
+			misses + "toolapprovals" + approvalsAgain, misses + "turns" + requestersAgain,
 		},
 		"updates only": {
 			"creations are not checked",

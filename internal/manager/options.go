@@ -137,16 +137,17 @@ type Options struct {
 	// there is a ceiling even if Limits does not have it: timeoutCeiling.
 	Limits map[string]string
 	// ApprovalPolicy is the name of the ValidatingAdmissionPolicy, and of its binding. Decisions about calls are
-	// used only if both exist. If the name is empty, approvals.DefaultPolicy applies.
+	// used only if both exist and deny forged names. If the name is empty, approvals.DefaultPolicy applies.
 	ApprovalPolicy string
 	// RequesterPolicy is the name of the ValidatingAdmissionPolicy for requesters, and of its binding. For an Agent
-	// with approval.forbidRequester, approvals are used only if both exist. If the name is empty,
+	// with approval.forbidRequester, approvals are used only if both exist and deny forged names. If the name is empty,
 	// approvals.DefaultRequesterPolicy applies.
 	RequesterPolicy string
 	// RolePrefix is the beginning of the names of this installation's ClusterRoles for people, for messages that name
 	// such a role. It is empty if there are no such roles.
 	RolePrefix string
-	// TrustDecidedBy allows decisions to be used without ApprovalPolicy.
+	// TrustDecidedBy allows decisions to be used without ApprovalPolicy. Then nothing in Capstan checks the names and
+	// the groups in them.
 	TrustDecidedBy bool
 	// TrustRequestedBy allows the requesters of Turns to be used without RequesterPolicy.
 	TrustRequestedBy bool
@@ -269,18 +270,18 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 			"timeoutSeconds is 3600 unless it is set. All processes must have the same ceilings")
 	f.StringVar(&o.ApprovalPolicy, "approval-policy", approvals.DefaultPolicy,
 		"name of the ValidatingAdmissionPolicy, and of its binding, by which the API server ensures that no "+
-			"user decides about a tool call in the name of another; decisions are used only if both exist. "+
+			"user decides about a tool call in the name of another; decisions are used only if both exist and deny forged names. "+
 			"config/policy and the chart install them")
 	f.StringVar(&o.RequesterPolicy, "requester-policy", approvals.DefaultRequesterPolicy,
 		"name of the ValidatingAdmissionPolicy, and of its binding, by which the API server ensures that no "+
 			"user creates a Turn in the name of another; approvals of Agents with approval.forbidRequester are used only "+
-			"if both exist. config/policy and the chart install them")
+			"if both exist and deny forged names. config/policy and the chart install them")
 	f.StringVar(&o.RolePrefix, "role-prefix", "capstan",
 		"beginning of the names of the ClusterRoles for people, such as capstan in capstan-turn-reader, for "+
 			"messages that name a role; empty if there are none")
 	f.BoolVar(&o.TrustDecidedBy, "trust-decided-by", false,
 		"use decisions about tool calls without the policy in --approval-policy; set it only if something else ensures that "+
-			"spec.decidedBy of a ToolApproval is the user who creates it")
+			"spec.decidedBy of a ToolApproval is the user who creates it, and spec.decidedByGroups has only groups of this user")
 	f.BoolVar(&o.TrustRequestedBy, "trust-requested-by", false,
 		"use the requesters of Turns without the policy in --requester-policy; set it only if something else ensures that "+
 			"spec.requestedBy of a Turn is the user who creates it")

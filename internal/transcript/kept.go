@@ -14,7 +14,7 @@ var (
 	word = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,63}$`)
 	// name is the name of an object or a model, or several names with slashes in between.
 	name = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,511}$`)
-	// user is the name of a user: one line of any characters, because the API server authenticates names such as
+	// user is the name of a user: one line of any characters, because users have names such as
 	// https://issuer.example#subject. 512 characters are the limit of the API.
 	user = regexp.MustCompile(`^[^\p{Cc}\p{Zl}\p{Zp}]{1,512}$`)
 	// digest is a hash in hexadecimal.

@@ -26,8 +26,9 @@ type Redacted struct {
 // of fields, such as names of objects, tools and models, numbers, times and words of enumerations, and each only if it
 // has the expected form. Every other value becomes a Redacted, even in fields that a later version adds.
 //
-// The names of users have no form. They come from the API server, or from the user of the command line, and never from
-// a model. So each name on one line is kept.
+// The names of users have no form. The API server checks them with the policies of config/policy, or they come from the
+// user of the command line. So each name on one line is kept. Without the policy for requesters, the creator of a Turn
+// chooses the name of its requester, which may then be any line of text.
 //
 // It keeps no texts of a model, not even short ones:
 //

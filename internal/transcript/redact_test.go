@@ -256,8 +256,8 @@ func TestNamesAreKeptInListedFieldsOnly(t *testing.T) {
 	}
 }
 
-// TestUserNamesAreKept checks that a redacted journal still says who asked and who decided. The API server
-// authenticates names of many forms.
+// TestUserNamesAreKept checks that a redacted journal still says who asked and who decided. Users have names of many
+// forms.
 func TestUserNamesAreKept(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
