@@ -41,7 +41,7 @@ func (c *Collector) sweep(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("failed to list the records with comments: %w", err)
 	}
-	left = left.Union(commented)
+	left = left.Union(sets.KeySet(commented))
 	unread := sets.New[string]()
 	var denied error // of the namespaces in unread
 	for _, kind := range []string{"TurnList", "SessionList"} {
@@ -59,7 +59,8 @@ func (c *Collector) sweep(ctx context.Context) error {
 		}
 	}
 	c.suspects.exclude(left) // after the list of objects, because objects may have been deleted since the list of journals
-	err = errors.Join(c.removeForeign(ctx, left, commented), c.removeOf(ctx, unread, left), c.removeReferenced(ctx, left))
+	err = errors.Join(c.removeForeign(ctx, left, commented), c.removeOf(ctx, unread, left, commented),
+		c.removeReferenced(ctx, left, commented))
 	if err != nil {
 		return errors.Join(err, denied)
 	}
@@ -129,15 +130,15 @@ func (c *Collector) journals(ctx context.Context) (sets.Set[string], error) {
 	}
 }
 
-// commented returns the UIDs of the Turns of this installation that have comments.
-func (c *Collector) commented(ctx context.Context) (sets.Set[string], error) {
-	all := sets.New[string]()
+// commented returns the UIDs of the Turns of this installation that have comments, with the namespaces of these Turns.
+func (c *Collector) commented(ctx context.Context) (map[string]string, error) {
+	all := map[string]string{}
 	for r, err := range store.AllRecords(ctx, boundedRecords{c.Store}, store.RecordQuery{Commented: true}) {
 		if err != nil {
 			return nil, err
 		}
 		if len(c.Namespaces) == 0 || slices.Contains(c.Namespaces, r.Namespace) {
-			all.Insert(r.UID)
+			all[r.UID] = r.Namespace
 		}
 	}
 	return all, nil
@@ -162,13 +163,16 @@ func (c *Collector) namespaces() []string {
 }
 
 // removeForeign removes from a set the journals that belong to other namespaces, or do not name their namespace. It
-// does not ask for the namespaces of the UIDs in own, which are known.
-func (c *Collector) removeForeign(ctx context.Context, left, own sets.Set[string]) error {
+// does not ask for the namespaces of the UIDs in commented, which are known.
+func (c *Collector) removeForeign(ctx context.Context, left sets.Set[string], commented map[string]string) error {
 	if len(c.Namespaces) == 0 {
 		return nil
 	}
 	foreign := sets.New[string]()
-	for uid := range left.Difference(own) {
+	for uid := range left {
+		if _, known := commented[uid]; known {
+			continue
+		}
 		isForeign := c.foreign.Has(uid)
 		if !isForeign {
 			bounded, cancel := context.WithTimeout(ctx, storeTimeout)
@@ -191,7 +195,7 @@ func (c *Collector) removeForeign(ctx context.Context, left, own sets.Set[string
 // removeReferenced removes from a set the histories to which an unfinished Turn refers, and forgets what was learned in
 // their Sessions. If only a newer version knows to which history a Turn refers, it removes all journals of the
 // namespace of this Turn: a manager of that version retires them.
-func (c *Collector) removeReferenced(ctx context.Context, left sets.Set[string]) error {
+func (c *Collector) removeReferenced(ctx context.Context, left sets.Set[string], commented map[string]string) error {
 	if left.Len() == 0 || c.Turns == nil {
 		return nil
 	}
@@ -211,7 +215,7 @@ func (c *Collector) removeReferenced(ctx context.Context, left sets.Set[string])
 			return err
 		}
 	}
-	if err := c.removeOf(ctx, unknown, left); err != nil {
+	if err := c.removeOf(ctx, unknown, left, commented); err != nil {
 		return err
 	}
 	if len(deleted) == 0 {
@@ -223,17 +227,22 @@ func (c *Collector) removeReferenced(ctx context.Context, left sets.Set[string])
 	return nil
 }
 
-// removeOf removes from a set the journals of some namespaces, and those that do not name their namespace.
-func (c *Collector) removeOf(ctx context.Context, namespaces, left sets.Set[string]) error {
+// removeOf removes from a set the journals of some namespaces, and those that do not name their namespace. It does not
+// ask for the namespaces of the UIDs in commented, because their Turns may have no journal.
+func (c *Collector) removeOf(ctx context.Context, namespaces, left sets.Set[string], commented map[string]string) error {
 	if namespaces.Len() == 0 {
 		return nil
 	}
 	for uid := range left {
-		bounded, cancel := context.WithTimeout(ctx, storeTimeout)
-		namespace, err := c.Namespace(bounded, uid)
-		cancel()
-		if err != nil {
-			return fmt.Errorf("failed to get the namespace of a journal: %w", err)
+		namespace, known := commented[uid]
+		if !known {
+			bounded, cancel := context.WithTimeout(ctx, storeTimeout)
+			var err error
+			namespace, err = c.Namespace(bounded, uid)
+			cancel()
+			if err != nil {
+				return fmt.Errorf("failed to get the namespace of a journal: %w", err)
+			}
 		}
 		if namespace == "" || namespaces.Has(namespace) {
 			left.Delete(uid)

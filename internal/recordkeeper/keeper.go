@@ -97,8 +97,8 @@ type Keeper struct {
 	// hintLost is true if a hint of a Turn with a Session that ended without an executor was dropped, or if the watch
 	// may have missed such a Turn.
 	hintLost bool
-	// waiting holds the Turns whose journals cannot end yet, for a reason that is not a failure, and those for which
-	// unbound is true and that could not be charged. Only the goroutine of Start uses it.
+	// waiting holds the Turns whose journals cannot end yet, for a reason that is not a failure, and those for which an
+	// attempt has failed. Only the goroutine of Start uses it.
 	waiting map[types.UID]finishedTurn
 	// again has a value when the Turns in waiting should be tried again. It is nil before Start. Only the goroutine of
 	// Start uses it.
@@ -125,9 +125,9 @@ const (
 	// hints. So one request covers many Turns, and a hint does not wait for later ones.
 	settleTime = 2 * time.Second
 	// roundInterval is the time from a round to the next one. retryTime is the time after the first round that failed,
-	// and between two attempts to end the journals of the Turns that wait. While rounds fail, the time between them
-	// doubles, because each lists all finished Turns from the API server. It doubles at most maxDoublings times: then
-	// it is longer than roundInterval.
+	// and between two attempts to handle the Turns that wait. While rounds fail, the time between them doubles, because
+	// each lists all finished Turns from the API server. It doubles at most maxDoublings times: then it is longer than
+	// roundInterval.
 	roundInterval, retryTime = time.Hour, time.Minute
 	maxDoublings             = 6
 	// page is the number of Turns whose records one request to the store looks up or adds.
@@ -139,7 +139,7 @@ const (
 	keepTasks = task.Day + task.Hour
 	// waitForChildren is how long after the end of a Turn its record waits for the Turns of its sub-agents to end.
 	waitForChildren = time.Hour
-	// maxFailures bounds the failures that a round reports.
+	// maxFailures bounds the failures that one part of a round, or one attempt for many Turns, reports.
 	maxFailures = 10
 	// callTimeout limits one call of the store or the API server.
 	callTimeout = time.Minute
@@ -209,9 +209,9 @@ func (k *Keeper) Start(ctx context.Context) error {
 			settle.within(settleTime)
 		case <-settle.C:
 			settle.done()
-			k.recordOrRetry(ctx, k.takeHints(), round)
+			k.report("record finished turns", k.record(ctx, k.takeHints()))
 		case <-k.again:
-			k.recordOrRetry(ctx, k.takeWaiting(), round)
+			k.report("record finished turns", k.record(ctx, k.takeWaiting()))
 		case <-round.C:
 			round.done()
 			if err := k.Round(ctx); err != nil {
@@ -226,16 +226,8 @@ func (k *Keeper) Start(ctx context.Context) error {
 	}
 }
 
-// recordOrRetry calls record. If that fails, the next round begins within retryTime, because a round finds these Turns,
-// too.
-func (k *Keeper) recordOrRetry(ctx context.Context, turns map[types.UID]finishedTurn, round *alarm) {
-	if err := k.record(ctx, turns); err != nil {
-		k.report("record finished turns", err)
-		round.within(retryTime)
-	}
-}
-
-// report logs a failure, unless the process is stopping. The next round tries again.
+// report logs a failure, unless the process is stopping. The next round tries again, and Turns that wait are tried again
+// within retryTime. They do not bring the next round forward, because it lists all finished Turns.
 func (k *Keeper) report(what string, err error) {
 	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, store.ErrClosed) {
 		k.Log.Error(err, "Failed to "+what)
@@ -292,13 +284,13 @@ func (k *Keeper) repair(ctx context.Context, namespace string, s selection) erro
 		for i := range list.Items {
 			turns[list.Items[i].UID] = finishedTurn{client.ObjectKeyFromObject(&list.Items[i]), s.unbound}
 		}
-		if err := k.record(ctx, turns); err != nil && ctx.Err() != nil {
+		if err := k.recordPage(ctx, turns); err != nil && ctx.Err() != nil {
 			return err
-		} else if err != nil && len(errs) < maxFailures {
-			errs = append(errs, err)
+		} else if err != nil {
+			errs = addFailure(errs, err)
 		}
-		if err := k.followUp(ctx); err != nil && len(errs) < maxFailures {
-			errs = append(errs, err)
+		if err := k.followUp(ctx); err != nil {
+			errs = addFailure(errs, err)
 		}
 		if next = list.Continue; next == "" {
 			return errors.Join(errs...)
@@ -331,13 +323,38 @@ func (k *Keeper) closeReservations(ctx context.Context, turns []string) error {
 	return nil
 }
 
-// record ends those of the given Turns that have no record, and adds their records. It charges the Sessions of those
-// that have a record and ended without an executor. It skips a Turn that does not exist any more. It does not make a
-// record from a status if the record would be too old to be kept, or if records of Turns that ended later were deleted
-// because of their number.
+// record ends those of the given Turns that have no record, and adds their records: see complete. Turns for which it
+// fails wait for another attempt.
 func (k *Keeper) record(ctx context.Context, turns map[types.UID]finishedTurn) error {
+	missing, err := k.unrecorded(ctx, turns)
+	if err != nil {
+		for uid, f := range turns {
+			k.tryAgain(uid, f)
+		}
+		return err
+	}
+	return k.complete(ctx, turns, missing)
+}
+
+// recordPage is record for a page of a round. If the store does not say which of the Turns have records, the next round
+// asks again: most have one, and would take the places of those that wait for their record.
+func (k *Keeper) recordPage(ctx context.Context, turns map[types.UID]finishedTurn) error {
+	missing, err := k.unrecorded(ctx, turns)
+	if err != nil {
+		for uid, f := range turns {
+			if f.unbound {
+				k.tryAgain(uid, f)
+			}
+		}
+		return err
+	}
+	return k.complete(ctx, turns, missing)
+}
+
+// unrecorded returns the UIDs of those of the given Turns that have no record.
+func (k *Keeper) unrecorded(ctx context.Context, turns map[types.UID]finishedTurn) (missing []string, err error) {
 	if len(turns) == 0 {
-		return nil
+		return nil, nil
 	}
 	uids := make([]string, 0, len(turns))
 	for uid := range turns {
@@ -345,24 +362,32 @@ func (k *Keeper) record(ctx context.Context, turns map[types.UID]finishedTurn) e
 	}
 	bounded, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	missing, err := k.Store.Unrecorded(bounded, uids)
-	if err != nil {
-		for uid, f := range turns {
-			if f.unbound {
-				k.tryAgain(uid, f)
-			}
-		}
-		return fmt.Errorf("failed to find out which turns have records: %w", err)
+	if missing, err = k.Store.Unrecorded(bounded, uids); err != nil {
+		return nil, fmt.Errorf("failed to find out which turns have records: %w", err)
 	}
+	return missing, nil
+}
+
+// complete ends the Turns in missing, which have no record, and adds their records. It charges the Sessions of the other
+// Turns if they ended without an executor. It skips a Turn that does not exist any more. It does not make a record from
+// a status if the record would be too old to be kept, or if records of Turns that ended later were deleted because of
+// their number.
+func (k *Keeper) complete(ctx context.Context, turns map[types.UID]finishedTurn, missing []string) error {
 	charged := k.chargeRecorded(ctx, turns, missing)
 	// Add the records last: a Turn with a record is not handled again, so its reservations must be closed before, even
 	// if this process is killed in between.
 	records, alive, ended := k.settle(ctx, turns, missing)
 	missing = slices.DeleteFunc(missing, func(uid string) bool { return slices.Contains(alive, uid) })
-	if err := k.closeReservations(ctx, missing); err != nil {
-		return errors.Join(charged, ended, err)
+	err := k.closeReservations(ctx, missing)
+	if err == nil {
+		err = k.add(ctx, records)
 	}
-	return errors.Join(charged, ended, k.add(ctx, records))
+	if err != nil {
+		for _, uid := range missing {
+			k.tryAgain(types.UID(uid), turns[types.UID(uid)])
+		}
+	}
+	return errors.Join(charged, ended, err)
 }
 
 // chargeRecorded charges the Sessions of those of the given Turns that ended without an executor and that are not in
@@ -378,7 +403,7 @@ func (k *Keeper) chargeRecorded(ctx context.Context, turns map[types.UID]finishe
 		if err := k.Reader.Get(ctx, f.key, &t); err != nil {
 			if !apierrors.IsNotFound(err) {
 				k.tryAgain(uid, f)
-				errs = append(errs, fmt.Errorf("failed to read a finished turn: %w", err))
+				errs = addFailure(errs, fmt.Errorf("failed to read a finished turn: %w", err))
 			}
 			continue
 		}
@@ -394,12 +419,20 @@ func (k *Keeper) chargeRecorded(ctx context.Context, turns map[types.UID]finishe
 			k.wait(&t, f, err)
 		case err != nil:
 			k.tryAgain(uid, f)
-			errs = append(errs, fmt.Errorf("failed to charge the session of turn %q: %w", f.key, err))
+			errs = addFailure(errs, fmt.Errorf("failed to charge the session of turn %q: %w", f.key, err))
 		default:
 			k.charged.add(uid)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// addFailure adds a failure to errs, unless there are enough.
+func addFailure(errs []error, err error) []error {
+	if len(errs) >= maxFailures {
+		return errs
+	}
+	return append(errs, err)
 }
 
 // cannotEndYet reports whether the journal of a Turn cannot end yet, for a reason that is not a failure. A journal of a
@@ -440,7 +473,8 @@ func (k *Keeper) settle(ctx context.Context, turns map[types.UID]finishedTurn, m
 		if err := k.Reader.Get(ctx, f.key, &t); err != nil {
 			if !apierrors.IsNotFound(err) {
 				alive = append(alive, uid)
-				errs = append(errs, fmt.Errorf("failed to read a finished turn: %w", err))
+				k.tryAgain(types.UID(uid), f)
+				errs = addFailure(errs, fmt.Errorf("failed to read a finished turn: %w", err))
 			}
 			continue
 		}
@@ -465,7 +499,8 @@ func (k *Keeper) settle(ctx context.Context, turns map[types.UID]finishedTurn, m
 			k.wait(&t, f, err)
 		case err != nil:
 			alive = append(alive, uid)
-			errs = append(errs, fmt.Errorf("failed to end turn %q: %w", f.key, err))
+			k.tryAgain(types.UID(uid), f)
+			errs = addFailure(errs, fmt.Errorf("failed to end turn %q: %w", f.key, err))
 		case !needed:
 			k.settled.add(t.UID)
 		case !recorded:

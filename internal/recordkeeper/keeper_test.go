@@ -475,10 +475,17 @@ func TestNoRetentionKeepsNothing(t *testing.T) {
 // records is the name under which failing embeds a Store.
 type records = Store
 
-// failing is a store whose next calls of Unrecorded fail; times is their number.
+// failing is a store whose next calls of Unrecorded and AddRecords fail; times and adds are their numbers.
 type failing struct {
 	records
-	times int
+	times, adds int
+}
+
+func (f *failing) AddRecords(ctx context.Context, all ...turnrecord.Record) (int, error) {
+	if f.adds--; f.adds >= 0 {
+		return 0, errors.New("the store is away")
+	}
+	return f.records.AddRecords(ctx, all...)
 }
 
 func (f *failing) Unrecorded(ctx context.Context, uids []string) ([]string, error) {
@@ -688,7 +695,7 @@ func TestHintsAreFollowedUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &journaltest.Store{}
-				k := keeper(t, &failing{s, tc.failures}, ended("a", 1))
+				k := keeper(t, &failing{records: s, times: tc.failures}, ended("a", 1))
 				k.Finished(ended("a", 1))
 				k.Finished(hint("gone", "uid-gone"))
 				k.Finished(hint("a", "uid-of-another-turn-of-this-name"))
@@ -747,7 +754,7 @@ func TestHintDoesNotWaitForLaterHints(t *testing.T) {
 // TestFailedHintsDoNotPutOffRounds checks that a round happens in time although hints fail all the time.
 func TestFailedHintsDoNotPutOffRounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := keeper(t, &failing{&journaltest.Store{}, 100})
+		k := keeper(t, &failing{records: &journaltest.Store{}, times: 100})
 		reader := &hintsOnly{Reader: k.Reader}
 		k.Reader = reader
 		ctx, cancel := context.WithCancel(t.Context())
@@ -788,6 +795,97 @@ func TestFailedRoundsPause(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestATurnThatWaitsBringsNoRoundForward checks that rounds that fail also come less often while an attempt for a Turn
+// fails again and again.
+func TestATurnThatWaitsBringsNoRoundForward(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &journaltest.Store{}
+		one := ended("a", 1)
+		one.Status.Executor = &v1alpha1.ExecutorBinding{Epoch: 1}
+		r := turnrecord.Record{UID: string(one.UID), Namespace: one.Namespace, Completed: now}
+		if _, err := s.AddRecords(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		k := keeper(t, s, one)
+		reads := &reading{Reader: k.Reader, fails: true}
+		k.Reader = reads
+		attempts := 0
+		k.End = func(context.Context, *v1alpha1.Turn) (bool, error) {
+			attempts++
+			return false, errors.New("a webhook denies the write")
+		}
+		k.Finished(one)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- k.Start(ctx) }()
+		time.Sleep(12*time.Hour + time.Minute) // within the bubble, this is the fake clock
+		synctest.Wait()
+		if rounds := reads.lists / len(selections); rounds != 17 || attempts < 12*60 {
+			t.Errorf("%d rounds and %d attempts for the Turn in 12 hours, want 17 rounds and an attempt each minute", rounds, attempts)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestATurnIsTriedAgainWhileRoundsFail checks that a Turn whose end fails is tried again soon, although rounds that fail
+// for another reason have long pauses.
+func TestATurnIsTriedAgainWhileRoundsFail(t *testing.T) {
+	for name, fail := range map[string]func(k *Keeper, s *failing){
+		"the store does not answer": func(_ *Keeper, s *failing) { s.times = 2 },
+		"the store takes no record": func(_ *Keeper, s *failing) { s.adds = 2 },
+		"the Session takes no charge": func(k *Keeper, _ *failing) {
+			failures := 2
+			k.Charge = func(context.Context, *v1alpha1.Turn) error {
+				if failures--; failures >= 0 {
+					return errors.New("a webhook denies the write")
+				}
+				return nil
+			}
+		},
+		"the Turn cannot be read": func(k *Keeper, _ *failing) { k.Reader = &unreadTwice{Reader: k.Reader} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &failing{records: &journaltest.Store{}}
+				k := keeper(t, s, ended("a", 1))
+				k.Reader = &reading{Reader: k.Reader, fails: true}
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error)
+				go func() { done <- k.Start(ctx) }()
+				time.Sleep(4*time.Hour + 10*time.Second) // until the pauses of rounds are long
+				synctest.Wait()
+				fail(k, s)
+				k.Finished(ended("a", 1))
+				time.Sleep(3*retryTime + settleTime)
+				synctest.Wait()
+				if got := recordsByTurn(t, s); len(got) != 1 {
+					t.Errorf("records %v after two failures, want that of Turn a", got)
+				}
+				cancel()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// unreadTwice is a reader whose first two reads of single Turns fail.
+type unreadTwice struct {
+	client.Reader
+	reads int
+}
+
+func (u *unreadTwice) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	if u.reads++; u.reads <= 2 {
+		return errors.New("the API server is away")
+	}
+	return u.Reader.Get(ctx, key, o, opts...)
 }
 
 // TestUnboundTurnsAreReadOnce checks that rounds do not list and read the Turns that may have ended without an executor

@@ -72,8 +72,8 @@ func (k *Keeper) inBatches(ctx context.Context, do func(ctx context.Context) (mo
 			return context.Cause(ctx)
 		case <-timer.C:
 		}
-		if err := k.followUp(ctx); err != nil && len(errs) < maxFailures {
-			errs = append(errs, err)
+		if err := k.followUp(ctx); err != nil {
+			errs = addFailure(errs, err)
 		}
 	}
 }

@@ -31,8 +31,9 @@ type Records interface {
 	PurgeRecords(ctx context.Context, before time.Time, limit int) (purged int, err error)
 
 	// TrimRecords deletes up to limit records of the namespace that has the most records, oldest first. It keeps at
-	// least maxRecords records of this namespace. It returns the number of deleted records, even with an error; 0 means
-	// that no namespace has more than maxRecords records.
+	// least maxRecords records of this namespace. After limit records were deleted, the next call may continue with
+	// the same namespace. TrimRecords returns the number of deleted records, even with an error; 0 means that no
+	// namespace has more than maxRecords records.
 	TrimRecords(ctx context.Context, maxRecords, limit int) (trimmed int, err error)
 
 	// DeletedUntil considers the Turns of a namespace whose records PurgeRecords or TrimRecords has deleted. It returns

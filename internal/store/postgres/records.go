@@ -241,10 +241,15 @@ func (s *Store) DeletedUntil(ctx context.Context, namespace string) (time.Time, 
 const surplus = `namespace = $%[1]d AND (completed, uid COLLATE "C") <= (
 	SELECT completed, uid COLLATE "C" FROM capstan_record WHERE namespace = $%[1]d ` + newestFirst + ` LIMIT 1 OFFSET $%[2]d)`
 
-// TrimRecords deletes the oldest records of the namespace that has the most records of the store's namespaces. The
-// statement itself excludes the newest maxRecords records, so that it keeps them even if it is repeated because its
-// response was lost. TrimRecords takes at most two minutes.
+// TrimRecords deletes the oldest records of the namespace that has the most records of the store's namespaces. After a
+// full batch, the next call continues with the same namespace: to count all records for each batch would take longer
+// than the deletion. TrimRecords takes at most three minutes.
 func (s *Store) TrimRecords(ctx context.Context, maxRecords, limit int) (int, error) {
+	if namespace := s.trimmed.Swap(nil); namespace != nil {
+		if n, err := s.trimRecordsOf(ctx, *namespace, maxRecords, limit); n > 0 || err != nil {
+			return n, err
+		}
+	}
 	type row struct {
 		Namespace string
 		Records   int
@@ -255,9 +260,19 @@ func (s *Store) TrimRecords(ctx context.Context, maxRecords, limit int) (int, er
 	if err != nil || len(found) == 0 || found[0].Records <= maxRecords {
 		return 0, err
 	}
+	return s.trimRecordsOf(ctx, found[0].Namespace, maxRecords, limit)
+}
+
+// trimRecordsOf deletes the oldest surplus records of a namespace. The statement itself excludes the newest maxRecords records,
+// so that it keeps them even if it is repeated because its response was lost.
+func (s *Store) trimRecordsOf(ctx context.Context, namespace string, maxRecords, limit int) (int, error) {
 	w := &where{text: "true"}
-	w.add(surplus, found[0].Namespace, max(maxRecords, 0))
-	return s.deleteRecords(ctx, limit, true, w)
+	w.add(surplus, namespace, max(maxRecords, 0))
+	n, err := s.deleteRecords(ctx, limit, true, w)
+	if n > 0 && n == limit {
+		s.trimmed.Store(&namespace)
+	}
+	return n, err
 }
 
 // DeleteRecords deletes selected records. It takes at most a minute.

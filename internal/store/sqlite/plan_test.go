@@ -46,8 +46,8 @@ func TestExpiryReadsNoTable(t *testing.T) {
 	}
 }
 
-// TestTrimmingReadsNoMoreThanItKeepsAndDeletes checks that the search for surplus records reads an index in its order.
-func TestTrimmingReadsNoMoreThanItKeepsAndDeletes(t *testing.T) {
+// TestSearchForSurplusRecords checks that the search for surplus records reads an index in its order.
+func TestSearchForSurplusRecords(t *testing.T) {
 	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
 	const index = "SEARCH turn_record USING COVERING INDEX turn_record_namespace "
 	if plan, want := planOf(t, s, sqlite.NewestSurplus, "helpdesk", 3), index+"(namespace=?)"; plan != want {
@@ -56,6 +56,33 @@ func TestTrimmingReadsNoMoreThanItKeepsAndDeletes(t *testing.T) {
 	plan := planOf(t, s, sqlite.OldestSurplus, "helpdesk", 1, "uid", 500)
 	if want := index + "(namespace=? AND (completed,uid)<(?,?))"; plan != want {
 		t.Errorf("the plan of the search for the oldest surplus records is %q, want %q", plan, want)
+	}
+}
+
+// TestTrimmingContinues checks that TrimRecords counts all records once, and not for each batch: after a full batch, it
+// continues with the same namespace.
+func TestTrimmingContinues(t *testing.T) {
+	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
+	all := map[string]int{"helpdesk": 5, "sales": 4}
+	for namespace, n := range all {
+		for i := range n {
+			r := turnrecord.Record{UID: fmt.Sprint(namespace, i), Namespace: namespace, Completed: time.Unix(int64(i), 0)}
+			if _, err := s.AddRecords(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i, want := range []struct{ deleted, helpdesk, sales int }{{2, 3, 4}, {2, 1, 4}, {2, 1, 2}, {1, 1, 1}, {0, 1, 1}} {
+		n, err := s.TrimRecords(t.Context(), 1, 2)
+		if err != nil || n != want.deleted {
+			t.Errorf("call %d: %d, %v; want %d", i, n, err, want.deleted)
+		}
+		for namespace, want := range map[string]int{"helpdesk": want.helpdesk, "sales": want.sales} {
+			left, _, err := s.Records(t.Context(), store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: namespace}})
+			if err != nil || len(left) != want {
+				t.Errorf("after call %d: %d records of namespace %s, %v; want %d", i, len(left), namespace, err, want)
+			}
+		}
 	}
 }
 

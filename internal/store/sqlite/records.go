@@ -208,18 +208,24 @@ const (
 
 // TrimRecords deletes the oldest records of the namespace that has the most records, in one transaction. The surplus is
 // found before, because the only writer should not search. No other call may delete records in between, because too
-// few would then stay.
+// few would then stay. After a full batch, the next call continues with the same namespace: to count all records for
+// each batch would take longer than the deletion.
 func (s *Store) TrimRecords(ctx context.Context, maxRecords, limit int) (int, error) {
 	end, err := s.reserveDeletions(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer end()
-	var namespace, uid string
+	if namespace := s.trimmed; namespace != "" {
+		s.trimmed = ""
+		if n, err := s.trimRecordsOf(ctx, namespace, maxRecords, limit); n > 0 || err != nil {
+			return n, err
+		}
+	}
+	var namespace string
 	var n int
-	var completed int64
-	// These queries must not wait until lists have ended, because the caller's time could then be over. They read only
-	// an index.
+	// This query and that of trimRecordsOf must not wait until lists have ended, because the caller's time could then be over.
+	// They read only an index.
 	err = s.db.QueryRowContext(ctx, `SELECT namespace, count(*) AS n FROM turn_record GROUP BY namespace ORDER BY n DESC LIMIT 1`).Scan(
 		&namespace, &n)
 	switch {
@@ -230,11 +236,25 @@ func (s *Store) TrimRecords(ctx context.Context, maxRecords, limit int) (int, er
 	case n <= maxRecords:
 		return 0, nil
 	}
-	err = s.db.QueryRowContext(ctx, newestSurplus, namespace, max(maxRecords, 0)).Scan(&completed, &uid)
+	return s.trimRecordsOf(ctx, namespace, maxRecords, limit)
+}
+
+// trimRecordsOf deletes the oldest surplus records of a namespace. The caller must have called reserveDeletions.
+func (s *Store) trimRecordsOf(ctx context.Context, namespace string, maxRecords, limit int) (int, error) {
+	var uid string
+	var completed int64
+	err := s.db.QueryRowContext(ctx, newestSurplus, namespace, max(maxRecords, 0)).Scan(&completed, &uid)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, nil
+	}
 	if err != nil {
 		return 0, s.failed(err)
 	}
-	return s.deleteRecords(ctx, limit, true, isSurplus, namespace, completed, uid)
+	n, err := s.deleteRecords(ctx, limit, true, isSurplus, namespace, completed, uid)
+	if n > 0 && n == limit {
+		s.trimmed = namespace
+	}
+	return n, err
 }
 
 // DeleteRecords deletes selected records in one transaction.

@@ -43,6 +43,7 @@ type Store struct {
 	once    sync.Once
 
 	deletions chan struct{} // holds a token while a call deletes records: see reserveDeletions
+	trimmed   string        // the namespace with which TrimRecords continues, or empty; the token protects it
 
 	// frequent and pages are the prepared statements of the variable frequent and of selectPage. The pools close them.
 	// pages is nil if the store was opened for reading only.
