@@ -267,7 +267,8 @@ func (p *parts) addExecutor(ctx context.Context) error {
 	runs := &executor.Executor{
 		Name: o.ExecutorName, Capacity: o.MaxConcurrentTurns, Elected: !p.shared, Namespace: o.Namespace,
 		LeaseAnnotations: p.leaseAnnotations, Store: p.identity, Sharing: p.sharing,
-		Client: p.status, Reader: existence.Reader{Reader: mgr.GetAPIReader()}, Cache: mgr.GetCache(), Leases: p.clientset, Events: p.events,
+		Client: p.status, Reader: existence.Reader{Reader: mgr.GetAPIReader()}, Cache: mgr.GetCache(),
+		Leases: p.clientset, Events: p.events,
 		Engine: &turn.Engine{
 			Journal: meter.Journal(o.Hooks.journal(p.store)), Now: p.now, ReasonOf: turnstatus.ReasonOf, Finalizing: o.Hooks.Finalizing,
 			Waiting: func(in turn.Input, err error, again time.Duration) {

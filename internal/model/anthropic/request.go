@@ -200,8 +200,8 @@ func (r *messagesRequest) addOutput(req *model.Request, o *Options) error {
 	return nil
 }
 
-// outputLimit returns the output limit that the parameters or the model give a request, the lower one if both do, or 0 if
-// they give none.
+// outputLimit returns the output limit that the parameters or the model give a request, the lower one if both do, or 0
+// if they give none.
 func (o *Options) outputLimit(name string, p *model.Parameters) int {
 	limit := o.MaxOutput[name]
 	if own := p.MaxOutputTokens; own != nil && (limit == 0 || *own < limit) {

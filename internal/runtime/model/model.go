@@ -138,8 +138,9 @@ type Request struct {
 	Tools []Tool
 	// Parameters are the parameters of the reply.
 	Parameters Parameters
-	// OutputLimit is the maximum number of tokens in the reply, if the budget or the context window leaves less than the
-	// Agent and the model allow. Then the reply may have less reasoning than requested. Otherwise, OutputLimit is 0.
+	// OutputLimit is the maximum number of tokens in the reply, if the budget or the context window leaves less than
+	// the Agent and the model allow. Then the reply may have less reasoning than requested. Otherwise, OutputLimit is
+	// 0.
 	OutputLimit int
 	// Output is the JSON Schema that the answer must fit, for endpoints that can enforce it. It is empty if there
 	// is none.

@@ -267,7 +267,8 @@ func TestOnlyListedSkillsCanBeLoaded(t *testing.T) {
 			}, ": ",
 		},
 		"sections without the list": {
-			"the profile leaves out the list", func(in *prepare.Input) { in.Profile.Sections = []string{"agent", "loaded_skills", "tools"} },
+			"the profile leaves out the list",
+			func(in *prepare.Input) { in.Profile.Sections = []string{"agent", "loaded_skills", "tools"} },
 			": ",
 		},
 		"sections with the list": {
@@ -295,7 +296,8 @@ func TestOnlyListedSkillsCanBeLoaded(t *testing.T) {
 				keys = append(keys, s.Key)
 			}
 			if got := strings.Join(tools, " ") + ": " + strings.Join(keys, " "); got != tc.want || p.Report.ToolCount != len(p.Tools) {
-				t.Errorf("own tools and skills are %q, and the report counts %d tools, want %q: %s", got, p.Report.ToolCount, tc.want, tc.reason)
+				t.Errorf("own tools and skills are %q, and the report counts %d tools, want %q: %s",
+					got, p.Report.ToolCount, tc.want, tc.reason)
 			}
 		})
 	}
