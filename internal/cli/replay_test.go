@@ -254,7 +254,7 @@ func TestReplayOfLongOutput(t *testing.T) {
 }
 
 // TestReplayWithoutARecordedOutput checks that a replay fails if the recorded output of a call cannot be read, and that
-// a backtest asks no judge about the answer, which was made without the output.
+// neither the model nor a judge is asked after that.
 func TestReplayWithoutARecordedOutput(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, `rules:
@@ -279,8 +279,8 @@ func TestReplayWithoutARecordedOutput(t *testing.T) {
 		!strings.Contains(r.Cases[0].Problems[0], want) || r.Cases[0].Calls != nil || r.Spent.Tokens == 0 {
 		t.Errorf("want the result Error with the tokens of the replay, have\n%s", got.out)
 	}
-	if n := model.Stats().Requests - before; n != 2 {
-		t.Errorf("%d requests, want only the two of the replay", n)
+	if n := model.Stats().Requests - before; n != 1 {
+		t.Errorf("%d requests, want only the one before the call", n)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -671,55 +672,70 @@ func TestWriteConflictsAreRetried(t *testing.T) {
 }
 
 // TestEndWithLostResponse checks that the end of a Turn emits its Event once, also if the API server has stored the end
-// and the response was lost. An end that was not stored, or that another process has written, emits none.
+// and the response was lost, and if the API server restarts meanwhile. An end that was not stored, or that another
+// process has written, emits none.
 func TestEndWithLostResponse(t *testing.T) {
 	earlier := metav1.NewMicroTime(now.Add(-time.Millisecond))
 	for name, tc := range map[string]struct {
 		change  func(*v1alpha1.Turn) // what is stored differs from what is sent; nil if nothing is stored
 		failure error
+		unread  int // the number of reads that fail after the write
 		events  int
 	}{
-		"the connection breaks":              {func(*v1alpha1.Turn) {}, errors.New("connection reset by peer"), 1},
-		"the API server fails":               {func(*v1alpha1.Turn) {}, broken, 1},
-		"the client repeats the request":     {func(*v1alpha1.Turn) {}, conflict, 1},
-		"it was not stored":                  {nil, broken, 0},
-		"another process has ended the Turn": {func(t *v1alpha1.Turn) { t.Status.CompletionTime = &earlier }, conflict, 0},
+		"the connection breaks":              {func(*v1alpha1.Turn) {}, errors.New("connection reset by peer"), 0, 1},
+		"the API server fails":               {func(*v1alpha1.Turn) {}, broken, 0, 1},
+		"the client repeats the request":     {func(*v1alpha1.Turn) {}, conflict, 0, 1},
+		"it was not stored":                  {nil, broken, 0, 0},
+		"another process has ended the Turn": {func(t *v1alpha1.Turn) { t.Status.CompletionTime = &earlier }, conflict, 0, 0},
+		"the API server restarts":            {func(*v1alpha1.Turn) {}, broken, 4, 1},
+		"the API server stays away":          {func(*v1alpha1.Turn) {}, broken, 5, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			writes := 0
-			b := newTestEnv(t, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
-				opts ...client.SubResourceUpdateOption,
-			) error {
-				if writes++; writes > 1 {
-					return c.SubResource(sub).Update(ctx, o, opts...)
-				}
-				if tc.change != nil {
-					stored := o.(*v1alpha1.Turn).DeepCopy() // the sender does not learn the new version
-					tc.change(stored)
-					if err := c.SubResource(sub).Update(ctx, stored, opts...); err != nil {
-						t.Error(err)
+			synctest.Test(t, func(t *testing.T) {
+				writes := 0
+				b := newTestEnv(t, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
+					opts ...client.SubResourceUpdateOption,
+				) error {
+					if writes++; writes > 1 {
+						return c.SubResource(sub).Update(ctx, o, opts...)
 					}
+					if tc.change != nil {
+						stored := o.(*v1alpha1.Turn).DeepCopy() // the sender does not learn the new version
+						tc.change(stored)
+						if err := c.SubResource(sub).Update(ctx, stored, opts...); err != nil {
+							t.Error(err)
+						}
+					}
+					return tc.failure
+				}}, turnWith(desired(v1alpha1.DesiredStateCancelled)))
+				b.turns.Live = interceptor.NewClient(b.client, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch,
+					key client.ObjectKey, o client.Object, opts ...client.GetOption,
+				) error {
+					if writes == 1 && tc.unread > 0 {
+						tc.unread--
+						return errors.New("connection refused")
+					}
+					return c.Get(ctx, key, o, opts...)
+				}})
+				_, err := b.reconcile(t, "one")
+				if retried := err != nil; retried != (tc.events == 0 && !apierrors.IsConflict(tc.failure)) {
+					t.Errorf("the error is %v", err)
 				}
-				return tc.failure
-			}}, turnWith(desired(v1alpha1.DesiredStateCancelled)))
-			_, err := b.reconcile(t, "one")
-			if retried := err != nil; retried != (tc.events == 0 && !apierrors.IsConflict(tc.failure)) {
-				t.Errorf("the error is %v", err)
-			}
-			all := b.turns.Events.(*events.FakeRecorder).Events
-			if len(all) != tc.events {
-				t.Errorf("%d Events after the write, want %d", len(all), tc.events)
-			}
-			want := tc.events
-			if tc.change == nil {
-				want = 1 // the next reconciliation ends the Turn
-			}
-			if _, err := b.reconcile(t, "one"); err != nil {
-				t.Error(err)
-			}
-			if got := b.turn(t, "one"); got.StateReason() != v1alpha1.TurnReasonCancelled || len(all) != want {
-				t.Errorf("the Turn is %s, with %d Events; want Cancelled, with %d", got.StateReason(), len(all), want)
-			}
+				all := b.turns.Events.(*events.FakeRecorder).Events
+				if len(all) != tc.events {
+					t.Errorf("%d Events after the write, want %d", len(all), tc.events)
+				}
+				want := tc.events
+				if tc.change == nil {
+					want = 1 // the next reconciliation ends the Turn
+				}
+				if _, err := b.reconcile(t, "one"); err != nil {
+					t.Error(err)
+				}
+				if got := b.turn(t, "one"); got.StateReason() != v1alpha1.TurnReasonCancelled || len(all) != want {
+					t.Errorf("the Turn is %s, with %d Events; want Cancelled, with %d", got.StateReason(), len(all), want)
+				}
+			})
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
@@ -384,15 +385,25 @@ func (r *TurnReconciler) endTurn(ctx context.Context, t *v1alpha1.Turn, d decisi
 
 // storedEnd returns a Turn from the API server if it has the end that was sent, although the write has failed with
 // this error. It returns nil otherwise. The cache has only unfinished Turns, so no later reconciliation would count
-// the end or emit its Event.
+// the end or emit its Event. The most common cause is a restart of the API server, so storedEnd tries for some seconds
+// to read the Turn.
 func (r *TurnReconciler) storedEnd(ctx context.Context, sent *v1alpha1.Turn, failure error) *v1alpha1.Turn {
 	// A client that repeats a request by itself receives a conflict with its own first write.
 	if writeerror.ChangedNothing(failure) && !apierrors.IsConflict(failure) {
 		return nil
 	}
-	var stored v1alpha1.Turn
-	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(sent), &stored); err != nil || !turnstatus.IsWritten(&stored, sent) {
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.Multiplier = 200*time.Millisecond, 2
+	stored, err := backoff.Retry(ctx, func() (*v1alpha1.Turn, error) {
+		var t v1alpha1.Turn
+		err := r.Live.Get(ctx, client.ObjectKeyFromObject(sent), &t)
+		if apierrors.IsNotFound(err) {
+			err = backoff.Permanent(err)
+		}
+		return &t, err
+	}, backoff.WithBackOff(wait), backoff.WithMaxTries(5)) // about 3 seconds, because it holds a worker
+	if err != nil || !turnstatus.IsWritten(stored, sent) {
 		return nil
 	}
-	return &stored
+	return stored
 }

@@ -151,7 +151,7 @@ func (a *requests) settle(ctx context.Context, found *task.Result) {
 // unanswered is true if a question has no reply yet. refused is true if an endpoint has refused a question. The next
 // attempt asks only these questions again, because the replies to the others are stored. close also returns an end if
 // ctx has ended, if the account cannot be kept, or if Budgets have allowed no request, in this attempt or an earlier
-// one.
+// one, and no endpoint may accept a question later.
 func (a *requests) close(ctx context.Context, unanswered, refused bool) *done {
 	f := a.work
 	a.settle(ctx, nil)
@@ -164,10 +164,10 @@ func (a *requests) close(ctx context.Context, unanswered, refused bool) *done {
 		span.Failure, end = turn.FailureInterrupted, new(retried(afterFailure, a.err))
 	case unanswered && a.contended:
 		span.Failure, end = string(model.OverBudget), new(retried(afterRefusal, nil)) // requests of Turns have reserved the rest
+	case refused && f.executor.Now().Sub(f.task.Created) < retryAge: // Budgets may have refused only the other models
+		end = new(retried(afterRefusal, nil))
 	case a.sent == 0 && a.refused && f.task.Partial == nil:
 		span.Failure, end = string(model.OverBudget), new(f.skipped(task.BudgetExceeded))
-	case refused && f.executor.Now().Sub(f.task.Created) < retryAge:
-		end = new(retried(afterRefusal, nil))
 	}
 	if end != nil {
 		end.used = a.used

@@ -102,11 +102,11 @@ func (j *evaluationHarness) ask(t *testing.T, chain ...loop.Candidate) (*request
 		t.Fatalf("begin: %+v", end)
 	}
 	account := j.work.requests
-	_, err := ask.Ask(t.Context(), chain, &ask.Question{
+	outcome, err := ask.Ask(t.Context(), chain, &ask.Question{
 		Request: question, MaxOutputTokens: 2000, Account: account,
 		Read: func(*model.Reply) error { return errors.New("no usable verdict") },
 	})
-	return account, account.close(t.Context(), err != nil, false), err
+	return account, account.close(t.Context(), err != nil, outcome.MayRetry), err
 }
 
 func question(bool) model.Request {
@@ -251,6 +251,42 @@ func TestFollowUpWaitsForABudgetThatOthersReserved(t *testing.T) {
 	_, end, _ := j.ask(t, c)
 	if end == nil || end.result != nil || end.again != afterRefusal || q.asked != 0 {
 		t.Errorf("the attempt ends with %+v after %d requests, want that it is tried again", end, q.asked)
+	}
+}
+
+// closedGate is a model whose endpoint has announced a long pause, so that its gate sends no request.
+type closedGate struct{ *scriptedModel }
+
+func (closedGate) Enter(context.Context, model.Wait) (model.Ticket, error) {
+	return nil, &model.Error{Kind: model.RateLimited, Message: "the endpoint is paused", Unsent: true}
+}
+
+// TestFollowUpWaitsForAnEndpointBeforeABudget checks that work is postponed, and not skipped, if Budgets refuse only
+// one of the models, and the other one may accept the question later. Once the work is an hour old, it is skipped.
+func TestFollowUpWaitsForAnEndpointBeforeABudget(t *testing.T) {
+	for name, tc := range map[string]struct {
+		age  time.Duration
+		want task.Skip
+	}{
+		"new": {0, ""},
+		"old": {retryAge, task.BudgetExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := newEvaluationHarness(t, budget.Limits{Cost: new(decimal.RequireFromString("1"))})
+			j.work.executor.Now = func() time.Time { return now.Add(tc.age) }
+			first, one := priced("first")
+			first.Provider = closedGate{one}
+			first.Retry.MaxAttempts = 1
+			second, two := unpriced("second")
+			_, end, _ := j.ask(t, first, second)
+			if one.asked+two.asked > 0 {
+				t.Errorf("%d requests were sent, want none", one.asked+two.asked)
+			}
+			if end == nil || (end.result == nil) != (tc.want == "") || tc.want == "" && end.again != afterRefusal ||
+				tc.want != "" && end.result.Skipped != tc.want {
+				t.Errorf("the attempt ends with %+v, want %q", end, tc.want)
+			}
+		})
 	}
 }
 

@@ -109,13 +109,25 @@ func (c *Client) Journal(ctx context.Context, q Query) iter.Seq2[journal.Entry, 
 	}
 }
 
-// Artifact returns the content of an artifact of a Turn's journal. The caller must close it.
+// Artifact returns the content of an artifact of a Turn's journal. The caller must close it. If the connection breaks
+// while the content is read, the error wraps ErrBroken.
 func (c *Client) Artifact(ctx context.Context, namespace, name, sha256 string) (io.ReadCloser, error) {
 	response, err := c.get(ctx, namespace, name, "artifacts/"+url.PathEscape(sha256), nil, "application/octet-stream")
 	if err != nil {
 		return nil, err
 	}
-	return response.Body, nil
+	return breakable{response.Body}, nil
+}
+
+// breakable is the body of a response. Its errors wrap ErrBroken, except for the end of the body.
+type breakable struct{ io.ReadCloser }
+
+func (b breakable) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = fmt.Errorf("%w: %w", ErrBroken, err)
+	}
+	return n, err
 }
 
 func (c *Client) get(ctx context.Context, namespace, name, path string, q url.Values, mediaType string) (*http.Response, error) {

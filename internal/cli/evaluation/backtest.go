@@ -303,11 +303,11 @@ func (b *backtest) replay(
 		return !out.failed(ctx, err).interrupted
 	}
 	out.Spent.add(tokens(again.Result.Record.Usage), again.Result.Record.Cost)
-	if again.Result.Stop == turn.StopCancelled { // only the end of ctx cancels a Turn of a batch
-		return false
-	}
-	if again.Err != nil { // the answer lacks a recorded result, so there is nothing to compare
+	if again.Err != nil { // the replay was cancelled, because it lacks a recorded result
 		return !out.failed(ctx, again.Err).interrupted
+	}
+	if again.Result.Stop == turn.StopCancelled { // otherwise, only the end of ctx cancels a Turn of a batch
+		return false
 	}
 	out.Reason, out.Answer, out.Calls = again.Turn.StateReason(), shortAnswer(again.Result.Text), &again.Calls
 	expect := Expect{}

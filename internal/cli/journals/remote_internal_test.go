@@ -151,7 +151,8 @@ func TestReadingARecordingIsTriedAgain(t *testing.T) {
 }
 
 // TestReadingAnArtifactOfARecordingIsTriedAgain checks that a recording reads its artifacts, for example during a
-// replay, in spite of a server that is busy. An artifact that the journal lacks is not read again.
+// replay, in spite of a server that is busy, and of a connection that breaks within the artifact. An artifact that the
+// journal lacks is not read again.
 func TestReadingAnArtifactOfARecordingIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -160,6 +161,7 @@ func TestReadingAnArtifactOfARecordingIsTriedAgain(t *testing.T) {
 		want     string
 	}{
 		{http.StatusServiceUnavailable, 2, ""},
+		{http.StatusOK, 2, ""}, // and the connection breaks
 		{http.StatusNotFound, 1, "the journal says no"},
 	} {
 		t.Run(http.StatusText(tc.status), func(t *testing.T) {
@@ -177,7 +179,11 @@ func TestReadingAnArtifactOfARecordingIsTriedAgain(t *testing.T) {
 					} {
 						_, _ = fmt.Fprintf(w, `{"seq":%d,"epoch":1,"time":"2026-04-09T12:00:00Z",%s}`+"\n", i+1, e)
 					}
-				case requests.Add(1) == 1:
+				case requests.Add(1) == 1 && tc.status == http.StatusOK:
+					w.Header().Set("Content-Type", "application/octet-stream")
+					w.Header().Set("Content-Length", "5")
+					_, _ = io.WriteString(w, "no")
+				case requests.Load() == 1:
 					w.WriteHeader(tc.status)
 					_, _ = fmt.Fprintf(w, `{"status":%d,"error":"the journal says no"}`, tc.status)
 				default:

@@ -13,7 +13,8 @@ import (
 
 // Replay runs a recorded Turn again, with the Agent and the profile of a bundle, and returns the Turn with its status.
 // Its calls are answered from the recording, and no tool is called. The Agent of the bundle must have no tools. Replay
-// returns an error if the Turn has not ended. It is safe for concurrent use, even with the same recording.
+// returns an error if the Turn has not ended. A recorded result that cannot be read cancels the Turn.
+// Replay is safe for concurrent use, even with the same recording.
 func (b *Batch) Replay(p *bundle.Bundle, r *turn.Recording, answers *turn.Answers) (*v1alpha1.Turn, *turn.Result, error) {
 	j, t := b.run, p.Turn.DeepCopy()
 	t.UID = bundle.UIDOf([]byte(rand.Text())) // because the same Turn may be replayed several times
@@ -33,6 +34,9 @@ func (b *Batch) Replay(p *bundle.Bundle, r *turn.Recording, answers *turn.Answer
 	}
 	w.in.Attach, w.in.AttachBytes = translate.AttachRecorded(r, w.redaction)
 	w.in.Toolbox, w.in.Tools = nil, answers.Tools()
+	cancelled, release := answers.Within(j.cancel)
+	defer release()
+	w.in.Cancel = cancelled
 	// The replay has no Session history, so it would always count as the first Turn. Reflect if the recorded Turn did.
 	if every := int64(w.in.ReflectEvery); every > 0 {
 		if w.in.ReflectEvery = 0; r.Number%every == 0 {

@@ -61,7 +61,7 @@ func Ask(ctx context.Context, chain []loop.Candidate, q *Question) (Outcome, err
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	a := &asking{question: q, priced: true}
-	refused, worked := false, false
+	refused := false
 	err := errors.New("there is no model to ask")
 	for i := range chain {
 		c := &chain[i]
@@ -72,13 +72,12 @@ func Ask(ctx context.Context, chain []loop.Candidate, q *Question) (Outcome, err
 		failure, failed := errors.AsType[*model.Error](err)
 		if failed { // a model that can never answer does not change that a model before it may answer later
 			refused = refused || isRefusal(failure)
-			worked = worked || mayHaveWorked(failure)
 		}
 		if !failed || failure.Kind.Next() == model.NoModel || ctx.Err() != nil {
 			break
 		}
 	}
-	a.MayRetry = refused && !worked && !a.paid
+	a.MayRetry = refused && !a.paid
 	return a.Outcome, err
 }
 
@@ -89,10 +88,6 @@ func isRefusal(f *model.Error) bool {
 	}
 	return f.Kind == model.RateLimited || f.Kind == model.Overloaded
 }
-
-// mayHaveWorked reports whether the endpoint may have worked on a failed request that is not known to be billed. The
-// failure of a connection that is not billed says nothing of this kind.
-func mayHaveWorked(f *model.Error) bool { return f.Kind == model.Malformed && !f.Unsent }
 
 // asking is a question that is being asked.
 type asking struct {

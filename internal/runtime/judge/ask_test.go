@@ -251,7 +251,7 @@ func TestFailureWithoutACostMayBeRetried(t *testing.T) {
 			[]any{&model.Error{Kind: model.Overloaded, Message: "no", Usage: model.Usage{InputTokens: 1}}},
 			nil, false,
 		},
-		"broken":      {"the endpoint may have worked on the request", []any{failure(model.Malformed, false)}, nil, false},
+		"broken":      {"the endpoint has not refused the request", []any{failure(model.Malformed, false)}, nil, false},
 		"other model": {"no request was sent", []any{failure(model.RateLimited, true)}, []any{failure(model.RateLimited, true)}, true},
 		"limited, then unusable": {
 			"the first model may answer later", []any{failure(model.RateLimited, false)}, []any{failure(model.Unusable, true)}, true,
@@ -269,14 +269,14 @@ func TestFailureWithoutACostMayBeRetried(t *testing.T) {
 			"the first model may answer later", []any{failure(model.RateLimited, false)}, []any{failure(model.Network, false)}, true,
 		},
 		"limited, then broken": {
-			"the second endpoint may have worked on the request",
-			[]any{failure(model.RateLimited, false)},
-			[]any{failure(model.Malformed, false)},
-			false,
+			"the first model may answer later", []any{failure(model.RateLimited, false)}, []any{failure(model.Malformed, false)}, true,
 		},
 		"broken, then limited": {
-			"the first endpoint may have worked on the request",
-			[]any{failure(model.Malformed, false)},
+			"the second model may answer later", []any{failure(model.Malformed, false)}, []any{failure(model.RateLimited, false)}, true,
+		},
+		"broken and paid, then limited": {
+			"the first request may have been paid for",
+			[]any{&model.Error{Kind: model.Malformed, Message: "no", MayBeBilled: true}},
 			[]any{failure(model.RateLimited, false)},
 			false,
 		},

@@ -41,6 +41,10 @@ type Answers struct {
 	summary AnswerSummary
 	// err is the error because of which a recorded result could not be read.
 	err error
+	// cancel cancels the replay, and interrupted returns an error once the caller has cancelled it: see Within. Both
+	// are nil without Within.
+	cancel      context.CancelFunc
+	interrupted func() error
 }
 
 // AnswerSummary says how the calls of a replay were answered.
@@ -76,6 +80,15 @@ func (a *Answers) Err() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.err
+}
+
+// Within returns the context that cancels the replay. It ends when ctx ends, when release is called, and when a
+// recorded result cannot be read, because each further request would be paid in vain. If ctx ends first, Err stays nil.
+// The caller must call Within before the replay begins.
+func (a *Answers) Within(ctx context.Context) (cancelled context.Context, release context.CancelFunc) {
+	a.interrupted = ctx.Err
+	cancelled, a.cancel = context.WithCancel(ctx)
+	return cancelled, a.cancel
 }
 
 // Tools returns the tools of the recorded Turn. They answer from the journal and require no approval, because no call
@@ -170,8 +183,8 @@ func (a *Answers) result(ctx context.Context, c *RecordedCall) (tool.Result, err
 	return tool.Split(string(data)), nil
 }
 
-// read reads the artifact with the result of a call. After one failure it reads no other artifact, because the replay
-// is of no use any more.
+// read reads the artifact with the result of a call. After one failure it reads no other artifact, and cancels the
+// replay, because the replay is of no use any more. ctx must end when the replay is cancelled.
 func (a *Answers) read(ctx context.Context, c *RecordedCall) ([]byte, error) {
 	err := a.Err()
 	if err == nil {
@@ -182,9 +195,15 @@ func (a *Answers) read(ctx context.Context, c *RecordedCall) ([]byte, error) {
 		err = fmt.Errorf("failed to read the recorded result of a call of %q: %w", clean(c.Name, maxCallName), failure)
 	}
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.err = err
 	a.summary.Recorded--
+	if a.interrupted == nil || a.interrupted() == nil { // the end of the context of Within says nothing about the journal
+		a.err = err
+	}
+	a.mu.Unlock()
+	if a.cancel != nil {
+		a.cancel()
+		<-ctx.Done() // otherwise the next request may be sent before the replay ends
+	}
 	return nil, err
 }
 

@@ -208,3 +208,39 @@ func TestAnswers(t *testing.T) {
 		t.Errorf("the artifacts %q were read, want none after the one that is lost", read)
 	}
 }
+
+// TestAnswersCancelTheReplay checks that a recorded result that cannot be read cancels the replay, because the rest of
+// it would be paid in vain. If the caller has cancelled the replay, this is not an error of the journal.
+func TestAnswersCancelTheReplay(t *testing.T) {
+	for name, isInterrupted := range map[string]bool{"the result is lost": false, "the caller has cancelled the replay": true} {
+		t.Run(name, func(t *testing.T) {
+			ctx, interrupt := context.WithCancel(t.Context())
+			defer interrupt()
+			all := append([]string{
+				"preparation.input", recordedInput, "tools.exposed", `{"tools":[{"name":"get"}]}`, "prepared", recordedPrompt,
+			}, called(1, "a", "get", `{}`, `"outcome":"Succeeded","artifact":"gone","content":"short"`)...)
+			artifact := func(context.Context, string, int64) ([]byte, error) {
+				if isInterrupted {
+					interrupt()
+				}
+				return nil, journal.ErrNoArtifact
+			}
+			r, err := turn.ReadRecording(t.Context(), entriesOf(all...), artifact)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answers := r.Answers()
+			within, release := answers.Within(ctx)
+			defer release()
+			for _, known := range answers.Tools() {
+				if _, err := known.Caller.Call(within, tool.Call{Arguments: []byte(`{}`)}); err == nil {
+					t.Error("the call succeeds without its result")
+				}
+			}
+			if err := answers.Err(); within.Err() == nil || (err == nil) != isInterrupted {
+				t.Errorf("the context of the replay ended with %v, and the error is %v; want that the replay is cancelled, and "+
+					"an error unless the caller has cancelled it", within.Err(), err)
+			}
+		})
+	}
+}
