@@ -226,8 +226,8 @@ func (k *Keeper) Start(ctx context.Context) error {
 	}
 }
 
-// report logs a failure, unless the process is stopping. The next round tries again, and Turns that wait are tried again
-// within retryTime. They do not bring the next round forward, because it lists all finished Turns.
+// report logs a failure, unless the process is stopping. The next round tries again, and Turns that wait are tried
+// again within retryTime. They do not bring the next round forward, because it lists all finished Turns.
 func (k *Keeper) report(what string, err error) {
 	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, store.ErrClosed) {
 		k.Log.Error(err, "Failed to "+what)
@@ -368,10 +368,10 @@ func (k *Keeper) unrecorded(ctx context.Context, turns map[types.UID]finishedTur
 	return missing, nil
 }
 
-// complete ends the Turns in missing, which have no record, and adds their records. It charges the Sessions of the other
-// Turns if they ended without an executor. It skips a Turn that does not exist any more. It does not make a record from
-// a status if the record would be too old to be kept, or if records of Turns that ended later were deleted because of
-// their number.
+// complete ends the Turns in missing, which have no record, and adds their records. It charges the Sessions of the
+// other Turns if they ended without an executor. It skips a Turn that does not exist any more. It does not make a
+// record from a status if the record would be too old to be kept, or if records of Turns that ended later were deleted
+// because of their number.
 func (k *Keeper) complete(ctx context.Context, turns map[types.UID]finishedTurn, missing []string) error {
 	charged := k.chargeRecorded(ctx, turns, missing)
 	// Add the records last: a Turn with a record is not handled again, so its reservations must be closed before, even

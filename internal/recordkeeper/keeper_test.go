@@ -832,8 +832,8 @@ func TestATurnThatWaitsBringsNoRoundForward(t *testing.T) {
 	})
 }
 
-// TestATurnIsTriedAgainWhileRoundsFail checks that a Turn whose end fails is tried again soon, although rounds that fail
-// for another reason have long pauses.
+// TestATurnIsTriedAgainWhileRoundsFail checks that a Turn whose end fails is tried again soon, although rounds that
+// fail for another reason have long pauses.
 func TestATurnIsTriedAgainWhileRoundsFail(t *testing.T) {
 	for name, fail := range map[string]func(k *Keeper, s *failing){
 		"the store does not answer": func(_ *Keeper, s *failing) { s.times = 2 },

@@ -54,7 +54,8 @@ type Store struct {
 	closed     atomic.Bool
 	// purged is the last journal that the last call of Purge deleted, or nil if the next call begins with the oldest.
 	purged atomic.Pointer[head]
-	// trimmed is the namespace with which TrimRecords continues, or nil if it begins with the one with the most records.
+	// trimmed is the namespace with which TrimRecords continues, or nil if it begins with the one with the most
+	// records.
 	trimmed atomic.Pointer[string]
 	// missing is the number of bytes of an append that the server had no space for: see recordMissing.
 	missing atomic.Int64

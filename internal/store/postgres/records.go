@@ -263,8 +263,8 @@ func (s *Store) TrimRecords(ctx context.Context, maxRecords, limit int) (int, er
 	return s.trimRecordsOf(ctx, found[0].Namespace, maxRecords, limit)
 }
 
-// trimRecordsOf deletes the oldest surplus records of a namespace. The statement itself excludes the newest maxRecords records,
-// so that it keeps them even if it is repeated because its response was lost.
+// trimRecordsOf deletes the oldest surplus records of a namespace. The statement itself excludes the newest maxRecords
+// records, so that it keeps them even if it is repeated because its response was lost.
 func (s *Store) trimRecordsOf(ctx context.Context, namespace string, maxRecords, limit int) (int, error) {
 	w := &where{text: "true"}
 	w.add(surplus, namespace, max(maxRecords, 0))

@@ -224,8 +224,8 @@ func (s *Store) TrimRecords(ctx context.Context, maxRecords, limit int) (int, er
 	}
 	var namespace string
 	var n int
-	// This query and that of trimRecordsOf must not wait until lists have ended, because the caller's time could then be over.
-	// They read only an index.
+	// This query and that of trimRecordsOf must not wait until lists have ended, because the caller's time could then
+	// be over. They read only an index.
 	err = s.db.QueryRowContext(ctx, `SELECT namespace, count(*) AS n FROM turn_record GROUP BY namespace ORDER BY n DESC LIMIT 1`).Scan(
 		&namespace, &n)
 	switch {
