@@ -174,6 +174,24 @@ func TestCancelledTurnReleasesItsEarlierSession(t *testing.T) {
 	}
 }
 
+// TestSelfCallIsNoTurnOfTheSession checks that the Turn of an Agent that calls itself does not count for the Session.
+func TestSelfCallIsNoTurnOfTheSession(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, `rules:
+- {when: {contains: Look closer}, reply: {text: I looked.}}
+- {when: {toolMessages: 0, hasTools: true}, reply: {toolCalls: [{id: c1, name: support, arguments: '{"task": "Look closer."}'}]}}
+- {reply: {text: Done.}}
+`)
+	f := conversing(t).with(t, "agent.yaml", "  limits:", "  tools:\n  - agentRef: {name: support}\n  limits:")
+	dir, data := f.written(t, url), t.TempDir()
+	for i, name := range []string{"first", "second"} {
+		got := capstan(t, "run", "-f", dir, "--turn", name, "--data-dir", data, "-o", "json").mustEnd(t, exit.OK)
+		if d := decoded(t, got.out).Status.Decision; d.TurnNumber != int64(i+1) {
+			t.Errorf("want Turn %d of the Session, have %+v", i+1, d)
+		}
+	}
+}
+
 func TestSessionWithoutDataDirIsNotKept(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, memory)

@@ -86,7 +86,7 @@ func (s *subAgent) child(ctx context.Context, t *v1alpha1.Turn) (child *localTur
 		return nil, mayExist, fmt.Errorf("the manifests have no Agent %q", s.agent)
 	}
 	p := *member
-	p.Turn = t
+	p.Turn, p.Session = t, nil // an Agent that calls itself is in the team with the Session of the calling Turn
 	b := boundAfter(before, s.localRun.Clock())
 	turnstatus.Bind(t, b.Binding, b.end())
 	w, err := s.localRun.begin(ctx, &p, t, b, childSeed(s.parent.in.SpanSeed, t.Name))
