@@ -121,6 +121,7 @@ func choose(ctx context.Context, env terminal.Environment, s *sqlite.Reader, dir
 type journalDir interface {
 	journal.Journal
 	UIDs(ctx context.Context, after string, limit int) ([]string, error)
+	First(ctx context.Context, uid string) (journal.Entry, error)
 }
 
 // Newest returns the UID of the newest Turn with a name that has a journal, or "" if there is no such Turn. It
@@ -226,18 +227,18 @@ func listLocal(ctx context.Context, s journalDir) ([]storedTurn, error) {
 // turnOf returns the Turn to which a journal belongs. ok is false for the journal of a Session, and for a damaged
 // journal.
 func turnOf(ctx context.Context, s journalDir, uid string) (t storedTurn, ok bool, err error) {
-	for e, err := range s.Read(ctx, uid, 0) {
-		if err != nil {
-			return t, false, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
-		}
-		if e.Kind == journal.PreparationInput && journal.LoadPayload(ctx, s, uid, &e) != nil { // a large payload is kept as an artifact
-			return t, false, ctx.Err() // a damaged journal must not hide the others
-		}
-		t = storedTurn{uid: uid, began: e.Time}
-		t.namespace, t.name, ok = transcript.Title(e)
-		t.sessionUID = sessionOf(e)
-		break
+	e, err := s.First(ctx, uid)
+	switch {
+	case err != nil:
+		return t, false, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
+	case e.Seq == 0:
+		return t, false, nil
+	case e.Kind == journal.PreparationInput && journal.LoadPayload(ctx, s, uid, &e) != nil: // a large payload is kept as an artifact
+		return t, false, ctx.Err() // a damaged journal must not hide the others
 	}
+	t = storedTurn{uid: uid, began: e.Time}
+	t.namespace, t.name, ok = transcript.Title(e)
+	t.sessionUID = sessionOf(e)
 	return t, ok, nil
 }
 
