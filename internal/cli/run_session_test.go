@@ -136,8 +136,8 @@ func TestChangedTurnReleasesItsSession(t *testing.T) {
 	}
 }
 
-// TestCancelledTurnReleasesItsEarlierSession checks that a cancellation ends a Turn that cannot continue also if a newer
-// Turn of its name has ended, in another Session or at the same --now, and that the Session has its usage.
+// TestCancelledTurnReleasesItsEarlierSession checks that a cancellation ends a Turn that cannot continue also if a
+// newer Turn of its name has ended, in another Session or at the same --now, and that the Session has its usage.
 func TestCancelledTurnReleasesItsEarlierSession(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string][3]string{

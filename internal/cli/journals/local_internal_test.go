@@ -22,8 +22,8 @@ func (p *pageless) Read(ctx context.Context, uid string, after int64) iter.Seq2[
 	return p.Store.Read(ctx, uid, after)
 }
 
-// TestSearchReadsOnlyFirstEntries checks that the search for the open Turns of a Session reads only the first entries of
-// the journals of other Turns, because a page of each journal of a directory may be large.
+// TestSearchReadsOnlyFirstEntries checks that the search for the open Turns of a Session reads only the first entries
+// of the journals of other Turns, because a page of each journal of a directory may be large.
 func TestSearchReadsOnlyFirstEntries(t *testing.T) {
 	t.Parallel()
 	s, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), FileName))

@@ -41,8 +41,8 @@ func (s *silent) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-// TestFollowTriesAgainAfterASilentServer checks that one server that never answers leaves time for another attempt, which
-// may reach the executor that replaces it.
+// TestFollowTriesAgainAfterASilentServer checks that one server that never answers leaves time for another attempt,
+// which may reach the executor that replaces it.
 func TestFollowTriesAgainAfterASilentServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := &silent{}

@@ -118,8 +118,9 @@ func (j *localRun) childUsage(ctx context.Context, w *localTurn, c loop.Intent) 
 	return j.journalUsage(ctx, w.engine, w.turn, name)
 }
 
-// endReplaced ends all other Turns with the name of a cancelled Turn that have not ended. Only a run with their manifests
-// and flags could continue them, and they would block their Sessions. All that their ends need is in their journals.
+// endReplaced ends all other Turns with the name of a cancelled Turn that have not ended. Only a run with their
+// manifests and flags could continue them, and they would block their Sessions. All that their ends need is in their
+// journals.
 func (j *localRun) endReplaced(ctx context.Context, t *v1alpha1.Turn) error {
 	if t.Spec.DesiredState != v1alpha1.DesiredStateCancelled {
 		return nil
