@@ -64,13 +64,13 @@ func TestRecordsOfLocalRuns(t *testing.T) {
 func TestUsageAsCSVOnATerminal(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, answers)
-	f := complete().with(t, "turn.yaml", "spec:\n", "spec:\n  requestedBy: {username: \"\\e]0;mine\\a\\e[2K\"}\n")
+	f := complete().with(t, "turn.yaml", "spec:\n", "spec:\n  requestedBy: {username: \"\\e]0;mine\\a\\e[2K\\nada,9\"}\n")
 	data := t.TempDir()
 	capstan(t, "run", "-f", f.written(t, url), "--data-dir", data).mustEnd(t, exit.OK)
 	args := []string{"usage", "--data-dir", data, "--by", "requester", "-o", "csv"}
 	shown := call{terminal: true, env: map[string]string{"TERM": "dumb"}}.run(t.Context(), args...).mustEnd(t, exit.OK).out
-	mustSay(t, shown, `\u001b]0;mine\u0007\u001b[2K,1,`)
-	mustSay(t, capstan(t, args...).mustEnd(t, exit.OK).out, "\x1b]0;mine\a\x1b[2K,1,")
+	mustSay(t, shown, `\u001b]0;mine\u0007\u001b[2K\nada,9",1,`)
+	mustSay(t, capstan(t, args...).mustEnd(t, exit.OK).out, "\x1b]0;mine\a\x1b[2K\nada,9\",1,")
 }
 
 // TestUnknownCostIsNotZero checks that a Turn of a model without prices has an unknown cost.

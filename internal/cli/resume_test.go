@@ -226,7 +226,7 @@ func TestCancelledTurnEndsFromItsJournal(t *testing.T) {
 	mustSay(t, capstan(t, "logs", "-f", "first", "--data-dir", data).mustEnd(t, exit.OK).out, "the turn was cancelled")
 	mustSay(t, capstan(t, "undo", "first", "--data-dir", data).mustEnd(t, exit.OK).err, "has no call that changed something")
 
-	again := capstan(t, "run", "-f", f.written(t, url), "--data-dir", data, "--approve=all").mustEnd(t, exit.Interrupted)
+	again := capstan(t, "run", "-f", f.written(t, url), "--data-dir", data, "--approve=all").mustEnd(t, exit.Failed)
 	mustSay(t, again.err, "does not run again")
 	if n := model.Stats().Requests; n != 1 || tools.closedTickets() != "" {
 		t.Errorf("want one request and no call, have %d and %q", n, tools.closedTickets())

@@ -29,7 +29,8 @@ their PromptProfiles, ToolServers and ModelProviders (those in spec.models, spec
 spec.memory.learning.models), in a value from a ConfigMap, in an attached file, in --skills-file or in the
 subject of the Session. Secrets, desiredState and ttlSecondsAfterFinished do not count. To end a Turn that
 waits or was interrupted, set its desiredState to Cancelled and run it again: it then asks no model and calls
-no tool. Only one run at a time may use a directory. capstan logs shows what a Turn did, even while it runs.
+no tool. This also ends earlier Turns of this name that have other manifests or flags and have not ended.
+Only one run at a time may use a directory. capstan logs shows what a Turn did, even while it runs.
 
 The Turns of a Session run one after another, and each sees the earlier messages. While a Turn that has begun
 has not ended, run starts no other Turn of its Session. If the manifests do not contain the Session, run

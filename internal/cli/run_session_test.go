@@ -136,6 +136,62 @@ func TestChangedTurnReleasesItsSession(t *testing.T) {
 	}
 }
 
+// TestCancelledTurnReleasesItsEarlierSession checks that a cancellation ends a Turn that cannot continue also if a
+// newer Turn of its name has ended, in another Session or at the same --now, and that the Session has its usage.
+func TestCancelledTurnReleasesItsEarlierSession(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string][3]string{
+		"in another Session": {"turn.yaml", "{name: chat}", "{name: other}"},
+		"at the same time":   {"profile.yaml", "Be brief.", "Be long."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, url := fake(t, closing)
+			f, data := closingInSession(t, serveTools(t, "")), t.TempDir()
+			run := func(f files, name string, code int) output {
+				return capstan(t, "run", "-f", f.written(t, url), "--turn", name, "--now", noon, "--data-dir", data, "-o", "json",
+					"--approve=all").mustEnd(t, code)
+			}
+			old := []string{"run", "-f", f.written(t, url), "--turn", "first", "--now", noon, "--data-dir", data, "-o", "json"}
+			capstan(t, old...).mustEnd(t, exit.Parked)
+			changed := f.with(t, change[0], change[1], change[2])
+			run(changed, "first", exit.OK)
+			mustSay(t, run(changed, "second", exit.Failed).err, "waits for Turn default/first")
+			cancelled := changed.with(t, "turn.yaml", "  message:", "  desiredState: Cancelled\n  message:")
+			mustSay(t, run(cancelled, "first", exit.OK).err, "it is cancelled, too")
+			if again := run(cancelled, "first", exit.OK).err; strings.Contains(again, "it is cancelled, too") {
+				t.Errorf("want the earlier Turn to end once, have:\n%s", again)
+			}
+			want := int64(2)
+			if change[0] == "profile.yaml" { // the newer Turn is in the same Session
+				want = 3
+			}
+			if d := decoded(t, run(changed, "second", exit.OK).out).Status.Decision; d.TurnNumber != want {
+				t.Errorf("want Turn %d of the Session, have %+v", want, d)
+			}
+			mustSay(t, capstan(t, old...).mustEnd(t, exit.Failed).err, "the turn was cancelled after its manifests had changed")
+		})
+	}
+}
+
+// TestSelfCallIsNoTurnOfTheSession checks that the Turn of an Agent that calls itself does not count for the Session.
+func TestSelfCallIsNoTurnOfTheSession(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, `rules:
+- {when: {contains: Look closer}, reply: {text: I looked.}}
+- {when: {toolMessages: 0, hasTools: true}, reply: {toolCalls: [{id: c1, name: support, arguments: '{"task": "Look closer."}'}]}}
+- {reply: {text: Done.}}
+`)
+	f := conversing(t).with(t, "agent.yaml", "  limits:", "  tools:\n  - agentRef: {name: support}\n  limits:")
+	dir, data := f.written(t, url), t.TempDir()
+	for i, name := range []string{"first", "second"} {
+		got := capstan(t, "run", "-f", dir, "--turn", name, "--data-dir", data, "-o", "json").mustEnd(t, exit.OK)
+		if d := decoded(t, got.out).Status.Decision; d.TurnNumber != int64(i+1) {
+			t.Errorf("want Turn %d of the Session, have %+v", i+1, d)
+		}
+	}
+}
+
 func TestSessionWithoutDataDirIsNotKept(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, memory)

@@ -46,12 +46,14 @@ func TestCommentIsDeletedWithTurnThatNeverRan(t *testing.T) {
 			nil, "", func(t *testing.T, o *chargeEnv) { o.report("sweep", o.sweep(t.Context())) }, []string{"uid-kept"},
 		},
 		"found by a sweep of its namespace": {
-			[]string{"helpdesk"}, "",
+			[]string{"helpdesk"},
+			"",
 			func(t *testing.T, o *chargeEnv) { o.report("sweep", o.sweep(t.Context())) },
 			[]string{"uid-kept", "uid-sold"},
 		},
 		"found by a sweep that may not list another namespace": {
-			[]string{"helpdesk", "sales"}, "sales",
+			[]string{"helpdesk", "sales"},
+			"sales",
 			func(t *testing.T, o *chargeEnv) { o.report("sweep", o.sweep(t.Context())) },
 			[]string{"uid-kept", "uid-sold"},
 		},

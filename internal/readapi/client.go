@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/capstan-dev/capstan/internal/onclose"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
@@ -20,8 +21,13 @@ import (
 // returns the rest, from this server or another one.
 var ErrBroken = errors.New("the connection broke")
 
-// silence is the time without data after which a stream counts as broken. A server sends something more often.
+// silence is the time without data after which a stream counts as broken. A server sends something more often. It is
+// also the maximum time to the head of the answer to a request for a journal or an artifact: another server may have
+// them if this one hangs.
 const silence = time.Minute
+
+// errSilent is the error for a server that has not begun its answer in time.
+var errSilent = fmt.Errorf("no answer within %s", silence)
 
 // maxRefusal is the maximum number of bytes that are read from the body of a response with an error status.
 const maxRefusal = 64 << 10
@@ -130,17 +136,27 @@ func (b breakable) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// get requests a journal or an artifact. The caller must close the body of the response.
 func (c *Client) get(ctx context.Context, namespace, name, path string, q url.Values, mediaType string) (*http.Response, error) {
 	u := c.base.JoinPath("v1", "namespaces", url.PathEscape(namespace), "turns", url.PathEscape(name), path)
 	u.RawQuery = q.Encode()
+	ctx, cancel := context.WithCancelCause(ctx)
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
 	if err != nil {
+		cancel(nil)
 		return nil, fmt.Errorf("failed to create the request: %w", err)
 	}
+	limit := time.AfterFunc(silence, func() { cancel(errSilent) })
 	response, err := c.http.Do(r)
+	limit.Stop()
 	if err != nil {
+		if errors.Is(context.Cause(ctx), errSilent) {
+			err = errSilent
+		}
+		cancel(nil)
 		return nil, fmt.Errorf("%w: %w", ErrBroken, err)
 	}
+	response.Body = onclose.Body(response.Body, func() { cancel(nil) })
 	kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	if response.StatusCode == http.StatusOK && kind == mediaType {
 		return response, nil

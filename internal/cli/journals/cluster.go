@@ -169,8 +169,8 @@ func (t tokenOnly) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(r)
 }
 
-// headerTimeout is the maximum time from a request to the head of its answer. A request for records has a shorter limit
-// of its own, so that its error names that limit.
+// headerTimeout is the maximum time from a request to the head of its answer. All requests have shorter limits of their
+// own, so that their errors name those limits.
 const headerTimeout = readapi.RecordsTimeout + 10*time.Second
 
 // plainTransport returns a transport that uses no proxy.

@@ -121,37 +121,52 @@ func choose(ctx context.Context, env terminal.Environment, s *sqlite.Reader, dir
 type journalDir interface {
 	journal.Journal
 	UIDs(ctx context.Context, after string, limit int) ([]string, error)
+	First(ctx context.Context, uid string) (journal.Entry, error)
 }
 
 // Newest returns the UID of the newest Turn with a name that has a journal, or "" if there is no such Turn. It
 // ignores the Turn with the UID except.
 func Newest(ctx context.Context, s journalDir, namespace, name, except string) (uid string, err error) {
+	all, err := Others(ctx, s, namespace, name, except)
+	if err != nil || len(all) == 0 {
+		return "", err
+	}
+	return all[0], nil
+}
+
+// Others returns the UIDs of all Turns with a name that have a journal, newest first. It ignores the Turn with the
+// UID except.
+func Others(ctx context.Context, s journalDir, namespace, name, except string) (uids []string, err error) {
 	all, err := listLocal(ctx, s)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	for _, t := range all {
 		if t.namespace == namespace && t.name == name && t.uid != except {
-			return t.uid, nil
+			uids = append(uids, t.uid)
 		}
 	}
-	return "", nil
+	return uids, nil
 }
 
 // OpenTurn returns NAMESPACE/NAME of a Turn of a Session that has a journal and has not ended, or "" if there is none.
 // If several Turns have the same name, only the newest counts, because its manifests have replaced those of the others.
+// Turns that began at the same time, as with the same --now, all count, because any of them may be the newest.
 // OpenTurn ignores Turns with the title except.
 func OpenTurn(ctx context.Context, s journalDir, sessionUID, except string) (title string, err error) {
 	all, err := listLocal(ctx, s)
 	if err != nil {
 		return "", err
 	}
-	seen := map[string]bool{except: true}
+	newest := map[string]time.Time{}
 	for _, t := range all {
-		if t.sessionUID != sessionUID || seen[t.title()] {
+		if t.sessionUID != sessionUID || t.title() == except {
 			continue
 		}
-		seen[t.title()] = true
+		if began, known := newest[t.title()]; known && t.began.Before(began) {
+			continue
+		}
+		newest[t.title()] = t.began
 		ended, err := hasEnded(ctx, s, t.uid)
 		if err != nil {
 			return "", err
@@ -212,18 +227,18 @@ func listLocal(ctx context.Context, s journalDir) ([]storedTurn, error) {
 // turnOf returns the Turn to which a journal belongs. ok is false for the journal of a Session, and for a damaged
 // journal.
 func turnOf(ctx context.Context, s journalDir, uid string) (t storedTurn, ok bool, err error) {
-	for e, err := range s.Read(ctx, uid, 0) {
-		if err != nil {
-			return t, false, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
-		}
-		if e.Kind == journal.PreparationInput && journal.LoadPayload(ctx, s, uid, &e) != nil { // a large payload is kept as an artifact
-			return t, false, ctx.Err() // a damaged journal must not hide the others
-		}
-		t = storedTurn{uid: uid, began: e.Time}
-		t.namespace, t.name, ok = transcript.Title(e)
-		t.sessionUID = sessionOf(e)
-		break
+	e, err := s.First(ctx, uid)
+	switch {
+	case err != nil:
+		return t, false, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
+	case e.Seq == 0:
+		return t, false, nil
+	case e.Kind == journal.PreparationInput && journal.LoadPayload(ctx, s, uid, &e) != nil: // a large payload is kept as an artifact
+		return t, false, ctx.Err() // a damaged journal must not hide the others
 	}
+	t = storedTurn{uid: uid, began: e.Time}
+	t.namespace, t.name, ok = transcript.Title(e)
+	t.sessionUID = sessionOf(e)
 	return t, ok, nil
 }
 

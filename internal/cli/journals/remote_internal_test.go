@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -29,6 +30,36 @@ func TestTransportWaitsForRecords(t *testing.T) {
 	if limit := plainTransport().ResponseHeaderTimeout; limit <= readapi.RecordsTimeout {
 		t.Errorf("the transport waits for %s, want more than the %s that a request for records may take", limit, readapi.RecordsTimeout)
 	}
+}
+
+// silent is a transport to a server that never answers.
+type silent struct{ attempts atomic.Int64 }
+
+func (s *silent) RoundTrip(r *http.Request) (*http.Response, error) {
+	s.attempts.Add(1)
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// TestFollowTriesAgainAfterASilentServer checks that one server that never answers leaves time for another attempt,
+// which may reach the executor that replaces it.
+func TestFollowTriesAgainAfterASilentServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := &silent{}
+		client, err := readapi.NewClient("http://127.0.0.1:1", base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		for _, err := range client.Journal(t.Context(), readapi.Query{Namespace: "default", Name: "first", Follow: true}) {
+			if !isTemporary(err) || !strings.Contains(err.Error(), "no answer within 1m0s") {
+				t.Errorf("want a temporary error that names the limit, have %v", err)
+			}
+		}
+		if took := time.Since(begun); base.attempts.Load() != 1 || took > followPatience/2 {
+			t.Errorf("%d attempts took %s, want one of at most half of the %s for all", base.attempts.Load(), took, followPatience)
+		}
+	})
 }
 
 // follow follows a journal that a server returns in parts, one per connection. The server breaks each connection except

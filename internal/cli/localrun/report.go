@@ -109,8 +109,9 @@ func (r *Options) verdict(p *bundle.Bundle, t *v1alpha1.Turn) error {
 		cause = p.Located(c.Message)
 	}
 	code := exit.Failed
-	if t.Status.StopReason == v1alpha1.StopCancelled && t.Spec.DesiredState != v1alpha1.DesiredStateCancelled {
-		// Only Ctrl-C cancels a Turn whose desired state is Active.
+	if t.Status.StopReason == v1alpha1.StopCancelled && t.Spec.DesiredState != v1alpha1.DesiredStateCancelled && r.DataDir == "" {
+		// Without a journal, only Ctrl-C cancels a Turn whose desired state is Active. With a journal, Ctrl-C ends no
+		// Turn, and an earlier run may have cancelled it.
 		code, cause = exit.Interrupted, fmt.Errorf("interrupted: %w", cause)
 	}
 	return exit.WithCode(code, fmt.Errorf("%s: %s: %w", p.Title(), c.Reason, cause))

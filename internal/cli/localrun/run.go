@@ -164,10 +164,10 @@ func (j *localRun) runTurn(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Tu
 	if err != nil {
 		return nil, exit.WithCode(exit.Failed, err)
 	}
+	if err := j.endReplaced(steady, t); err != nil {
+		return nil, exit.WithCode(exit.Failed, err)
+	}
 	if j.applyDesiredState(t, before) {
-		if err := j.endReplaced(steady, t); err != nil {
-			return nil, exit.WithCode(exit.Failed, err)
-		}
 		return nil, nil //nolint:nilnil // because the Turn did not run, and its status says so
 	}
 	if closed, err := r.enterSession(steady, p, t, j.store, before); err != nil || closed {

@@ -86,7 +86,7 @@ func (s *subAgent) child(ctx context.Context, t *v1alpha1.Turn) (child *localTur
 		return nil, mayExist, fmt.Errorf("the manifests have no Agent %q", s.agent)
 	}
 	p := *member
-	p.Turn = t
+	p.Turn, p.Session = t, nil // an Agent that calls itself is in the team with the Session of the calling Turn
 	b := boundAfter(before, s.localRun.Clock())
 	turnstatus.Bind(t, b.Binding, b.end())
 	w, err := s.localRun.begin(ctx, &p, t, b, childSeed(s.parent.in.SpanSeed, t.Name))
@@ -118,42 +118,60 @@ func (j *localRun) childUsage(ctx context.Context, w *localTurn, c loop.Intent) 
 	return j.journalUsage(ctx, w.engine, w.turn, name)
 }
 
-// endReplaced ends the newest other Turn with the name of a cancelled Turn, if it has not ended: the manifests have
-// changed since it ran, so no run can continue it, and it would block its Session. All that its end needs is in its
-// journal.
+// endReplaced ends all other Turns with the name of a cancelled Turn that have not ended. Only a run with their
+// manifests and flags could continue them, and they would block their Sessions. All that their ends need is in their
+// journals.
 func (j *localRun) endReplaced(ctx context.Context, t *v1alpha1.Turn) error {
 	if t.Spec.DesiredState != v1alpha1.DesiredStateCancelled {
 		return nil
 	}
-	uid, err := journals.Newest(ctx, j.store, t.Namespace, t.Name, string(t.UID))
-	if err != nil || uid == "" {
-		return err
-	}
-	before, err := j.store.earlierRuns(ctx, uid)
-	if err != nil || before.last.Kind == journal.Finalized {
+	others, err := journals.Others(ctx, j.store, t.Namespace, t.Name, string(t.UID))
+	if err != nil {
 		return err
 	}
 	e := &turn.Engine{Journal: j.store, Now: j.Clock(), Patience: storePatience}
-	open, err := e.OpenDeletedTurn(ctx, uid, j.endedUsage(e))
-	if err == nil && open != nil {
-		_, err = open.Charge(open.Session)
+	for _, uid := range others {
+		before, err := j.store.earlierRuns(ctx, uid)
+		if err == nil {
+			err = j.endForSession(ctx, e, uid)
+		}
+		switch {
+		case isUnreadable(err):
+			j.Env.Logf("note: an earlier Turn of this name, with the UID %s, stays as it is: %s", uid, err)
+		case err != nil:
+			return fmt.Errorf("failed to end the earlier Turn of this name with the UID %s: %w", uid, err)
+		case before.last.Kind != journal.Finalized:
+			j.Env.Logf("note: an earlier Turn of this name, with other manifests, had not ended: it is cancelled, too")
+		}
 	}
-	if err == nil {
-		_, err = e.EndOpenTurn(ctx, uid, "the turn was cancelled after its manifests had changed", j.endedUsage(e))
-	}
-	if err != nil {
-		return fmt.Errorf("failed to end the earlier Turn of this name: %w", err)
-	}
-	j.Env.Logf("note: an earlier Turn of this name, with other manifests, had not ended: it is cancelled, too")
 	return nil
+}
+
+// endForSession ends a Turn that no run continues, unless it has ended, and adds it to its Session, unless the Session
+// has it already: an earlier run may have stopped between the two.
+func (j *localRun) endForSession(ctx context.Context, e *turn.Engine, uid string) error {
+	if _, err := e.EndOpenTurn(ctx, uid, "the turn was cancelled after its manifests had changed", j.endedUsage(e)); err != nil {
+		return err
+	}
+	ended, err := e.OpenDeletedTurn(ctx, uid, j.endedUsage(e))
+	if err != nil || ended == nil {
+		return err
+	}
+	_, err = ended.Charge(ended.Session)
+	return err
+}
+
+// isUnreadable reports whether an error is that of a journal that this build cannot read.
+func isUnreadable(err error) bool {
+	_, panicked := errors.AsType[*turn.PanicError](err)
+	return panicked || errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer)
 }
 
 // journalUsage returns the usage of the Turn of a sub-agent according to its journal. It is empty if there is no
 // journal, or if this build cannot read it: the usage is then not known.
 func (j *localRun) journalUsage(ctx context.Context, e *turn.Engine, parent *v1alpha1.Turn, name string) (tool.Result, error) {
 	spent, err := e.EndOpenTurn(ctx, string(childUID(parent, name)), "the turn that called this one ended first", j.endedUsage(e))
-	_, panicked := errors.AsType[*turn.PanicError](err)
-	if panicked || errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
+	if isUnreadable(err) {
 		return tool.Result{}, nil
 	}
 	return tool.Result{Spent: spent}, err

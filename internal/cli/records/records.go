@@ -325,6 +325,11 @@ func (u *Usage) printCSV(by []usage.Dimension, groups []usage.Group) error {
 		}
 		for _, c := range costs {
 			line := append([]string{}, escapeFormulas(g.Values)...)
+			if u.Env.OutIsTerminal { // the author of a Turn may have chosen the name of its requester
+				for i, v := range line {
+					line[i] = onOneLine(v)
+				}
+			}
 			lines = append(lines, append(append(line, figures...), c.Amount, c.Currency, unknown))
 			figures, unknown = []string{"0", "0", "0", "0", "0", "0"}, "0"
 		}
@@ -332,11 +337,7 @@ func (u *Usage) printCSV(by []usage.Dimension, groups []usage.Group) error {
 	if err := w.WriteAll(lines); err != nil {
 		return exit.WithCode(exit.Failed, err)
 	}
-	text := b.String()
-	if u.Env.OutIsTerminal { // the author of a Turn may have chosen the name of its requester
-		text = termsafe.Safe(text)
-	}
-	return u.Env.Print(text)
+	return u.Env.Print(b.String())
 }
 
 // escapeFormulas changes values that a spreadsheet would take for formulas.
@@ -437,13 +438,19 @@ func newTable(titles ...string) *table {
 // row adds a row.
 func (t *table) row(values []string) {
 	for i, v := range values {
-		v = strings.NewReplacer("\t", `\t`, "\n", `\n`).Replace(termsafe.Safe(v))
+		v = onOneLine(v)
 		if i > 0 {
 			v = "\t" + v
 		}
 		fmt.Fprint(t.w, v) //nolint:errcheck // because a strings.Builder takes all
 	}
 	fmt.Fprintln(t.w) //nolint:errcheck // because a strings.Builder takes all
+}
+
+// onOneLine returns a value without control characters. Tabs and line feeds are escaped, too, because a value with them
+// could look like another line or column.
+func onOneLine(v string) string {
+	return strings.NewReplacer("\t", `\t`, "\n", `\n`).Replace(termsafe.Safe(v))
 }
 
 // text returns the table, without blanks at the ends of lines.

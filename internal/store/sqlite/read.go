@@ -15,13 +15,24 @@ import (
 // Read returns the entries of a UID after a sequence number, in order. Each page is a separate snapshot.
 func (s *Store) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
 	return store.Pages(after, func(after int64) ([]journal.Entry, bool, error) {
-		entries, more, err := s.page(ctx, uid, after)
+		entries, more, err := s.page(ctx, uid, after, store.PageEntries)
 		return entries, more, s.failed(err)
 	})
 }
 
-func (s *Store) page(ctx context.Context, uid string, after int64) (entries []journal.Entry, more bool, err error) {
-	rows, err := s.queryPage(ctx, uid, after, store.PageEntries)
+// First returns the first entry of a UID, or an entry without a sequence number for an unknown UID. Read would read a
+// whole page.
+func (s *Store) First(ctx context.Context, uid string) (journal.Entry, error) {
+	entries, _, err := s.page(ctx, uid, 0, 1)
+	if err != nil || len(entries) == 0 {
+		return journal.Entry{}, s.failed(err)
+	}
+	return entries[0], nil
+}
+
+// page returns at most limit entries after a sequence number, and whether there may be more.
+func (s *Store) page(ctx context.Context, uid string, after int64, limit int) (entries []journal.Entry, more bool, err error) {
+	rows, err := s.queryPage(ctx, uid, after, limit)
 	if err != nil {
 		return nil, false, err
 	}
@@ -45,7 +56,7 @@ func (s *Store) page(ctx context.Context, uid string, after int64) (entries []jo
 			return entries, true, nil
 		}
 	}
-	return entries, len(entries) == store.PageEntries, rows.Err()
+	return entries, len(entries) == limit, rows.Err()
 }
 
 // selectPage reads a page of a journal.

@@ -68,6 +68,11 @@ func (r *Reader) Read(ctx context.Context, uid string, after int64) iter.Seq2[jo
 	return r.store.Read(ctx, uid, after)
 }
 
+// First returns the first entry of a journal, as Store.First does.
+func (r *Reader) First(ctx context.Context, uid string) (journal.Entry, error) {
+	return r.store.First(ctx, uid)
+}
+
 // Last returns the sequence number of the last entry of a journal, as Store.Last does.
 func (r *Reader) Last(ctx context.Context, uid string) (int64, error) { return r.store.Last(ctx, uid) }
 
