@@ -693,8 +693,8 @@ func TestEndWithLostResponse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				writes := 0
-				b := newTestEnv(t, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
-					opts ...client.SubResourceUpdateOption,
+				b := newTestEnv(t, interceptor.Funcs{SubResourceUpdate: func(
+					ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption,
 				) error {
 					if writes++; writes > 1 {
 						return c.SubResource(sub).Update(ctx, o, opts...)

@@ -122,7 +122,8 @@ func (c *Client) Artifact(ctx context.Context, namespace, name, sha256 string) (
 	if err != nil {
 		return nil, err
 	}
-	return breakable{response.Body}, nil
+	response.Body = breakable{response.Body}
+	return response.Body, nil
 }
 
 // breakable is the body of a response. Its errors wrap ErrBroken, except for the end of the body.

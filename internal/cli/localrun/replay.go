@@ -34,9 +34,9 @@ func (b *Batch) Replay(p *bundle.Bundle, r *turn.Recording, answers *turn.Answer
 	}
 	w.in.Attach, w.in.AttachBytes = translate.AttachRecorded(r, w.redaction)
 	w.in.Toolbox, w.in.Tools = nil, answers.Tools()
-	cancelled, release := answers.Within(j.cancel)
+	var release context.CancelFunc
+	w.in.Cancel, release = answers.Within(j.cancel)
 	defer release()
-	w.in.Cancel = cancelled
 	// The replay has no Session history, so it would always count as the first Turn. Reflect if the recorded Turn did.
 	if every := int64(w.in.ReflectEvery); every > 0 {
 		if w.in.ReflectEvery = 0; r.Number%every == 0 {

@@ -99,7 +99,7 @@ func mayAskModels(t *v1alpha1.Turn) bool {
 func (j *localRun) applyDesiredState(t *v1alpha1.Turn, before earlierRuns) (done bool) {
 	begun := before.last.Seq > 0
 	switch {
-	case before.last.Kind == journal.Finalized:
+	case mayAskModels(t), before.last.Kind == journal.Finalized:
 		return false
 	case begun && t.Spec.DesiredState == v1alpha1.DesiredStateCancelled:
 		cancelled, cancel := context.WithCancel(j.life)
