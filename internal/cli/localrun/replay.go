@@ -35,7 +35,7 @@ func (b *Batch) Replay(p *bundle.Bundle, r *turn.Recording, answers *turn.Answer
 	w.in.Attach, w.in.AttachBytes = translate.AttachRecorded(r, w.redaction)
 	w.in.Toolbox, w.in.Tools = nil, answers.Tools()
 	var release context.CancelFunc
-	w.in.Cancel, release = answers.Within(j.cancel)
+	w.in.Cancel, release = answers.Within(j.cancel) //nolint:fatcontext // because each replay has a turn.Input of its own
 	defer release()
 	// The replay has no Session history, so it would always count as the first Turn. Reflect if the recorded Turn did.
 	if every := int64(w.in.ReflectEvery); every > 0 {
