@@ -32,7 +32,7 @@ import (
 )
 
 const (
-	// capacity limits the Events that are not written yet. Each of them needs about 5 KiB.
+	// capacity limits the Events that are not written yet, and so their memory.
 	capacity = 2000
 	// patience limits the time until an Event is written.
 	patience = 2 * time.Minute

@@ -238,7 +238,7 @@ func TestNamespaceCannotFillWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{t: t}
 		s.reply = func(context.Context, *eventsv1.Event) error {
-			time.Sleep(time.Second)
+			time.Sleep(time.Second) // by the clock of the bubble
 			return nil
 		}
 		w, dropped := s.writer(t)
@@ -252,11 +252,11 @@ func TestNamespaceCannotFillWriter(t *testing.T) {
 			if s.createdIn("busy") == 1000 {
 				t.Fatalf("created only %d Events of the calm namespace before all of the busy namespace", s.createdIn("calm"))
 			}
-			time.Sleep(time.Second)
+			time.Sleep(time.Second) // by the clock of the bubble
 			synctest.Wait()
 		}
 		for s.createdIn("busy") < 1000 {
-			time.Sleep(time.Second)
+			time.Sleep(time.Second) // by the clock of the bubble
 			synctest.Wait()
 		}
 		emit(w, "busy", 1000) // the places are free again
