@@ -13,8 +13,8 @@ import (
 
 // Replay runs a recorded Turn again, with the Agent and the profile of a bundle, and returns the Turn with its status.
 // Its calls are answered from the recording, and no tool is called. The Agent of the bundle must have no tools. Replay
-// returns an error if the Turn has not ended. A recorded result that cannot be read cancels the Turn. Replay is safe for
-// concurrent use, even with the same recording.
+// returns an error if the Turn has not ended. A recorded result that cannot be read cancels the Turn. Replay is safe
+// for concurrent use, even with the same recording.
 func (b *Batch) Replay(p *bundle.Bundle, r *turn.Recording, answers *turn.Answers) (*v1alpha1.Turn, *turn.Result, error) {
 	j, t := b.run, p.Turn.DeepCopy()
 	t.UID = bundle.UIDOf([]byte(rand.Text())) // because the same Turn may be replayed several times
