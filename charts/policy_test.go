@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
@@ -25,6 +26,31 @@ func ofName(
 		}
 	}
 	return policies, bindings
+}
+
+// TestPoliciesWhoseAgeCounts checks that a new version of the chart does not change the policies of which the manager
+// asks since when they are unchanged.
+func TestPoliciesWhoseAgeCounts(t *testing.T) {
+	version := one[*appsv1.Deployment](t, renderChart(t)).Labels["app.kubernetes.io/version"]
+	if version == "" {
+		t.Fatal("the Deployment has no label with the version")
+	}
+	for _, suffix := range []string{"-toolapprovals", "-requesters"} {
+		policies, bindings := ofName(renderChart(t, "commonLabels.team=a"), suffix)
+		if len(policies) != 1 || len(bindings) != 1 {
+			t.Fatalf("%s: got %d policies and %d bindings, want one of each", suffix, len(policies), len(bindings))
+		}
+		for kind, labels := range map[string]map[string]string{"policy": policies[0].Labels, "binding": bindings[0].Labels} {
+			if labels["app.kubernetes.io/part-of"] != "capstan" || labels["team"] != "a" {
+				t.Errorf("%s%s: got labels %v, want part-of and commonLabels", kind, suffix, labels)
+			}
+			for key, value := range labels {
+				if strings.Contains(value, version) || key == "helm.sh/chart" {
+					t.Errorf("%s%s: label %s=%s changes with each version of the chart", kind, suffix, key, value)
+				}
+			}
+		}
+	}
 }
 
 func TestPolicies(t *testing.T) {

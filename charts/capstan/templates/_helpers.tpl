@@ -68,6 +68,15 @@ app.kubernetes.io/component: manager
 {{- merge (include "capstan.selectorLabels" . | fromYaml) (include "capstan.commonLabels" . | fromYaml) | toYaml -}}
 {{- end -}}
 
+{{/*
+Labels of the policies whose age counts, and of their bindings. The manager trusts the requester of a Turn only if the
+policy was not changed after the Turn was created, and a change of a label is a change, too. So these labels do not
+contain the chart's version.
+*/}}
+{{- define "capstan.lastingLabels" -}}
+{{- omit (include "capstan.labels" . | fromYaml) "helm.sh/chart" "app.kubernetes.io/version" | toYaml -}}
+{{- end -}}
+
 {{/* Labels of the Pods. They do not contain the chart's version, so that a new chart without other changes restarts no Pod. */}}
 {{- define "capstan.podLabels" -}}
 {{- merge (include "capstan.selectorLabels" . | fromYaml) (dict "app.kubernetes.io/part-of" "capstan") .Values.podLabels .Values.commonLabels | toYaml -}}
