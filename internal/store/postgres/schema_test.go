@@ -141,7 +141,9 @@ func TestOpenDoesNotChangeNewerSchema(t *testing.T) {
 			if !errors.Is(err, journal.ErrNewer) || postgres.IsAway(err) {
 				t.Errorf("Open: %v, want ErrNewer, for which IsAway is false", err)
 			}
-			for _, want := range []string{"version 99", "knows is 16", "run that version, or a later one", "restore a backup"} {
+			for _, want := range []string{
+				"version 99", "knows is 16", "run that version, or a later one", "restore a backup", "upgrade this one, too",
+			} {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("Open: %v, want it to say %q", err, want)
 				}
@@ -151,7 +153,7 @@ func TestOpenDoesNotChangeNewerSchema(t *testing.T) {
 }
 
 // newest is the version of the schema that this program creates.
-const newest = 15
+const newest = 16
 
 // TestConcurrentMigrationByTwoVersions checks that the newer program works in any order of migrations. The older
 // program either opens the database before it has the newer schema, or returns ErrNewer.

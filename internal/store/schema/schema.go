@@ -50,5 +50,6 @@ func Check(has, newest int64) error {
 		return nil
 	}
 	return fmt.Errorf("its schema has version %d, and the newest version that this program knows is %d: %w; to return "+
-		"to this version, restore a backup from before the upgrade", has, newest, journal.ErrNewer)
+		"to this version, restore a backup from before the upgrade; if another installation shares the tables and was "+
+		"upgraded, upgrade this one, too", has, newest, journal.ErrNewer)
 }
