@@ -123,20 +123,32 @@ func (p *Tasks) start(ctx context.Context, e *Executor) (wait func()) {
 // up.
 func (p *Tasks) dispatch(ctx context.Context, e *Executor, all *sync.WaitGroup) {
 	slots := make(chan struct{}, p.Slots)
+	// If the clock is set forward, the claims of living executors look expired. So they get the time to renew them.
+	clock, start := e.Now(), time.Now()
 	for after := ""; ; {
 		select {
 		case slots <- struct{}{}:
 		case <-ctx.Done():
 			return
 		}
-		now := e.Now()
+		now, at := e.Now(), time.Now()
+		if ahead := now.Sub(clock) - at.Sub(start); ahead > claimFor-2*renewEvery {
+			p.Log.Info("The clock was set forward: waiting until the claims of tasks are renewed", "by", ahead.Round(time.Second))
+			<-slots
+			if !pause(ctx, nil, renewEvery+pollTasks) {
+				return
+			}
+			clock, start = now, at
+			continue
+		}
+		clock, start = now, at
 		k, err := p.Store.ClaimTask(ctx, task.Search{After: after, Except: p.busy(), Now: now, Until: now.Add(claimFor)})
 		if err != nil && ctx.Err() == nil {
 			p.Log.Error(err, "Failed to look for tasks that follow turns, trying again")
 		}
 		if k == nil {
 			<-slots
-			if !p.pause(ctx, pollTasks) {
+			if !pause(ctx, p.wake, pollTasks) {
 				return
 			}
 			continue
@@ -177,13 +189,13 @@ func (p *Tasks) occupy(namespace string, by int) {
 	}
 }
 
-// pause waits for a time or until there may be new tasks. It returns false if ctx ends.
-func (p *Tasks) pause(ctx context.Context, most time.Duration) bool {
+// pause waits for a time or until wake receives a value; wake may be nil. It returns false if ctx ends.
+func pause(ctx context.Context, wake <-chan struct{}, most time.Duration) bool {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-p.wake:
+	case <-wake:
 	case <-ctx.Done():
 		return false
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,6 +96,61 @@ func TestNamespaceWithHangingTasksLeavesSlotsToOthers(t *testing.T) {
 			})
 		})
 	}
+}
+
+// claimedTasks is a store that counts the claims. Calls of PostponeTask hang until the channel release is closed.
+type claimedTasks struct {
+	*journaltest.Store
+	claims  atomic.Int64
+	release chan struct{}
+}
+
+func (s *claimedTasks) ClaimTask(ctx context.Context, search task.Search) (*task.Task, error) {
+	k, err := s.Store.ClaimTask(ctx, search)
+	if k != nil {
+		s.claims.Add(1)
+	}
+	return k, err
+}
+
+func (s *claimedTasks) PostponeTask(ctx context.Context, h task.Held, d task.Delay) error {
+	<-s.release
+	return s.Store.PostponeTask(ctx, h, d)
+}
+
+// TestAClockThatIsSetForwardTakesNoTaskAway checks that an executor does not take its own tasks from itself when its
+// clock is set forward, and that it continues to claim tasks.
+func TestAClockThatIsSetForwardTakesNoTaskAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &claimedTasks{Store: &journaltest.Store{}, release: make(chan struct{})}
+		add := func(uid string) {
+			if err := s.Append(t.Context(), uid, journal.Entry{
+				Seq: 1, Epoch: 1, Time: time.Now(), Kind: journal.Finalized, Payload: []byte(`{}`),
+				Tasks: []task.Task{{UID: uid, Kind: "future", Namespace: uid, Turn: uid, Agent: "desk", Created: time.Now()}},
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var ahead atomic.Int64
+		tasks := NewTasks(s, s, 4, logr.Discard())
+		ctx, cancel := context.WithCancel(t.Context())
+		wait := tasks.start(ctx, &Executor{Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
+		add("a")
+		time.Sleep(pollTasks)
+		ahead.Store(int64(time.Hour))
+		time.Sleep(2 * claimFor)
+		if n := s.claims.Load(); n != 1 {
+			t.Errorf("the task was claimed %d times, want once", n)
+		}
+		add("b")
+		time.Sleep(pollTasks)
+		if n := s.claims.Load(); n != 2 {
+			t.Errorf("there were %d claims, want one of each task", n)
+		}
+		close(s.release)
+		cancel()
+		wait()
+	})
 }
 
 // panickingTasks is a store that panics when the first task is published.

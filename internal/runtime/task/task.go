@@ -409,6 +409,10 @@ func (s *Start) Since() time.Time {
 	return s.Now.Add(-Hour)
 }
 
+// Until returns the time up to which the tasks that have begun count against the limits. A later time is from a clock
+// that was ahead, and says nothing about the last hour or day. The clocks of two executors may differ by seconds.
+func (s *Start) Until() time.Time { return s.Now.Add(time.Minute) }
+
 // Check returns a *Refusal if the limits do not allow the start. begun is the number of other tasks of this kind of the
 // Agent that have begun within the last hour, and tokens is the number of tokens that its tasks of this kind that have
 // begun after Since have used or reserved.

@@ -212,8 +212,8 @@ func (s *Store) BeginTask(ctx context.Context, h task.Held, b task.Start) error 
 		}
 		var begun, tokens int64
 		if err := tx.QueryRow(ctx, `SELECT count(*) FILTER (WHERE begun_at > $3 AND uid <> $5), coalesce(sum(tokens), 0)::bigint
-			FROM capstan_task WHERE namespace = $1 AND agent = $2 AND begun_at > $4 AND kind = $6`, namespace, agent,
-			b.Now.Add(-task.Hour).UnixMicro(), b.Since().UnixMicro(), h.Key(), string(h.Kind),
+			FROM capstan_task WHERE namespace = $1 AND agent = $2 AND begun_at > $4 AND begun_at <= $7 AND kind = $6`,
+			namespace, agent, b.Now.Add(-task.Hour).UnixMicro(), b.Since().UnixMicro(), h.Key(), string(h.Kind), b.Until().UnixMicro(),
 		).Scan(&begun, &tokens); err != nil {
 			return err
 		}

@@ -203,8 +203,9 @@ func (s *Store) BeginTask(ctx context.Context, h task.Held, b task.Start) error 
 		var begun, tokens int64
 		//nolint:noctx // because the transaction carries the context
 		if err := t.QueryRow(`SELECT count(*) FILTER (WHERE begun_at > ? AND uid <> ?), coalesce(sum(tokens), 0) FROM task
-			WHERE namespace = ? AND agent = ? AND kind = ? AND begun_at > ?`, b.Now.Add(-task.Hour).UnixMicro(), h.Key(), namespace, agent,
-			string(h.Kind), b.Since().UnixMicro()).Scan(&begun, &tokens); err != nil {
+			WHERE namespace = ? AND agent = ? AND kind = ? AND begun_at > ? AND begun_at <= ?`,
+			b.Now.Add(-task.Hour).UnixMicro(), h.Key(), namespace, agent, string(h.Kind), b.Since().UnixMicro(), b.Until().UnixMicro(),
+		).Scan(&begun, &tokens); err != nil {
 			return err
 		}
 		if refused = b.Check(begun, tokens); refused != nil {

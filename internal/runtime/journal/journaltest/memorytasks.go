@@ -148,7 +148,8 @@ func (m *Store) BeginTask(ctx context.Context, h task.Held, s task.Start) error 
 	return m.withClaim(ctx, h, isWaiting, func(t *memoryTask) error {
 		var begun, tokens int64
 		for _, o := range m.tasks {
-			if o.Kind != t.Kind || o.Namespace != t.Namespace || o.Agent != t.Agent || !o.begun.After(s.Now.Add(-task.Day)) {
+			if o.Kind != t.Kind || o.Namespace != t.Namespace || o.Agent != t.Agent || !o.begun.After(s.Now.Add(-task.Day)) ||
+				o.begun.After(s.Until()) {
 				continue
 			}
 			if tokens += o.tokens; o != t && o.begun.After(s.Now.Add(-task.Hour)) {

@@ -42,6 +42,7 @@ func RunTasks(t *testing.T, open func(t *testing.T) TaskStore, reopen func(t *te
 	t.Run("a result is stored before it is published", func(t *testing.T) { testTaskResult(t, open(t), reopen) })
 	t.Run("an Agent begins a limited number of tasks", func(t *testing.T) { testTaskLimits(t, open(t)) })
 	t.Run("without a daily limit, the tasks of the day are not read", func(t *testing.T) { testTaskWithoutDailyLimit(t, open(t)) })
+	t.Run("a task that a clock ahead has begun does not count", func(t *testing.T) { testTaskBegunAhead(t, open(t)) })
 	t.Run("a request of a task reserves budgets, and is charged once", func(t *testing.T) { testTaskBudget(t, open(t)) })
 	t.Run("the requests of all attempts are in the record", func(t *testing.T) { testTaskExpenses(t, open(t), reopen) })
 	t.Run("an attempt that is cut off leaves its partial result", func(t *testing.T) { testPartialResults(t, open(t), reopen) })
@@ -279,6 +280,21 @@ func testTaskWithoutDailyLimit(t *testing.T, s TaskStore) {
 	}
 	h := claim(t, s, "", later(0), "a-3").Held()
 	expectError(t, "BeginTask hours later", s.BeginTask(t.Context(), h, task.Start{Now: later(240), MaxPerHour: 1, Tokens: 1}), nil)
+}
+
+// testTaskBegunAhead checks that tasks that were begun while the clock was ahead do not use up the limits of later
+// tasks, but that the clocks of executors may differ by seconds.
+func testTaskBegunAhead(t *testing.T, s TaskStore) {
+	endTurns(t, s, "a-1", "a-2", "a-3")
+	start := task.Start{Now: later(180), MaxPerHour: 1, MaxTokensPerDay: 10, Tokens: 10}
+	expectError(t, "BeginTask with a clock ahead", s.BeginTask(t.Context(), claim(t, s, "", later(0), "a-1").Held(), start), nil)
+	start.Now = later(0).Add(30 * time.Second)
+	expectError(t, "BeginTask after the clock was set back", s.BeginTask(t.Context(), claim(t, s, "", later(0), "a-2").Held(), start), nil)
+	start.Now = later(0)
+	err := s.BeginTask(t.Context(), claim(t, s, "", later(0), "a-3").Held(), start)
+	if r, ok := errors.AsType[*task.Refusal](err); !ok || r.Skip != task.HourlyLimit {
+		t.Errorf("BeginTask: %v, want a refusal, because another executor has just begun a task", err)
+	}
 }
 
 // testTaskKeepsCounting checks that an attempt that used tokens counts against the limits, even if a later attempt is
