@@ -1,6 +1,7 @@
 package decisions
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -211,10 +212,21 @@ const maxApprovals = 3
 
 // create creates the ToolApproval for one call. If the Turn does not use an earlier ToolApproval for the call, create
 // uses another name, because approvers have no permission to delete ToolApprovals.
+//
+// The message of the Turn names only some of the ToolApprovals that it does not use. An earlier one that it does not
+// name is most probably one of the others, because a usable decision lets the Turn continue at once. If the Turn uses
+// it after all, the first decision counts.
 func (c *pendingCalls) create(ctx context.Context, p v1alpha1.PendingApproval) error {
 	a := c.approval(p, 0)
 	err := c.api.Create(ctx, a)
-	for unused := 1; unused < maxApprovals && apierrors.IsAlreadyExists(err) && unusedReason(c.turn, a.Name) != ""; unused++ {
+	for unused := 1; unused < maxApprovals && apierrors.IsAlreadyExists(err); unused++ {
+		if unusedReason(c.turn, a.Name) == "" {
+			if leftOutReason(c.turn) == "" {
+				break
+			}
+			c.Env.Logf("note: call %s has an earlier decision, %s %s, and the Turn does not say whether it uses this one: "+
+				"if it does, the earlier decision counts", termsafe.Line(p.CallID, output.LongestID), kindToolApproval, a.Name)
+		}
 		a = c.approval(p, unused)
 		err = c.api.Create(ctx, a)
 	}
@@ -291,7 +303,7 @@ func (c *pendingCalls) reportEarlier(ctx context.Context, a *v1alpha1.ToolApprov
 	if before.Spec.Reason != "" {
 		message += ": " + termsafe.Line(before.Spec.Reason, longestReason)
 	}
-	if why := unusedReason(c.turn, before.Name); why != "" {
+	if why := cmp.Or(unusedReason(c.turn, before.Name), leftOutReason(c.turn)); why != "" {
 		return fmt.Errorf("%s, but the Turn does not use this decision: %s; delete it with kubectl delete %s %s "+
 			"-n %s, and then decide again", message, why, toolApprovals, before.Name, before.Namespace)
 	}

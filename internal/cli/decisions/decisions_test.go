@@ -5,9 +5,12 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	clientfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -56,5 +59,73 @@ func TestDecisionsAsYAML(t *testing.T) {
 	want := []string{"ToolApproval call_1", "ToolApproval call_2", "ToolApproval call_1"}
 	if diff := cmp.Diff(want, calls); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestUnnamedDecisionIsNotTakenForUsed checks that a decision that the Turn does not use, and whose name its message
+// leaves out, does not stop the next decision.
+func TestUnnamedDecisionIsNotTakenForUsed(t *testing.T) {
+	t.Parallel()
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	p := v1alpha1.PendingApproval{RequestID: "request", CallID: "call_4"}
+	const eve = `a call waits; ToolApprovals x, y, z and 1 more are not used: "eve" is not an approver`
+	for name, tc := range map[string]struct {
+		reason, message string
+		want            []string
+		note, refused   string
+	}{
+		"all names": {
+			"eve's decision has not been handled yet", `a call waits; ToolApproval x is not used: "eve" is not an approver`,
+			[]string{"eve"}, "", "call call_4 () of Turn helpdesk/first was already approved by eve",
+		},
+		"a name is left out": {
+			"eve's decision is probably the one", eve, []string{"eve", "grace"},
+			"note: call call_4 has an earlier decision, ToolApproval first-", "",
+		},
+		"a reason is left out": {
+			"eve's decision is probably the one",
+			`a call waits; ToolApproval x is not used: why; ToolApprovals that are not used for other reasons: 1`,
+			[]string{"eve", "grace"}, "note: call call_4 has an earlier decision, ToolApproval first-", "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			turn := &v1alpha1.Turn{}
+			turn.Namespace, turn.Name, turn.UID = "helpdesk", "first", "uid-1"
+			var notes bytes.Buffer
+			api := clientfake.NewClientBuilder().WithScheme(scheme).Build()
+			decide := func(who string, verb Verb) error {
+				c := &pendingCalls{
+					Options: &Options{Env: terminal.Environment{Out: io.Discard, Err: &notes}, Verb: verb}, api: api, turn: turn, who: who,
+				}
+				return c.create(t.Context(), p)
+			}
+			if err := decide("eve", Approve); err != nil {
+				t.Fatal(err)
+			}
+			turn.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Message: tc.message}}
+			err := decide("grace", Deny)
+			if tc.refused == "" && err != nil || tc.refused != "" && (err == nil || !strings.HasPrefix(err.Error(), tc.refused)) {
+				t.Errorf("error %v, want %q, because %s", err, tc.refused, tc.reason)
+			}
+			if !strings.HasPrefix(notes.String(), tc.note) || tc.note == "" && notes.Len() > 0 {
+				t.Errorf("noted %q, want %q", notes.String(), tc.note)
+			}
+			var list v1alpha1.ToolApprovalList
+			if err := api.List(t.Context(), &list); err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, a := range list.Items {
+				got = append(got, a.Spec.DecidedBy)
+			}
+			slices.Sort(got)
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
+			}
+		})
 	}
 }
