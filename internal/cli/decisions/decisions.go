@@ -235,11 +235,9 @@ func (c *pendingCalls) create(ctx context.Context, p v1alpha1.PendingApproval) e
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		return c.reportEarlier(ctx, a, title)
-	case apierrors.IsForbidden(err):
+	case cluster.LacksPermission(err):
 		return fmt.Errorf("%q may not decide about the %s: %w; this requires permission to create "+
-			"toolapprovals.capstan.dev, which this command grants: "+
-			"kubectl create rolebinding approver -n %s --clusterrole %s --user %s", c.who, title, err, c.turn.Namespace,
-			roleName(ctx, c.api, "approver"), c.who)
+			"toolapprovals.capstan.dev, which this command grants: %s", c.who, title, err, c.grant(ctx))
 	case err != nil:
 		return fmt.Errorf("failed to decide about the %s: %w", title, err)
 	}

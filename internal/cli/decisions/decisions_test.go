@@ -3,6 +3,7 @@ package decisions
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"slices"
@@ -10,10 +11,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	clientfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -125,6 +131,54 @@ func TestUnnamedDecisionIsNotTakenForUsed(t *testing.T) {
 			slices.Sort(got)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+// TestRefusedDecisionNamesTheRemedy checks that the command that grants a permission is printed only if the permission
+// is missing, and that a shell takes the name of the user as one word.
+func TestRefusedDecisionNamesTheRemedy(t *testing.T) {
+	t.Parallel()
+	const missing = `User "eve" cannot create resource "toolapprovals" in API group "capstan.dev" in the namespace "helpdesk"`
+	for name, tc := range map[string]struct {
+		who, message, want string
+	}{
+		"a missing permission": {"ada", missing, "kubectl create rolebinding approver-fdee430d -n helpdesk --clusterrole approvers --user 'ada'"},
+		"a name that a shell would execute": {
+			"auth0|$(id);it's", missing,
+			`kubectl create rolebinding approver-fcdfdabc -n helpdesk --clusterrole approvers --user 'auth0|$(id);it'\''s'`,
+		},
+		"a quota": {"ada", "exceeded quota: objects", ""},
+		"a policy": {
+			"ada", "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: not on a Sunday", "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			scheme := runtime.NewScheme()
+			if err := errors.Join(v1alpha1.AddToScheme(scheme), rbacv1.AddToScheme(scheme)); err != nil {
+				t.Fatal(err)
+			}
+			role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "approvers", Labels: map[string]string{roleLabel: "approver"}}}
+			turn := &v1alpha1.Turn{}
+			turn.Namespace, turn.Name, turn.UID = "helpdesk", "first", "uid-1"
+			c := &pendingCalls{
+				Options: &Options{Env: terminal.Environment{Out: io.Discard, Err: io.Discard}, Verb: Approve}, turn: turn, who: tc.who,
+				api: clientfake.NewClientBuilder().WithScheme(scheme).WithObjects(role).WithInterceptorFuncs(interceptor.Funcs{
+					Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
+						return apierrors.NewForbidden(schema.GroupResource{Group: "capstan.dev", Resource: "toolapprovals"}, "",
+							errors.New(tc.message))
+					},
+				}).Build(),
+			}
+			err := c.create(t.Context(), v1alpha1.PendingApproval{RequestID: "request", CallID: "call_1"})
+			if err == nil {
+				t.Fatal("no error")
+			}
+			_, got, _ := strings.Cut(err.Error(), "which this command grants: ")
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("%v (-want +got):\n%s", err, diff)
 			}
 		})
 	}
