@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"slices"
@@ -25,6 +26,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/output"
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
 )
 
 // TestDecisionsAsYAML checks that several decisions of one command are documents of one YAML stream, whether the
@@ -85,16 +87,19 @@ func TestUnnamedDecisionIsNotTakenForUsed(t *testing.T) {
 	}{
 		"all names": {
 			"eve's decision has not been handled yet", `a call waits; ToolApproval x is not used: "eve" is not an approver`,
-			[]string{"eve"}, "", "call call_4 () of Turn helpdesk/first was already approved by eve",
+			[]string{"eve"},
+			"", "call call_4 () of Turn helpdesk/first was already approved by eve",
 		},
 		"a name is left out": {
-			"eve's decision is probably the one", eve, []string{"eve", "grace"},
+			"eve's decision is probably the one", eve,
+			[]string{"eve", "grace"},
 			"note: call call_4 has an earlier decision, ToolApproval first-", "",
 		},
 		"a reason is left out": {
 			"eve's decision is probably the one",
 			`a call waits; ToolApproval x is not used: why; ToolApprovals that are not used for other reasons: 1`,
-			[]string{"eve", "grace"}, "note: call call_4 has an earlier decision, ToolApproval first-", "",
+			[]string{"eve", "grace"},
+			"note: call call_4 has an earlier decision, ToolApproval first-", "",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -144,7 +149,9 @@ func TestRefusedDecisionNamesTheRemedy(t *testing.T) {
 	for name, tc := range map[string]struct {
 		who, message, want string
 	}{
-		"a missing permission": {"ada", missing, "kubectl create rolebinding approver-fdee430d -n helpdesk --clusterrole approvers --user 'ada'"},
+		"a missing permission": {
+			"ada", missing, "kubectl create rolebinding approver-fdee430d -n helpdesk --clusterrole approvers --user 'ada'",
+		},
 		"a name that a shell would execute": {
 			"auth0|$(id);it's", missing,
 			`kubectl create rolebinding approver-fcdfdabc -n helpdesk --clusterrole approvers --user 'auth0|$(id);it'\''s'`,
@@ -179,6 +186,51 @@ func TestRefusedDecisionNamesTheRemedy(t *testing.T) {
 			_, got, _ := strings.Cut(err.Error(), "which this command grants: ")
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("%v (-want +got):\n%s", err, diff)
+			}
+		})
+	}
+}
+
+// TestArgumentsThatWereRedactedLater checks that the command says why arguments do not have the hash of the request if
+// the manager has removed a credential from them, and shows the rest.
+func TestArgumentsThatWereRedactedLater(t *testing.T) {
+	t.Parallel()
+	const damaged, redacted = "the journal has no arguments with the hash in the Turn's status", "they contain [redacted]"
+	for name, tc := range map[string]struct {
+		requested, read  string
+		verb             Verb
+		withoutArguments bool
+		want, note, err  string
+	}{
+		"unchanged":                {`{"value":"a"}`, `{"value":"a"}`, Approve, false, `{"value":"a"}`, "", ""},
+		"the model wrote the mark": {`{"value":"[redacted]"}`, `{"value":"[redacted]"}`, Approve, false, `{"value":"[redacted]"}`, "", ""},
+		"a credential":             {`{"value":"a"}`, `{"value":"[redacted]"}`, Approve, false, "", "", redacted},
+		"a credential, and unseen": {`{"value":"a"}`, `{"value":"[redacted]"}`, Approve, true, `{"value":"[redacted]"}`, redacted, ""},
+		"a credential, and denied": {`{"value":"a"}`, `{"value":"[redacted]"}`, Deny, false, `{"value":"[redacted]"}`, redacted, ""},
+		"other arguments":          {`{"value":"a"}`, `{"value":"b"}`, Approve, false, "", "", damaged},
+		"other arguments, unseen":  {`{"value":"a"}`, `{"value":"b"}`, Approve, true, "", damaged, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			hash := argumentsHash(json.RawMessage(tc.requested))
+			var notes bytes.Buffer
+			c := &pendingCalls{Options: &Options{
+				Env: terminal.Environment{Out: io.Discard, Err: &notes}, Verb: tc.verb, WithoutArguments: tc.withoutArguments,
+			}}
+			found := requestArguments{map[string]json.RawMessage{}, map[string]json.RawMessage{}}
+			found.add(loop.Approval{
+				Request: "request", Step: 1, CallID: "call_1", Name: "set", Arguments: json.RawMessage(tc.read), ArgumentsHash: hash,
+			})
+			p := v1alpha1.PendingApproval{RequestID: "request", Step: 1, CallID: "call_1", Name: "set", ArgumentsHash: hash}
+			got, err := c.argumentsOf(p, found, nil)
+			if string(got) != tc.want {
+				t.Errorf("arguments %s, want %s", got, tc.want)
+			}
+			if !strings.Contains(notes.String(), tc.note) || tc.note == "" && notes.Len() > 0 {
+				t.Errorf("noted %q, want %q", notes.String(), tc.note)
+			}
+			if (err != nil) != (tc.err != "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("error %v, want %q", err, tc.err)
 			}
 		})
 	}
