@@ -5,6 +5,7 @@
 package approvals
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -28,13 +29,12 @@ func AcceptAll(_ context.Context, made []v1alpha1.ToolApproval) (checked []v1alp
 const maxNamed = 3
 
 // unused returns the message that these ToolApprovals are not used, and why. There must be at least one ToolApproval.
-// The message does not depend on their order.
+// The message names the newest ones, because their authors may be waiting for it. It does not depend on their order.
 func unused(made []v1alpha1.ToolApproval, why string) string {
 	names := make([]string, 0, len(made))
-	for i := range made {
-		names = append(names, made[i].Name)
+	for _, a := range slices.SortedFunc(slices.Values(made), newestFirst) {
+		names = append(names, a.Name)
 	}
-	slices.Sort(names)
 	if len(names) == 1 {
 		return fmt.Sprintf("ToolApproval %s is not used: %s", names[0], why)
 	}
@@ -43,4 +43,9 @@ func unused(made []v1alpha1.ToolApproval, why string) string {
 		names, more = names[:maxNamed], fmt.Sprintf(" and %d more", n)
 	}
 	return fmt.Sprintf("ToolApprovals %s%s are not used: %s", strings.Join(names, ", "), more, why)
+}
+
+// newestFirst compares two ToolApprovals by their age, and then by their names.
+func newestFirst(a, b v1alpha1.ToolApproval) int {
+	return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
 }

@@ -28,6 +28,8 @@ func named(names ...string) []v1alpha1.ToolApproval {
 }
 
 func TestUnused(t *testing.T) {
+	ages := named("a", "b", "c", "d", "e")
+	ages[3].CreationTimestamp = metav1.NewTime(now.Add(time.Second))
 	for name, tc := range map[string]struct {
 		reason string
 		made   []v1alpha1.ToolApproval
@@ -38,6 +40,7 @@ func TestUnused(t *testing.T) {
 		"many": {
 			"the message names the first three", named("e", "d", "c", "b", "a"), "ToolApprovals a, b, c and 2 more are not used: why",
 		},
+		"a new one": {"its author may be waiting", ages, "ToolApprovals d, a, b and 2 more are not used: why"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, unused(tc.made, "why")); diff != "" {

@@ -133,22 +133,32 @@ func (r Rules) Apply(made []v1alpha1.ToolApproval) (counted []v1alpha1.ToolAppro
 		return made, ""
 	}
 	refused := map[string][]v1alpha1.ToolApproval{}
-	var reasons []string
+	var unusable []v1alpha1.ToolApproval
 	for i := range made {
 		reason := r.Refusal(&made[i].Spec)
 		if reason == "" {
 			counted = append(counted, made[i])
 			continue
 		}
-		if refused[reason] == nil {
-			reasons = append(reasons, reason)
-		}
+		unusable = append(unusable, made[i])
 		refused[reason] = append(refused[reason], made[i])
 	}
-	slices.Sort(reasons) // a message does not depend on the order of the ToolApprovals
-	texts := make([]string, 0, maxNamed)
-	for _, reason := range reasons[:min(len(reasons), maxNamed)] {
-		texts = append(texts, unused(refused[reason], reason))
+	slices.SortFunc(unusable, newestFirst) // a message does not depend on the order of the ToolApprovals
+	var texts []string
+	left := 0 // ToolApprovals whose reasons the message leaves out
+	for i := range unusable {
+		reason := r.Refusal(&unusable[i].Spec)
+		switch group := refused[reason]; {
+		case group == nil: // the message has this reason
+		case len(texts) == maxNamed:
+			left++
+		default:
+			texts = append(texts, unused(group, reason))
+			refused[reason] = nil
+		}
+	}
+	if left > 0 {
+		texts = append(texts, fmt.Sprintf("ToolApprovals that are not used for other reasons: %d", left))
 	}
 	return counted, strings.Join(texts, "; ")
 }

@@ -103,6 +103,25 @@ func TestApplyNamesRefusedDecisions(t *testing.T) {
 	}
 }
 
+// TestApplyCountsReasonsThatAMessageLeavesOut checks that a message with too many reasons has those of the newest
+// decisions, and says that there are others.
+func TestApplyCountsReasonsThatAMessageLeavesOut(t *testing.T) {
+	made := named("a", "b", "c", "d", "e")
+	for i, by := range []string{"ada", "bob", "carl", "dora", "dora"} {
+		made[i].Spec = v1alpha1.ToolApprovalSpec{Decision: v1alpha1.ApprovalApproved, DecidedBy: by}
+	}
+	made[3].CreationTimestamp = metav1.NewTime(now.Add(time.Second))
+	r := Rules{Agent: "support", Approval: &v1alpha1.AgentApproval{Approvers: &v1alpha1.Approvers{Users: []string{"grace"}}}}
+	_, why := r.Apply(made)
+	want := `ToolApprovals d, e are not used: "dora" is not an approver of Agent "support": user "grace" may decide; ` +
+		`ToolApproval a is not used: "ada" is not an approver of Agent "support": user "grace" may decide; ` +
+		`ToolApproval b is not used: "bob" is not an approver of Agent "support": user "grace" may decide; ` +
+		`ToolApprovals that are not used for other reasons: 1`
+	if diff := cmp.Diff(want, why); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 // TestRequesterIsCheckedForEachTurnAbove checks that the requester of a sub-agent's Turn counts as checked only if it
 // was checked for each Turn above.
 func TestRequesterIsCheckedForEachTurnAbove(t *testing.T) {

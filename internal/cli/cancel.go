@@ -108,7 +108,7 @@ func patchCancelled(ctx context.Context, api client.Client, t *v1alpha1.Turn) er
 	switch {
 	case apierrors.IsNotFound(err), translate.IsOtherObject(err):
 		return exit.WithCode(exit.Failed, errors.New(title+" was deleted in the meantime"))
-	case apierrors.IsForbidden(err):
+	case cluster.LacksPermission(err):
 		return exit.WithCode(exit.Failed, fmt.Errorf(
 			"you may not cancel %s: %w; this requires permission to patch turns.capstan.dev", title, err))
 	case err != nil:

@@ -40,7 +40,7 @@ func sessionBusyReason(v snapshot) string {
 	case m.Spec.DesiredState == v1alpha1.DesiredStateSuspended:
 		message += ", and is suspended: set its desiredState to Active or Cancelled"
 	case awaitsPeople(m):
-		message += fmt.Sprintf(", and requires a decision: run capstan approve %s or capstan deny %s", m.Name, m.Name)
+		message += ", and requires a decision: " + translate.HowToDecide(m)
 	}
 	return message
 }

@@ -115,7 +115,7 @@ func TestTurnsWaitForTurnAhead(t *testing.T) {
 			first + ", and is suspended: set its desiredState to Active or Cancelled",
 		},
 		"parked": {"the message says how to make the decision", turnWith(inSession), []*v1alpha1.Turn{sessionTurn("a",
-			time.Second, parked(waiting("x")))}, first + ", and requires a decision: run capstan approve a or capstan deny a"},
+			time.Second, parked(waiting("x")))}, first + ", and requires a decision: run capstan approve helpdesk/a or capstan deny helpdesk/a"},
 		"waits for a sub-agent": {
 			"no decision is needed", turnWith(inSession),
 			[]*v1alpha1.Turn{sessionTurn("a", time.Second, parked(nil, "child"))},

@@ -88,7 +88,7 @@ func childOf(parent types.UID, name string, change ...func(*v1alpha1.Turn)) *v1a
 }
 
 func TestAParkedTurn(t *testing.T) {
-	const awaits = "a call of tool delete requires approval: run capstan approve one or capstan deny one"
+	const awaits = "a call of tool delete requires approval: run capstan approve helpdesk/one or capstan deny helpdesk/one"
 	paused := func(t *v1alpha1.Turn) { t.Status.ParkedTime = new(metav1.NewMicroTime(now)) }
 	for name, tc := range map[string]struct {
 		reason string
@@ -295,7 +295,7 @@ func TestUnusableDecisionKeepsTurnParked(t *testing.T) {
 			t.Fatalf("requeued after %s (error %v), want %s", result.RequeueAfter, err, unusedRecheck)
 		}
 		got := b.turn(t, "one")
-		const want = "2 calls of tool delete require approval: run capstan approve one or capstan deny one; " +
+		const want = "2 calls of tool delete require approval: run capstan approve helpdesk/one or capstan deny helpdesk/one; " +
 			"ToolApproval decision-a is not used: its author is unknown"
 		if message := got.Status.Conditions[0].Message; message != want || got.BoundTo() != "" ||
 			got.StateReason() != v1alpha1.TurnReasonAwaitingApproval {

@@ -31,8 +31,7 @@ func (r *run) park(ctx context.Context, waits *loop.Parked) {
 	metrics.Parked(written)
 	if asked := newApprovalTools(before, written.Status.PendingApprovals); len(asked) > 0 {
 		e.Events.Eventf(written, nil, corev1.EventTypeNormal, v1alpha1.EventAwaitingApproval, "Approve", "%s",
-			translate.Note(fmt.Sprintf("approval required for %s: run capstan approve %s or capstan deny %s",
-				strings.Join(asked, ", "), written.Name, written.Name)))
+			translate.Note(fmt.Sprintf("approval required for %s: %s", strings.Join(asked, ", "), translate.HowToDecide(written))))
 	}
 }
 

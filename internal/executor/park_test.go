@@ -90,7 +90,8 @@ func TestParkNeedsOneWrite(t *testing.T) {
 	if s.Steps == nil || s.Steps.Count != 1 || len(s.ToolCalls) != 1 || s.ToolCalls[0].Outcome != v1alpha1.ToolCallPending || writes != 1 {
 		t.Errorf("%d writes: steps %+v, calls %+v; want one write with the progress so far", writes, s.Steps, s.ToolCalls)
 	}
-	want := []string{"Normal AwaitingApproval approval required for tool delete, tool send: run capstan approve one or capstan deny one"}
+	want := []string{"Normal AwaitingApproval approval required for tool delete, tool send: " +
+		"run capstan approve helpdesk/one or capstan deny helpdesk/one"}
 	if diff := cmp.Diff(want, recorded(e)); diff != "" {
 		t.Errorf("Events: -want +got:\n%s", diff)
 	}

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -21,6 +22,13 @@ func PendingApproval(a loop.Approval) v1alpha1.PendingApproval {
 		RequestTime:   metav1.NewTime(a.Requested.Truncate(time.Second)),
 		ExpiryTime:    metav1.NewTime(a.Expires.Add(time.Second - 1).Truncate(time.Second)),
 	}
+}
+
+// HowToDecide returns the commands by which a person decides about the pending calls of a Turn. They name the
+// namespace, because the reader's kubeconfig may select another one, which may have a Turn of the same name.
+func HowToDecide(t *v1alpha1.Turn) string {
+	name := t.Namespace + "/" + t.Name
+	return fmt.Sprintf("run capstan approve %s or capstan deny %s", name, name)
 }
 
 // IsDecisionFor reports whether a ToolApproval decides about a pending call of a Turn: it must name every fact that the

@@ -43,18 +43,19 @@ func TestPark(t *testing.T) {
 			"the message says what to do",
 			loop.Parked{Approvals: many[:1]},
 			"AwaitingApproval",
-			"a call of tool delete requires approval: run capstan approve one or capstan deny one", 1, nil, true,
+			"a call of tool delete requires approval: run capstan approve helpdesk/one or capstan deny helpdesk/one", 1, nil, true,
 		},
 		"calls of two tools": {
 			"the message names each tool once",
 			loop.Parked{Approvals: []loop.Approval{request("a", "x"), request("b", "y"), request("c", "x")}},
-			"AwaitingApproval", "3 calls of tools x, y require approval: run capstan approve one or capstan deny one", 3, nil, true,
+			"AwaitingApproval",
+			"3 calls of tools x, y require approval: run capstan approve helpdesk/one or capstan deny helpdesk/one", 3, nil, true,
 		},
 		"more than fit": {
 			"further calls are listed later",
 			loop.Parked{Approvals: many},
 			"AwaitingApproval",
-			"25 calls of tool delete require approval: run capstan approve one or capstan deny one", 25, nil, true,
+			"25 calls of tool delete require approval: run capstan approve helpdesk/one or capstan deny helpdesk/one", 25, nil, true,
 		},
 		"a sub-agent": {
 			"the time keeps running",
@@ -74,7 +75,7 @@ func TestPark(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := bound()
-			got.Name, got.Status.AwaitedTurns = "one", []string{"earlier"}
+			got.Namespace, got.Name, got.Status.AwaitedTurns = "helpdesk", "one", []string{"earlier"}
 			got.Status.PendingApprovals = []v1alpha1.PendingApproval{{CallID: "earlier"}}
 			turnstatus.Park(got, turnstatus.Run{}, &tc.parked, now)
 			c := got.Status.Conditions[0]

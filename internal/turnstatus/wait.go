@@ -149,8 +149,8 @@ func WaitReason(t *v1alpha1.Turn) (reason, message string) {
 		return v1alpha1.TurnReasonWaitingForBudget, b.Message
 	}
 	if n := len(t.Status.PendingApprovals); n > 0 {
-		return v1alpha1.TurnReasonAwaitingApproval, fmt.Sprintf("%s %s approval: run capstan approve %s or capstan deny %s",
-			describeCalls(t.Status.PendingApprovals), plural(n, "requires", "require"), t.Name, t.Name)
+		return v1alpha1.TurnReasonAwaitingApproval, fmt.Sprintf("%s %s approval: %s",
+			describeCalls(t.Status.PendingApprovals), plural(n, "requires", "require"), translate.HowToDecide(t))
 	}
 	names := strings.Join(t.Status.AwaitedTurns, ", ")
 	if len(t.Status.AwaitedTurns) == 1 {

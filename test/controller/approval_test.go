@@ -96,7 +96,8 @@ var _ = Describe("A call that requires approval", func() {
 		s.run(deletes(&calls))
 		s.create(ctx, append(s.basics(), newTurn("delete", timeout(20)))...)
 		t := s.awaitState(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
-		Expect(message(t)).To(Equal("a call of tool delete requires approval: run capstan approve delete or capstan deny delete"))
+		Expect(message(t)).To(Equal("a call of tool delete requires approval: run capstan approve " + s.namespace +
+			"/delete or capstan deny " + s.namespace + "/delete"))
 		Expect(t.BoundTo()).To(BeEmpty())
 		Expect(t.Status.PendingApprovals).To(HaveLen(1))
 		Expect(t.Status.PendingApprovals[0].Name).To(Equal("delete"))

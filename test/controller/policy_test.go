@@ -79,8 +79,8 @@ var _ = Describe("A decision whose approver was not verified", func() {
 			early.Name, early.GenerateName = "early", ""
 			Expect(jane().Create(ctx, early)).To(Succeed())
 
-			const waits = "a call of tool delete requires approval: run capstan approve delete or capstan deny " +
-				"delete; ToolApproval early is not used: "
+			waits := "a call of tool delete requires approval: run capstan approve " + s.namespace + "/delete or capstan deny " +
+				s.namespace + "/delete; ToolApproval early is not used: "
 			awaitText(ctx, s, &v1alpha1.Turn{}, "delete", message,
 				Equal(waits+"Capstan cannot confirm that the API server checks who decides, because the ValidatingAdmissionPolicy "+name+
 					" is not installed: install it with kubectl apply -k config/policy, or with the chart and "+

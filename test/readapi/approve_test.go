@@ -273,9 +273,9 @@ var _ = Describe("The commands approve and deny", func() {
 			code       int
 		}{
 			{"first", `"system:serviceaccount:` + s.namespace + `:reader" may not decide about the call call_1`, exit.Failed},
-			{"first", "kubectl create rolebinding approver -n " + s.namespace +
-				" --clusterrole $(kubectl get clusterroles -l capstan.dev/role=approver -o " +
-				"jsonpath='{.items[0].metadata.name}') --user system:serviceaccount:", exit.Failed},
+			{"first", "kubectl create rolebinding approver-" + canonical.Sum([]byte("system:serviceaccount:" + s.namespace + ":reader"))[:8] +
+				" -n " + s.namespace + " --clusterrole $(kubectl get clusterroles -l capstan.dev/role=approver -o " +
+				"jsonpath='{.items[0].metadata.name}') --user 'system:serviceaccount:" + s.namespace + ":reader'", exit.Failed},
 			{"busy", "Turn " + s.namespace + "/busy has no pending call: its state is not known yet", exit.Failed},
 			{"parent", "has no pending call: it waits for its sub-agents, which may have pending calls: see parent-1", exit.Failed},
 			{"over", "has no pending call: it has ended (Cancelled)", exit.Failed},

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -168,6 +169,17 @@ func (f *Flags) TurnNames(ctx context.Context, namespace string, wanted func(*v1
 // IsRefused reports whether the API server refuses a request because of who sends it: Forbidden or Unauthorized. An API
 // server that has not loaded its roles yet does so, too, so a refusal after a success may pass.
 func IsRefused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
+
+// noPermission matches the message about a missing permission, which is the same for each authorizer.
+var noPermission = regexp.MustCompile(`^[^ ]+( "[^"]*")? is forbidden: User "`)
+
+// LacksPermission reports whether the API server refuses a request because the user lacks a permission. Forbidden is
+// also the answer of admission: of a policy or a webhook that denies the object, of a ResourceQuota, and in a namespace
+// that is being deleted. A permission changes none of these.
+func LacksPermission(err error) bool {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	return ok && apierrors.IsForbidden(err) && noPermission.MatchString(status.Status().Message)
+}
 
 // SplitName splits NAME or NAMESPACE/NAME of a Turn. given is the value of --namespace, which applies to a NAME alone.
 func SplitName(turn, given string) (namespace, name string, err error) {

@@ -1,6 +1,8 @@
 package decisions
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,6 +23,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/output"
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
 	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/canonical"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
@@ -108,7 +111,7 @@ func (c *pendingCalls) decide(ctx context.Context) error {
 
 // decideTogether decides about a group of calls, with one question for all of them.
 func (c *pendingCalls) decideTogether(
-	ctx context.Context, ask *terminal.Asker, group []v1alpha1.PendingApproval, arguments map[string]json.RawMessage, unread error,
+	ctx context.Context, ask *terminal.Asker, group []v1alpha1.PendingApproval, arguments requestArguments, unread error,
 ) error {
 	names := make([]string, 0, len(group))
 	for _, p := range group {
@@ -135,22 +138,29 @@ func (c *pendingCalls) decideTogether(
 	return errors.Join(failed...)
 }
 
-// argumentsOf returns the arguments of a call. It returns nil if they cannot be read and are not needed: a denial does
-// not need them, and --without-arguments waives them. -y alone does not waive them, because a call must not be
-// approved unseen by accident. unread is the reason why arguments cannot be read, or nil.
-func (c *pendingCalls) argumentsOf(
-	p v1alpha1.PendingApproval, arguments map[string]json.RawMessage, unread error,
-) (json.RawMessage, error) {
-	if found, ok := arguments[requestKey(p)]; ok {
+// argumentsOf returns the arguments of a call. It returns redacted arguments, or nil, if they cannot be read and are
+// not needed: a denial does not need them, and --without-arguments waives them. -y alone does not waive them, because a
+// call must not be approved unseen by accident. unread is the reason why arguments cannot be read, or nil.
+func (c *pendingCalls) argumentsOf(p v1alpha1.PendingApproval, arguments requestArguments, unread error) (json.RawMessage, error) {
+	if found, ok := arguments.intact[requestKey(p)]; ok {
 		return found, nil
 	}
 	why, required := unread, !c.WithoutArguments && c.Verb.Decision == v1alpha1.ApprovalApproved
-	if why == nil {
+	redacted, isRedacted := arguments.redacted[requestKey(p)]
+	switch {
+	case isRedacted:
+		why = errors.New("they contain " + redact.Marker + ", and their hash is not the one in the Turn's status: the manager " +
+			"removes a credential from them that it did not know at the time of the request, for example after its rotation")
+	case why == nil:
 		why = errors.New("the journal has no arguments with the hash in the Turn's status: it may be damaged, or in another store")
 	}
 	if !required {
-		c.Env.Logf("note: the arguments of %s cannot be shown: %s", termsafe.Line(p.CallID, output.LongestID), why)
-		return nil, nil //nolint:nilnil // because the arguments are optional here
+		how := "cannot be shown"
+		if isRedacted {
+			how = "cannot be shown as a whole"
+		}
+		c.Env.Logf("note: the arguments of %s %s: %s", termsafe.Line(p.CallID, output.LongestID), how, why)
+		return redacted, nil
 	}
 	return nil, fmt.Errorf("the arguments of %s cannot be read, so the call was not approved: %w; to approve it "+
 		"unseen, by the hash %s, add --without-arguments",
@@ -172,15 +182,36 @@ func argumentsHash(arguments json.RawMessage) string {
 	return canonical.Sum(data)
 }
 
-// arguments reads the arguments of the pending calls from the Turn's journal. Their keys contain a hash of the
-// arguments, so altered arguments match no pending call.
-func (c *pendingCalls) arguments(ctx context.Context) (found map[string]json.RawMessage, err error) {
+// requestArguments holds the arguments of requests for approval by their requestKey. The key of intact arguments
+// contains their hash, so altered arguments match no pending call. The read API removes all credentials that it knows
+// when it is asked. Arguments that it has altered so are in redacted, with the hash of the request.
+type requestArguments struct {
+	intact, redacted map[string]json.RawMessage
+}
+
+// add adds the arguments of a request.
+func (r requestArguments) add(a loop.Approval) {
+	p := v1alpha1.PendingApproval{
+		//nolint:gosec // because a step is at most 1000, and any other matches no call
+		Step:      int32(a.Step),
+		RequestID: a.Request, CallID: a.CallID, Name: a.Name, ToolServerUID: a.ToolServerUID, SchemaHash: a.SchemaHash,
+		ArgumentsHash: argumentsHash(a.Arguments),
+	}
+	r.intact[requestKey(p)] = a.Arguments
+	if p.ArgumentsHash != a.ArgumentsHash && bytes.Contains(a.Arguments, []byte(redact.Marker)) {
+		p.ArgumentsHash = a.ArgumentsHash
+		r.redacted[requestKey(p)] = a.Arguments
+	}
+}
+
+// arguments reads the arguments of the pending calls from the Turn's journal.
+func (c *pendingCalls) arguments(ctx context.Context) (found requestArguments, err error) {
 	reader, err := c.Cluster.Open(ctx, c.Env, c.turn.Namespace, c.turn.Name)
 	if err != nil {
-		return nil, err
+		return found, err
 	}
 	defer func() { err = errors.Join(err, reader.Close()) }()
-	found = map[string]json.RawMessage{}
+	found = requestArguments{map[string]json.RawMessage{}, map[string]json.RawMessage{}}
 	for e, err := range reader.Entries(ctx, readapi.Query{}) {
 		if err != nil {
 			return found, journals.Explain(err)
@@ -192,15 +223,10 @@ func (c *pendingCalls) arguments(ctx context.Context) (found map[string]json.Raw
 		if err := json.Unmarshal(e.Payload, &a); err != nil {
 			return found, fmt.Errorf("failed to read entry %d (%q): %w", e.Seq, e.Kind, err)
 		}
-		found[requestKey(v1alpha1.PendingApproval{
-			//nolint:gosec // because a step is at most 1000, and any other matches no call
-			Step:      int32(a.Step),
-			RequestID: a.Request, CallID: a.CallID, Name: a.Name, ToolServerUID: a.ToolServerUID, SchemaHash: a.SchemaHash,
-			ArgumentsHash: argumentsHash(a.Arguments),
-		})] = a.Arguments
+		found.add(a)
 	}
 	if reader.UID != "" && reader.UID != string(c.turn.UID) {
-		return nil, fmt.Errorf("the journal belongs to another Turn of this name, with UID %s", reader.UID)
+		return requestArguments{}, fmt.Errorf("the journal belongs to another Turn of this name, with UID %s", reader.UID)
 	}
 	return found, nil
 }
@@ -211,10 +237,21 @@ const maxApprovals = 3
 
 // create creates the ToolApproval for one call. If the Turn does not use an earlier ToolApproval for the call, create
 // uses another name, because approvers have no permission to delete ToolApprovals.
+//
+// The message of the Turn names only some of the ToolApprovals that it does not use. An earlier one that it does not
+// name is most probably one of the others, because a usable decision lets the Turn continue at once. If the Turn uses
+// it after all, the first decision counts.
 func (c *pendingCalls) create(ctx context.Context, p v1alpha1.PendingApproval) error {
 	a := c.approval(p, 0)
 	err := c.api.Create(ctx, a)
-	for unused := 1; unused < maxApprovals && apierrors.IsAlreadyExists(err) && unusedReason(c.turn, a.Name) != ""; unused++ {
+	for unused := 1; unused < maxApprovals && apierrors.IsAlreadyExists(err); unused++ {
+		if unusedReason(c.turn, a.Name) == "" {
+			if leftOutReason(c.turn) == "" {
+				break
+			}
+			c.Env.Logf("note: call %s has an earlier decision, %s %s, and the Turn does not say whether it uses this one: "+
+				"if it does, the earlier decision counts", termsafe.Line(p.CallID, output.LongestID), kindToolApproval, a.Name)
+		}
 		a = c.approval(p, unused)
 		err = c.api.Create(ctx, a)
 	}
@@ -223,11 +260,9 @@ func (c *pendingCalls) create(ctx context.Context, p v1alpha1.PendingApproval) e
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		return c.reportEarlier(ctx, a, title)
-	case apierrors.IsForbidden(err):
+	case cluster.LacksPermission(err):
 		return fmt.Errorf("%q may not decide about the %s: %w; this requires permission to create "+
-			"toolapprovals.capstan.dev, which this command grants: "+
-			"kubectl create rolebinding approver -n %s --clusterrole %s --user %s", c.who, title, err, c.turn.Namespace,
-			roleName(ctx, c.api, "approver"), c.who)
+			"toolapprovals.capstan.dev, which this command grants: %s", c.who, title, err, c.grant(ctx))
 	case err != nil:
 		return fmt.Errorf("failed to decide about the %s: %w", title, err)
 	}
@@ -291,7 +326,7 @@ func (c *pendingCalls) reportEarlier(ctx context.Context, a *v1alpha1.ToolApprov
 	if before.Spec.Reason != "" {
 		message += ": " + termsafe.Line(before.Spec.Reason, longestReason)
 	}
-	if why := unusedReason(c.turn, before.Name); why != "" {
+	if why := cmp.Or(unusedReason(c.turn, before.Name), leftOutReason(c.turn)); why != "" {
 		return fmt.Errorf("%s, but the Turn does not use this decision: %s; delete it with kubectl delete %s %s "+
 			"-n %s, and then decide again", message, why, toolApprovals, before.Name, before.Namespace)
 	}

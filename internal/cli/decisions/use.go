@@ -99,17 +99,53 @@ func unusedDecisions(t *v1alpha1.Turn, made []created) (left []created, unused [
 // unusedReason returns the reason for which a Turn does not use a ToolApproval, from the message of its condition. It
 // returns an empty string if the message does not name this ToolApproval.
 func unusedReason(t *v1alpha1.Turn, name string) string {
-	isSeparator := func(r rune) bool { return r == ' ' || r == ',' }
-	sentences := strings.Split(succeededMessage(t), "; "+kindToolApproval)
-	for _, sentence := range sentences[1:] {
-		for _, verb := range []string{" is not used: ", " are not used: "} {
-			names, why, found := strings.Cut(sentence, verb)
-			if found && slices.Contains(strings.FieldsFunc(names, isSeparator), name) {
-				return termsafe.Line(why, longestReason)
-			}
+	for _, group := range unusedGroups(t) {
+		if slices.Contains(group.names, name) {
+			return group.why
 		}
 	}
 	return ""
+}
+
+// leftOutReason returns a reason for which a Turn does not use ToolApprovals that the message of its condition does not
+// name. It returns an empty string if the message names all of them.
+func leftOutReason(t *v1alpha1.Turn) string {
+	for _, group := range unusedGroups(t) {
+		if group.more {
+			return group.why
+		}
+	}
+	return ""
+}
+
+// unusedGroup describes ToolApprovals that a Turn does not use for the same reason. more is set if there are others
+// that it does not name.
+type unusedGroup struct {
+	names []string
+	more  bool
+	why   string
+}
+
+// unusedGroups returns the ToolApprovals that a Turn does not use, from the message of its condition.
+func unusedGroups(t *v1alpha1.Turn) []unusedGroup {
+	isSeparator := func(r rune) bool { return r == ' ' || r == ',' }
+	var groups []unusedGroup
+	sentences := strings.Split(succeededMessage(t), "; "+kindToolApproval)
+	for _, sentence := range sentences[1:] {
+		if strings.HasPrefix(sentence, "s that are not used for other reasons: ") {
+			groups = append(groups, unusedGroup{more: true, why: "the message of the Turn leaves out the reason"})
+			continue
+		}
+		for _, verb := range []string{" is not used: ", " are not used: "} {
+			if names, why, found := strings.Cut(sentence, verb); found {
+				groups = append(groups, unusedGroup{
+					strings.FieldsFunc(names, isSeparator), strings.HasSuffix(names, " more"), termsafe.Line(why, longestReason),
+				})
+				break
+			}
+		}
+	}
+	return groups
 }
 
 // succeededMessage returns the message of the Turn's condition Succeeded, or an empty string if there is none.

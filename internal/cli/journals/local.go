@@ -53,15 +53,24 @@ type storedTurn struct {
 
 func (t storedTurn) title() string { return t.namespace + "/" + t.name }
 
-// openDir opens the journals of a directory for reading, even while capstan run writes them. If they do not exist, it
-// returns an error and creates no file.
-func openDir(ctx context.Context, dir string) (*sqlite.Reader, error) {
+// pathIn returns the path of the journals of a directory, or an error if they do not exist.
+func pathIn(dir string) (string, error) {
 	path := filepath.Join(dir, FileName)
 	if _, err := os.Stat(path); err != nil {
 		if errors.Is(err, os.ErrNotExist) {
 			err = fmt.Errorf("%s does not exist: capstan run --data-dir %s creates it", path, dir)
 		}
-		return nil, exit.WithCode(exit.Failed, fmt.Errorf("--data-dir: %w", err))
+		return "", exit.WithCode(exit.Failed, fmt.Errorf("--data-dir: %w", err))
+	}
+	return path, nil
+}
+
+// openDir opens the journals of a directory for reading, even while capstan run writes them. If they do not exist, it
+// returns an error and creates no file.
+func openDir(ctx context.Context, dir string) (*sqlite.Reader, error) {
+	path, err := pathIn(dir)
+	if err != nil {
+		return nil, err
 	}
 	s, err := sqlite.OpenReader(ctx, path)
 	if err != nil {
@@ -334,6 +343,11 @@ func (l *local) Entries(ctx context.Context, q readapi.Query) iter.Seq2[journal.
 				after = e.Seq
 			}
 			if !q.Follow {
+				return
+			}
+			if l.store.IsCopy() {
+				yield(journal.Entry{}, errors.New("an older version of capstan wrote the journals, so a copy was read, which gets no new "+
+					"entries: follow them with that version, or leave out -f"))
 				return
 			}
 			select {

@@ -2,11 +2,16 @@ package journals
 
 import (
 	"context"
+	"database/sql"
 	"iter"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/pressly/goose/v3"
+
+	"github.com/capstan-dev/capstan/internal/readapi"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
@@ -51,5 +56,52 @@ func TestSearchReadsOnlyFirstEntries(t *testing.T) {
 	}
 	if first, err := s.First(t.Context(), "unknown"); first.Seq != 0 || err != nil {
 		t.Errorf("First = %+v, %v; want no entry", first, err)
+	}
+}
+
+// TestFollowOfAnOlderJournalEnds checks that following ends with an error if a copy of the journal is read, because an
+// older version wrote it: no new entry would ever appear.
+func TestFollowOfAnOlderJournalEnds(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	db, err := sql.Open("sqlite", filepath.Join(dir, FileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	migrations := os.DirFS(filepath.Join("..", "..", "store", "sqlite", "migrations"))
+	provider, err := goose.NewProvider(goose.DialectSQLite3, db, migrations)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := provider.UpTo(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.ExecContext(t.Context(), `INSERT INTO journal (turn_uid, seq, epoch, kind, time, payload) VALUES
+		('a', 1, 1, 'run.started', '1970-01-01T00:00:01Z', '{}')`); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s, err := openDir(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &local{store: s, uid: "a"}
+	for _, follow := range []bool{false, true} {
+		read, failed := 0, error(nil)
+		for _, err := range l.Entries(t.Context(), readapi.Query{Follow: follow}) {
+			if err != nil {
+				failed = err
+				break
+			}
+			read++
+		}
+		if read != 1 || (failed != nil) != follow {
+			t.Errorf("follow %t: %d entries, error %v; want one entry, and an error only if the journal is followed", follow, read, failed)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
 	}
 }

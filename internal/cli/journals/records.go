@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"path/filepath"
 
 	"k8s.io/client-go/rest"
 
@@ -66,14 +65,11 @@ func (c *ClusterFlags) anyServer(
 // OpenDirForWriting opens the journals and the records that capstan run keeps in a directory, for writing. It returns
 // an error if they do not exist. The caller must close the store.
 func OpenDirForWriting(ctx context.Context, dir string) (*sqlite.Store, error) {
-	dirStore, err := openDir(ctx, dir) // checks that the file exists, because sqlite.Open would create it
-	if err == nil {
-		err = dirStore.Close()
-	}
+	path, err := pathIn(dir) // sqlite.Open would create the file
 	if err != nil {
 		return nil, err
 	}
-	return sqlite.Open(ctx, filepath.Join(dir, FileName))
+	return sqlite.Open(ctx, path)
 }
 
 // OpenDir opens the journals and the records that capstan run keeps in a directory, for reading. The caller must close

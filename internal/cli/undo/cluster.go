@@ -48,7 +48,7 @@ func (o *Options) createAndWait(ctx context.Context, t *v1alpha1.Turn) error {
 	title := cluster.TurnKind + " " + t.Namespace + "/" + t.Name
 	err = api.Create(ctx, t)
 	switch {
-	case apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "ValidatingAdmissionPolicy"):
+	case cluster.LacksPermission(err):
 		return exit.WithCode(exit.Failed, fmt.Errorf(
 			"you may not create %s: %w; this requires permission to create turns.capstan.dev", title, err))
 	case err != nil:

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"iter"
 	"net/url"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
@@ -15,36 +17,62 @@ import (
 )
 
 // Reader reads the journals in a file that another process may use at the same time. It changes no entries.
-type Reader struct{ store *Store }
+type Reader struct {
+	store *Store
+	// copied is the directory of the copy that is read, or empty.
+	copied string
+}
 
-// OpenReader opens the journals in a file for reading. If the file has an older schema, OpenReader migrates it first,
-// and returns ErrInUse if another process uses the file. It also returns an error if a newer version of Capstan wrote
+// OpenReader opens the journals in a file for reading, and does not change the file. If the file has an older schema,
+// OpenReader copies it to a temporary directory, and migrates and reads the copy: programs of the older version, which
+// may be using the file, could not open it after a migration. It returns an error if a newer version of Capstan wrote
 // the file. The caller must call Close.
 func OpenReader(ctx context.Context, path string) (*Reader, error) {
 	r, err := openReader(ctx, path)
 	if !errors.Is(err, errOlder) {
 		return r, err
 	}
-	s, err := Open(ctx, path)
-	if err == nil {
-		err = s.Close()
+	dir, err := os.MkdirTemp("", "capstan-read-")
+	if err != nil {
+		return nil, fmt.Errorf("failed to create a directory for a copy of the journal %q, whose schema is older: %w", path, err)
 	}
-	// Open may have failed because another process uses the file. That process may have migrated it, so try again.
-	if r, again := openReader(ctx, path); again == nil {
-		return r, nil
-	} else if err == nil {
-		err = again
+	if r, err = openCopy(ctx, path, filepath.Join(dir, "copy.db")); err != nil {
+		err = fmt.Errorf("failed to read a copy of the journal %q, whose schema is older: %w", path, err)
+		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	return nil, err
+	r.copied = dir
+	return r, nil
 }
+
+// openCopy copies a file, migrates the copy, and opens it for reading.
+func openCopy(ctx context.Context, path, to string) (*Reader, error) {
+	db, err := openReadOnly(path)
+	if err != nil {
+		return nil, err
+	}
+	// The copy is complete although another process may be writing to the file: the statement is one transaction.
+	_, err = db.ExecContext(ctx, "VACUUM INTO ?", to)
+	if err = errors.Join(explain(err), db.Close()); err != nil {
+		return nil, err
+	}
+	s, err := Open(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Close(); err != nil {
+		return nil, err
+	}
+	return openReader(ctx, to)
+}
+
+// IsCopy reports whether the Reader reads a copy of the file, to which nothing is added any more.
+func (r *Reader) IsCopy() bool { return r.copied != "" }
 
 // errOlder means that the schema of a file is older than this program's schema.
 var errOlder = errors.New("its schema is older than this program's")
 
 func openReader(ctx context.Context, path string) (*Reader, error) {
-	db, err := sql.Open("sqlite", location(path, url.Values{
-		"mode": {"ro"}, "_pragma": {waitForLocks},
-	}))
+	db, err := openReadOnly(path)
 	if err != nil {
 		return nil, fmt.Errorf("failed to open the journal %q: %w", path, err)
 	}
@@ -58,9 +86,13 @@ func openReader(ctx context.Context, path string) (*Reader, error) {
 	case current < newest:
 		err = errOlder
 	default:
-		return &Reader{&Store{path: path, db: db, lists: db, closing: make(chan struct{})}}, nil
+		return &Reader{store: &Store{path: path, db: db, lists: db, closing: make(chan struct{})}}, nil
 	}
 	return nil, errors.Join(fmt.Errorf("failed to open the journal %q: %w", path, err), db.Close())
+}
+
+func openReadOnly(path string) (*sql.DB, error) {
+	return sql.Open("sqlite", location(path, url.Values{"mode": {"ro"}, "_pragma": {waitForLocks}}))
 }
 
 // Read reads entries, as Store.Read does.
@@ -101,5 +133,11 @@ func (r *Reader) UIDs(ctx context.Context, after string, limit int) ([]string, e
 	return r.store.UIDs(ctx, after, limit)
 }
 
-// Close closes the file.
-func (r *Reader) Close() error { return r.store.db.Close() }
+// Close closes the file, and deletes it if it is a copy.
+func (r *Reader) Close() error {
+	err := r.store.db.Close()
+	if r.IsCopy() {
+		err = errors.Join(err, os.RemoveAll(r.copied))
+	}
+	return err
+}

@@ -1,6 +1,7 @@
 package sqlite_test
 
 import (
+	"bytes"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -191,6 +192,9 @@ func TestReaderOfOlderAndNewerSchema(t *testing.T) {
 	if uids, err := r.UIDs(t.Context(), "", 10); err != nil || !slices.Equal(uids, []string{"a"}) {
 		t.Errorf("UIDs: %v, %v; want a", uids, err)
 	}
+	if !r.IsCopy() {
+		t.Error("the reader has opened the file itself")
+	}
 	if err := r.Close(); err != nil {
 		t.Error(err)
 	}
@@ -205,6 +209,38 @@ func TestReaderOfOlderAndNewerSchema(t *testing.T) {
 	})
 	if r, err := sqlite.OpenReader(t.Context(), path); !errors.Is(err, journal.ErrNewer) {
 		t.Errorf("OpenReader = %v, %v; want ErrNewer", r, err)
+	}
+}
+
+// TestReaderDoesNotMigrate checks that a reader leaves a file with an older schema as it is, because programs of the
+// older version could not open it afterwards, and that it deletes its copy.
+func TestReaderDoesNotMigrate(t *testing.T) {
+	temporary, dir := t.TempDir(), t.TempDir()
+	for _, name := range []string{"TMPDIR", "TMP", "TEMP"} {
+		t.Setenv(name, temporary)
+	}
+	path := filepath.Join(dir, "journal.db")
+	migrateTo(t, path, 1, func(*sql.DB) {})
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := sqlite.OpenReader(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := os.ReadFile(path)
+	if err != nil || !bytes.Equal(before, after) {
+		t.Errorf("the reader has changed the file (%v)", err)
+	}
+	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
+		t.Errorf("the directory has the files %v (%v), want the journal only", files, err)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	if files, err := os.ReadDir(temporary); err != nil || len(files) != 0 {
+		t.Errorf("the reader has left %v (%v)", files, err)
 	}
 }
 
