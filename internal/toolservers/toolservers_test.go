@@ -233,6 +233,10 @@ func TestCredentials(t *testing.T) {
 		env.now, env.err = env.now.Add(time.Minute), errors.New("no route to the API server")
 	})
 	mustCall() // the old credential is still used
+	env.set(func(env *environment) {
+		env.now, env.err = env.now.Add(time.Minute), apierrors.NewUnauthorized("the token cannot be verified")
+	})
+	mustCall() // this answer says nothing about the Secret
 
 	env.set(func(env *environment) { env.now, env.err = env.now.Add(time.Minute), nil })
 	mustCall()
