@@ -27,6 +27,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/sharing"
+	"github.com/capstan-dev/capstan/internal/toolbox"
 	"github.com/capstan-dev/capstan/internal/tracing"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
@@ -223,6 +224,9 @@ type notReadyError struct {
 }
 
 func (e *notReadyError) Error() string { return e.message }
+
+// Is reports whether the target is toolbox.ErrUnusable, which a toolbox expects of an object for which the Turn waits.
+func (e *notReadyError) Is(target error) bool { return target == toolbox.ErrUnusable }
 
 // agentNotReady returns the *notReadyError for a Turn whose Agent cannot run Turns because of cause. If the Agent is in
 // another namespace, the message leaves out the cause, because the cause may contain names from that namespace.

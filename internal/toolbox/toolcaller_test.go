@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -175,9 +176,9 @@ func TestEffectIsTheCurrentDeclaration(t *testing.T) {
 			tool.ReadOnly,
 		},
 		"deleted ToolServer": {
-			"no declaration can be read",
+			"nothing is declared any more",
 			tool.Source{Server: "tickets", Name: "look", UID: "first"},
-			"ReadOnly", errors.New("gone"), tool.Destructive,
+			"ReadOnly", fmt.Errorf("%w: it is gone", toolbox.ErrUnusable), tool.Destructive,
 		},
 		"sub-agent": {"a repeated call finds its Turn", tool.Source{Agent: "helper", UID: "zeroth"}, "", nil, tool.Idempotent},
 	} {
@@ -194,6 +195,11 @@ func TestEffectIsTheCurrentDeclaration(t *testing.T) {
 		})
 	}
 	box := (&fakeCluster{}).box()
+	unread := errors.New("the API server is away")
+	box.Server = func(context.Context, string) (*v1alpha1.ToolServer, error) { return nil, unread }
+	if got, err := box.Effect(t.Context(), tool.Tool{Source: tool.Source{Server: "tickets"}}); got != "" || !errors.Is(err, unread) {
+		t.Errorf("%q (error %v) while the ToolServer cannot be read, want the cause: the declaration is not known", got, err)
+	}
 	ended, end := context.WithCancel(t.Context())
 	end()
 	box.Server = func(context.Context, string) (*v1alpha1.ToolServer, error) { return nil, context.Canceled }
