@@ -30,7 +30,8 @@ type Servers interface {
 	//  3. ErrUnknown.
 	Tools(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error)
 	// Current asks the server which tools it has now. It takes at most the server's connectTimeoutSeconds, plus the
-	// time to read Secrets, and fails if the server does not answer.
+	// time to read Secrets, and fails if the server does not answer. Its error wraps tool.ErrUnread if the API server
+	// did not return the Secrets for the moment.
 	Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error)
 	// Caller returns the caller of a tool, given the tool's name at its server. It never fails: if the tool cannot
 	// be called, each call returns the cause.

@@ -272,6 +272,32 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
+// TestCurrentWithoutSecrets checks that Current says whether the credentials may be readable soon.
+func TestCurrentWithoutSecrets(t *testing.T) {
+	secrets := schema.GroupResource{Resource: "secrets"}
+	for name, tc := range map[string]struct {
+		err  error
+		down bool
+		want bool
+	}{
+		"no answer":          {errors.New("no route to the API server"), false, true},
+		"unknown token":      {apierrors.NewUnauthorized("the token cannot be verified"), false, true},
+		"no permission":      {apierrors.NewForbidden(secrets, "tickets", errors.New("no permission")), false, false},
+		"no Secret":          {apierrors.NewNotFound(secrets, "tickets"), false, false},
+		"unreachable server": {nil, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, "a")
+			s.setDown(tc.down)
+			env, c := newEnvironment(t)
+			env.set(func(env *environment) { env.err = tc.err })
+			if _, err := c.Current(patient(t), object(s.URL)); err == nil || errors.Is(err, tool.ErrUnread) != tc.want {
+				t.Errorf("Current: %v, want ErrUnread: %t", err, tc.want)
+			}
+		})
+	}
+}
+
 func isSecret(err error) bool {
 	_, ok := errors.AsType[*secrets.Error](err)
 	return ok
