@@ -84,6 +84,9 @@ func (v *evaluation) do(ctx context.Context) (o done) {
 	}
 	models, thinking := translate.JudgeModels(v.agent)
 	chain, err := v.chain(ctx, models, thinking)
+	if _, again := errors.AsType[*retryError](err); again {
+		return retried(afterFailure, err)
+	}
 	if err != nil {
 		return v.failed(err.Error())
 	}

@@ -147,14 +147,19 @@ func (f *followUp) reserveMemory(ctx context.Context) (*bytebudget.Reservation, 
 	return account.TryReserve(want)
 }
 
-// chain returns the models to ask. The requests to them have low priority at their ModelProviders.
+// chain returns the models to ask. The requests to them have low priority at their ModelProviders. chain returns a
+// *retryError if a ModelProvider could not be read.
 func (f *followUp) chain(
 	ctx context.Context, models []v1alpha1.ModelReference, thinking v1alpha1.ThinkingLevel,
 ) ([]loop.Candidate, error) {
 	caller := pace.Caller{Namespace: f.task.Namespace, Agent: f.task.Agent, Low: true}
 	var all []loop.Candidate
 	for _, m := range models {
-		c, err := translate.Candidate(f.executor.link(ctx, &f.turn, f.agent.Namespace, m, caller), thinking)
+		l, err := f.executor.link(ctx, &f.turn, f.agent.Namespace, m, caller)
+		if err != nil {
+			return nil, err
+		}
+		c, err := translate.Candidate(l, thinking)
 		if err != nil {
 			return nil, err
 		}

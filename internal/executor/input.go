@@ -27,6 +27,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/sharing"
+	"github.com/capstan-dev/capstan/internal/toolbox"
 	"github.com/capstan-dev/capstan/internal/tracing"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
@@ -48,7 +49,11 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	chain := make([]translate.Link, 0, len(agent.Spec.Models))
 	caller := pace.Caller{Namespace: t.Namespace, Agent: t.AgentName(), Waits: r.progress.setProviderWait}
 	for _, m := range agent.Spec.Models {
-		chain = append(chain, e.link(ctx, t, agent.Namespace, m, caller))
+		l, err := e.link(ctx, t, agent.Namespace, m, caller)
+		if err != nil && !r.onlyEnds(agent.Spec.Limits) {
+			return nil, err
+		}
+		chain = append(chain, l)
 	}
 	now := e.Now()
 	start := now
@@ -106,7 +111,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		}
 	}
 	in.Recall = e.recall(t, agent, session, redaction.Redact)
-	if in.Embeddings, err = e.embeddings(ctx, t, agent, caller); err != nil {
+	if in.Embeddings, err = e.embeddings(ctx, t, agent, caller); err != nil && !r.onlyEnds(agent.Spec.Limits) {
 		return nil, err
 	}
 	if in.Embeddings != nil {
@@ -224,6 +229,9 @@ type notReadyError struct {
 
 func (e *notReadyError) Error() string { return e.message }
 
+// Is reports whether the target is toolbox.ErrUnusable, which a toolbox expects of an object for which the Turn waits.
+func (e *notReadyError) Is(target error) bool { return target == toolbox.ErrUnusable }
+
 // agentNotReady returns the *notReadyError for a Turn whose Agent cannot run Turns because of cause. If the Agent is in
 // another namespace, the message leaves out the cause, because the cause may contain names from that namespace.
 func agentNotReady(t *v1alpha1.Turn, cause string) *notReadyError {
@@ -287,21 +295,25 @@ func awaitingConfigMap(err error, t *v1alpha1.Turn) error {
 }
 
 // link returns the provider of one model of an Agent, for a caller on behalf of a Turn. If the ModelProvider cannot be
-// used, each request to the returned provider fails with the cause.
+// used, each request to the returned provider fails with the cause. If the ModelProvider could not be read, link also
+// returns a *retryError, because the next attempt may find that it can be used.
 func (e *Executor) link(
 	ctx context.Context, t *v1alpha1.Turn, agentNamespace string, m v1alpha1.ModelReference, caller pace.Caller,
-) translate.Link {
+) (translate.Link, error) {
 	l := translate.Link{Reference: m}
 	object, err := e.Sharing.Provider(ctx, e.objects(t.Namespace), m.ProviderRef, agentNamespace)
-	if err != nil {
-		cause := errors.New("the ModelProvider does not exist")
-		if refused, ok := errors.AsType[*sharing.RefusedError](err); ok {
-			cause = refused
-		} else if !apierrors.IsNotFound(err) {
-			cause = fmt.Errorf("failed to get the ModelProvider: %w", err)
-		}
-		l.Provider = providers.Unusable(m.ProviderRef.String(), cause)
-		return l
+	refused, isRefused := errors.AsType[*sharing.RefusedError](err)
+	switch {
+	case isRefused:
+		l.Provider = providers.Unusable(m.ProviderRef.String(), refused)
+		return l, nil
+	case apierrors.IsNotFound(err):
+		l.Provider = providers.Unusable(m.ProviderRef.String(), errors.New("the ModelProvider does not exist"))
+		return l, nil
+	case err != nil:
+		err = fmt.Errorf("failed to get ModelProvider %q: %w", m.ProviderRef, err)
+		l.Provider = providers.Unusable(m.ProviderRef.String(), err)
+		return l, &retryError{err}
 	}
 	l.Object = e.providers.Of(versionOf(object), object)
 	if l.Provider = e.Provider(l.Object); object.Namespace != t.Namespace || agentNamespace != t.Namespace {
@@ -313,5 +325,5 @@ func (e *Executor) link(
 	if e.Gates != nil {
 		l.Provider = e.Gates.Gated(l.Object, caller, l.Provider)
 	}
-	return l
+	return l, nil
 }

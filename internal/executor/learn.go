@@ -91,14 +91,19 @@ func (e *Executor) recall(t *v1alpha1.Turn, agent *v1alpha1.Agent, session *v1al
 	}
 }
 
-// embeddings returns the model that turns texts into vectors for an Agent, or nil if it has none.
+// embeddings returns the model that turns texts into vectors for an Agent, or nil if it has none. It returns the error
+// of link.
 func (e *Executor) embeddings(
 	ctx context.Context, t *v1alpha1.Turn, agent *v1alpha1.Agent, caller pace.Caller,
 ) (*turn.Embeddings, error) {
 	if agent.Spec.Embeddings == nil {
 		return nil, nil //nolint:nilnil // because "none" is an answer, not an error
 	}
-	return translate.Embeddings(agent, e.link(ctx, t, agent.Namespace, translate.EmbeddingsModel(agent), caller))
+	l, err := e.link(ctx, t, agent.Namespace, translate.EmbeddingsModel(agent), caller)
+	if err != nil {
+		return nil, err
+	}
+	return translate.Embeddings(agent, l)
 }
 
 // learning is the extraction of memories from one Turn.
@@ -172,6 +177,9 @@ func (l *learning) do(ctx context.Context) (o done) {
 	}
 	models, thinking := translate.LearningModels(l.agent)
 	chain, err := l.chain(ctx, models, thinking)
+	if _, again := errors.AsType[*retryError](err); again {
+		return retried(afterFailure, err)
+	}
 	if err != nil {
 		return l.skipped(task.NotEnabled)
 	}

@@ -373,6 +373,38 @@ func TestVerdictsArePublishedWithoutFurtherQuestions(t *testing.T) {
 	}
 }
 
+// TestWorkWaitsForUnreadableModelProviders checks that the work after a Turn is tried again if a ModelProvider cannot
+// be read for a moment.
+func TestWorkWaitsForUnreadableModelProviders(t *testing.T) {
+	const ofSession = "You read one turn of a conversation"
+	for kind, newHarness := range map[task.Kind]func(t *testing.T) *followUpHarness{
+		task.Evaluate: newThreeJudgeHarness,
+		task.Learn: func(t *testing.T) *followUpHarness {
+			m := &followUpModel{replies: map[string]string{ofSession: `{"memories": []}`}}
+			return newFollowUpHarness(t, task.Learn, m, func(a *v1alpha1.Agent, _ *v1alpha1.PromptProfile, _ *v1alpha1.Turn) {
+				a.Spec.Memory = &v1alpha1.AgentMemory{Learning: &v1alpha1.AgentLearning{
+					Scopes: []v1alpha1.LearnedScope{v1alpha1.LearnedScopeSession},
+				}}
+			})
+		},
+	} {
+		t.Run(string(kind), func(t *testing.T) {
+			w := newHarness(t)
+			readable := w.Client
+			w.Client = withoutModelProviders(w.Executor)
+			w.attempt(t)
+			if got := w.verdicts(t); len(w.model.asked) > 0 || len(got) > 0 {
+				t.Fatalf("while the ModelProvider cannot be read, %q was asked, and the status has %q", w.model.asked, got)
+			}
+			w.Client = readable
+			w.attempt(t)
+			if got := w.model.asked; len(got) != len(w.model.replies) {
+				t.Errorf("then %q were asked, want %d questions", got, len(w.model.replies))
+			}
+		})
+	}
+}
+
 func changeAgent(t *testing.T, w *followUpHarness, change func(*v1alpha1.Agent)) {
 	t.Helper()
 	var a v1alpha1.Agent

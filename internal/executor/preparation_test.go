@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -89,6 +90,55 @@ func TestModelProvidersThatAreGone(t *testing.T) {
 	if p, n := got.Status.Preparation, got.Status.Steps; p != nil || n == nil || n.ModelRequests != 0 {
 		t.Errorf("preparation %+v, steps %+v; want no prompt and no request", p, n)
 	}
+}
+
+// TestUnreadableModelProvidersAreReadAgain checks that a run tries again if a ModelProvider cannot be read, because
+// this says nothing about the model. A Turn that only has to end needs no model, and ends.
+func TestUnreadableModelProvidersAreReadAgain(t *testing.T) {
+	for name, change := range map[string]func(*v1alpha1.Agent){
+		"of the chain": func(*v1alpha1.Agent) {},
+		"for vectors": func(a *v1alpha1.Agent) {
+			a.Spec.Embeddings = &v1alpha1.AgentEmbeddings{ProviderRef: a.Spec.Models[0].ProviderRef, Model: "vectors"}
+			a.Spec.Models = nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := surroundings()
+			change(objects[0].(*v1alpha1.Agent))
+			e, _ := newExecutor(t, interceptor.Funcs{}, append(objects, turnWith())...)
+			readable := e.Client
+			e.Client = withoutModelProviders(e)
+			if _, err := newRun(t, e).input(t.Context()); !errors.Is(err, broken) || !isRetryError(err) {
+				t.Errorf("input: %v, want a *retryError with the cause", err)
+			}
+			r := newRun(t, e)
+			r.turn.Spec.DesiredState = v1alpha1.DesiredStateCancelled
+			if _, err := r.input(t.Context()); err != nil {
+				t.Errorf("input of a cancelled Turn: %v", err)
+			}
+			e.Client = readable
+			if _, err := newRun(t, e).input(t.Context()); err != nil {
+				t.Errorf("input when the ModelProvider can be read again: %v", err)
+			}
+		})
+	}
+}
+
+// withoutModelProviders returns the client of an executor, but each read of a ModelProvider fails.
+func withoutModelProviders(e *Executor) client.Client {
+	return interceptor.NewClient(e.Client.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if _, ok := o.(*v1alpha1.ModelProvider); ok {
+				return broken
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+	})
+}
+
+func isRetryError(err error) bool {
+	_, ok := errors.AsType[*retryError](err)
+	return ok
 }
 
 func TestUnreadableConfigMapIsReadAgain(t *testing.T) {

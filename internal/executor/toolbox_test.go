@@ -1,14 +1,17 @@
 package executor
 
 import (
+	"context"
 	"errors"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
 // equipped returns surroundings whose Agent has these tools, and whose profile pins the tools search and ask.
@@ -90,6 +93,44 @@ func TestToolboxOfATurn(t *testing.T) {
 				t.Errorf("offers %q (error %v), want %q: %s", got, err, tc.want, tc.reason)
 			}
 		})
+	}
+}
+
+// TestEffectsOfToolServers checks that only a ToolServer that is gone makes its tools Destructive. While a ToolServer
+// cannot be read, the effect of its tools is not known, and the run must try again.
+func TestEffectsOfToolServers(t *testing.T) {
+	server := &v1alpha1.ToolServer{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "tickets"},
+		Spec:       v1alpha1.ToolServerSpec{Tools: []v1alpha1.ToolDeclaration{{Name: "look", Effect: v1alpha1.ToolEffectReadOnly}}},
+	}
+	var failure error
+	get := func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		if _, ok := o.(*v1alpha1.ToolServer); ok && failure != nil {
+			return failure
+		}
+		return c.Get(ctx, key, o, opts...)
+	}
+	e, _ := newExecutor(t, interceptor.Funcs{Get: get}, append(equipped(serverTools("tickets")), server, turnWith())...)
+	in, err := newRun(t, e).input(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	effect := func() (tool.Effect, error) {
+		return in.Toolbox.Effect(t.Context(), tool.Tool{Source: tool.Source{Server: "tickets", Name: "look"}, Effect: tool.ReadOnly})
+	}
+	if got, err := effect(); got != tool.ReadOnly || err != nil {
+		t.Errorf("%q (error %v), want the declared effect", got, err)
+	}
+	failure = broken
+	if got, err := effect(); !errors.Is(err, broken) || outcomeOf(nil, err, false, false) != tryAgain {
+		t.Errorf("%q (error %v) while the ToolServer cannot be read, want another attempt of the run", got, err)
+	}
+	failure = nil
+	if err := e.Client.Delete(t.Context(), server); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := effect(); got != tool.Destructive || err != nil {
+		t.Errorf("%q (error %v) of a ToolServer that is gone, want Destructive", got, err)
 	}
 }
 

@@ -32,6 +32,9 @@ type entry struct {
 	earlier []string
 	// changes counts the versions that were made with new credentials.
 	changes int
+	// refusal holds whether the API server forbids to read the Secrets of generations that have no version. The first
+	// version of a generation ends the refusal.
+	refusal grace.Refusal
 	// idle is the number of sweeps since the entry was last used. Cache.mu guards it.
 	idle int
 }
@@ -148,5 +151,5 @@ func (e *entry) clear() {
 	for _, v := range e.versions {
 		v.provider.Close()
 	}
-	e.uid, e.versions, e.earlier, e.changes = "", nil, nil, 0
+	e.uid, e.versions, e.earlier, e.changes, e.refusal = "", nil, nil, 0, grace.Refusal{}
 }

@@ -24,7 +24,8 @@ type lazy struct {
 }
 
 // Generate sends the request, or returns why it cannot be sent. While the API server cannot be reached, it waits
-// until ctx ends: an outage of the API server is not a failure of the model and must not use up its attempts.
+// until ctx ends: an outage of the API server is not a failure of the model and must not use up its attempts. While the
+// API server forbids to read the Secrets, Generate waits for up to grace.Period.
 func (l *lazy) Generate(ctx context.Context, req *model.Request) (*model.Reply, error) {
 	p, err := l.provider(ctx)
 	if err != nil {
@@ -42,12 +43,22 @@ func (l *lazy) provider(ctx context.Context) (*endpoint.Provider, error) {
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 5*time.Second
 	return backoff.Retry(ctx, func() (*endpoint.Provider, error) {
 		p, err := l.cache.Get(ctx, l.object)
-		if err != nil && !secrets.IsAway(err) {
+		_, passes := errors.AsType[*newlyForbiddenError](err)
+		if err != nil && !passes && !secrets.IsAway(err) {
 			err = backoff.Permanent(err)
 		}
 		return p, err
 	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(0))
 }
+
+// newlyForbiddenError means that the API server began to forbid to read the Secrets less than grace.Period ago, and
+// that no credentials are known. An API server that starts forbids everything until it has loaded its roles.
+type newlyForbiddenError struct{ err error }
+
+func (e *newlyForbiddenError) Error() string { return e.err.Error() }
+
+// Unwrap returns the error of the read.
+func (e *newlyForbiddenError) Unwrap() error { return e.err }
 
 // Unusable returns a provider that fails each request with this cause. A chain then continues with its next model.
 func Unusable(name string, cause error) model.Provider {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -162,7 +163,13 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 		return v.provider, nil
 	}
 	if err != nil {
+		if v == nil && apierrors.IsForbidden(err) && e.refusal.Bridges(err, c.now()) {
+			err = &newlyForbiddenError{err}
+		}
 		return nil, err
+	}
+	if v == nil {
+		e.refusal = grace.Refusal{}
 	}
 	if v, err = e.put(p, made, read, sweep); err != nil {
 		return nil, err

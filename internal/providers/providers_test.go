@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/grace"
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/providers"
@@ -403,25 +404,34 @@ func TestNamespacesAreIsolated(t *testing.T) {
 	c.Forget(types.NamespacedName{Namespace: "demo", Name: "unknown"}) // must not fail
 }
 
-// TestLazy proves that a provider whose Secret could not be read works as soon as the Secret can be read.
+// TestLazy proves that a provider whose Secret must not be read waits for the permission as long as the API server may
+// only be starting, then fails at once, and works as soon as the Secret can be read.
 func TestLazy(t *testing.T) {
-	w, c := newFakeCluster(t, secretValue)
-	w.set(func(w *fakeCluster) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &fakeCluster{data: map[string][]byte{"apiKey": []byte(secretValue)}}
 		w.err = apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "openai", errors.New("no permission"))
-	})
-	p := c.Lazy(object("http://127.0.0.1:1/v1"))
-	for range 2 {
-		_, err := p.Generate(t.Context(), &model.Request{Model: "m"})
-		e, ok := errors.AsType[*model.Error](err)
-		if !ok || e.Kind != model.Network || !e.Unsent {
-			t.Fatalf("Generate: %#v, want a Network error of a request that was not sent", err)
+		c := providers.NewCache(w.read, time.Now, netpolicy.NewLocalPolicy(), nil)
+		defer c.Close()
+		begin := time.Now()
+		for range 2 {
+			_, err := c.Lazy(object("http://one.example/v1")).Generate(t.Context(), &model.Request{Model: "m"})
+			e, ok := errors.AsType[*model.Error](err)
+			if !ok || e.Kind != model.Network || !e.Unsent || !apierrors.IsForbidden(err) {
+				t.Fatalf("Generate: %#v, want a Network error of a request that was not sent", err)
+			}
+			if waited := time.Since(begin); waited < grace.Period || waited > grace.Period+10*time.Second {
+				t.Errorf("the requests have failed %s after the first one began, want %s", waited, grace.Period)
+			}
 		}
-	}
-	w.set(func(w *fakeCluster) { w.err = nil })
-	_, err := p.Generate(t.Context(), &model.Request{Model: "m"})
-	if e, ok := errors.AsType[*model.Error](err); !ok || e.Unsent {
-		t.Errorf("Generate: %#v, want a request that was sent, to an endpoint that does not answer", err)
-	}
+		changed := object("http://two.example/v1")
+		changed.Generation = 2
+		w.set(func(w *fakeCluster) { w.err = nil })
+		mustGet(t, c, changed)
+		known := mustGet(t, c, object("http://one.example/v1"))
+		if got := mustGet(t, c, object("http://one.example/v1")); got != known {
+			t.Error("there is another provider, want the known one")
+		}
+	})
 }
 
 func TestUnusable(t *testing.T) {
@@ -434,7 +444,11 @@ func TestUnusable(t *testing.T) {
 }
 
 func TestUnreachableAPIServer(t *testing.T) {
-	away := errors.New("connection refused")
+	t.Run("no answer", func(t *testing.T) { testUnreachableAPIServer(t, errors.New("connection refused")) })
+	t.Run("the token cannot be verified", func(t *testing.T) { testUnreachableAPIServer(t, apierrors.NewUnauthorized("Unauthorized")) })
+}
+
+func testUnreachableAPIServer(t *testing.T, away error) {
 	t.Run("old credentials stay in use", func(t *testing.T) {
 		w, c := newFakeCluster(t, secretValue)
 		before, err := c.Get(t.Context(), object("http://one.example/v1"))
@@ -459,20 +473,7 @@ func TestUnreachableAPIServer(t *testing.T) {
 			t.Errorf("Get of a changed object: %v, want no earlier provider", err)
 		}
 	})
-	t.Run("a first request waits for the API server", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			w := &fakeCluster{err: away, now: time.Now()}
-			c := providers.NewCache(w.read, w.clock, netpolicy.NewLocalPolicy(), nil)
-			time.AfterFunc(time.Minute, func() { w.set(func(w *fakeCluster) { w.err = nil }) }) // the Secret does not exist at that time
-			begin := time.Now()
-			_, err := c.Lazy(object("http://one.example/v1")).Generate(t.Context(), &model.Request{})
-			failure, ok := errors.AsType[*model.Error](err)
-			if !ok || failure.Kind != model.Auth || !failure.Unsent || time.Since(begin) < time.Minute {
-				t.Errorf("Generate: %v after %s; want an error about the missing Secret after the API server is back", err,
-					time.Since(begin))
-			}
-		})
-	})
+	t.Run("a first request waits for the API server", func(t *testing.T) { testFirstRequestWaits(t, away) })
 	t.Run("a request does not outlive its Turn", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := &fakeCluster{err: away, now: time.Now()}
@@ -484,5 +485,27 @@ func TestUnreachableAPIServer(t *testing.T) {
 				t.Errorf("Generate: %v, want an error of a request that was not sent", err)
 			}
 		})
+	})
+}
+
+// TestStartingAPIServer checks that a first request waits for an API server that has not loaded its roles yet.
+func TestStartingAPIServer(t *testing.T) {
+	testFirstRequestWaits(t, apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "openai", errors.New("no permission")))
+}
+
+// testFirstRequestWaits checks that a first request waits until the API server answers, which it does after a minute.
+func testFirstRequestWaits(t *testing.T, before error) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &fakeCluster{err: before}
+		c := providers.NewCache(w.read, time.Now, netpolicy.NewLocalPolicy(), nil)
+		time.AfterFunc(time.Minute, func() { w.set(func(w *fakeCluster) { w.err = nil }) }) // the Secret does not exist at that time
+		begin := time.Now()
+		_, err := c.Lazy(object("http://one.example/v1")).Generate(t.Context(), &model.Request{})
+		failure, ok := errors.AsType[*model.Error](err)
+		if !ok || failure.Kind != model.Auth || !failure.Unsent || time.Since(begin) < time.Minute {
+			t.Errorf("Generate: %v after %s; want an error about the missing Secret after the API server is back", err,
+				time.Since(begin))
+		}
 	})
 }

@@ -224,7 +224,8 @@ func MayKeep(err error, refusal *grace.Refusal, now time.Time) bool {
 }
 
 // IsAway reports whether a Secret could not be read because the API server did not answer, or answered with a temporary
-// error.
+// error. Unauthorized says nothing about the Secret: the API server could not verify the token of this process, for
+// example because the API server is starting, or the token has just expired.
 func IsAway(err error) bool {
 	if _, ok := errors.AsType[*Error](err); ok || err == nil {
 		return false
@@ -233,5 +234,5 @@ func IsAway(err error) bool {
 		return true
 	}
 	return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) ||
-		apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err)
+		apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) || apierrors.IsUnauthorized(err)
 }

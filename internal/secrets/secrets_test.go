@@ -193,6 +193,7 @@ func TestIsAway(t *testing.T) {
 		"missing":     {&secrets.Error{Reason: "gone"}, false},
 		"no route":    {errors.New("dial tcp: no route to host"), true},
 		"forbidden":   {apierrors.NewForbidden(schema.GroupResource{}, "s", nil), false},
+		"wrong token": {apierrors.NewUnauthorized("the token cannot be verified"), true},
 		"overloaded":  {apierrors.NewTooManyRequestsError("later"), true},
 		"unavailable": {apierrors.NewServiceUnavailable("later"), true},
 		"failed":      {apierrors.NewInternalError(errors.New("etcd")), true},

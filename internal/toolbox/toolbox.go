@@ -16,6 +16,10 @@ import (
 // ErrUnknown means that the tools of a server are unknown: it cannot be reached now, and was never reached before.
 var ErrUnknown = errors.New("the server was never reached, and its tools are not known")
 
+// ErrUnusable means that a ToolServer or an Agent does not exist, or that its owner does not consent to its use.
+// Another error of reading such an object says nothing about the object.
+var ErrUnusable = errors.New("the object does not exist, or may not be used")
+
 // Servers are connections to ToolServers.
 type Servers interface {
 	// Tools returns the known tools of a server, with the declarations of its ToolServer. It may connect, which takes
@@ -26,7 +30,8 @@ type Servers interface {
 	//  3. ErrUnknown.
 	Tools(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error)
 	// Current asks the server which tools it has now. It takes at most the server's connectTimeoutSeconds, plus the
-	// time to read Secrets, and fails if the server does not answer.
+	// time to read Secrets, and fails if the server does not answer. Its error wraps tool.ErrUnread if the API server
+	// did not return the Secrets for the moment.
 	Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error)
 	// Caller returns the caller of a tool, given the tool's name at its server. It never fails: if the tool cannot
 	// be called, each call returns the cause.
@@ -41,7 +46,8 @@ type Box struct {
 	Depth, MaxDepth int
 	// MaxDescendants is how many Turns sub-agents may create. If it is 0, the Turn has no sub-agents.
 	MaxDescendants int
-	// Server returns the ToolServer, and SubAgent the Agent, with a name, which may be NAMESPACE/NAME.
+	// Server returns the ToolServer, and SubAgent the Agent, with a name, which may be NAMESPACE/NAME. If the object
+	// cannot be used, the error matches ErrUnusable.
 	Server   func(ctx context.Context, name string) (*v1alpha1.ToolServer, error)
 	SubAgent func(ctx context.Context, name string) (*v1alpha1.Agent, error)
 	// Servers holds the connections to ToolServers.
@@ -98,8 +104,9 @@ func SubAgent(entry v1alpha1.AgentTool, agent *v1alpha1.Agent) tool.Tool {
 }
 
 // Effect returns the effect that a tool's ToolServer declares now. The effect is Destructive if the ToolServer declares
-// none, does not exist any more, or is not the one that the Turn knows. A sub-agent keeps its effect, because a
-// repeated call finds the Turn that exists. Effect fails only when ctx ends.
+// none, does not exist any more, may no longer be used, or is not the one that the Turn knows. A sub-agent keeps its
+// effect, because a repeated call finds the Turn that exists. Effect fails if the ToolServer could not be read: its
+// tools would be Destructive for the whole run, although the cause may pass within a second.
 func (b *Box) Effect(ctx context.Context, t tool.Tool) (tool.Effect, error) {
 	if t.Source.Server == "" {
 		return t.Effect, nil
@@ -108,8 +115,12 @@ func (b *Box) Effect(ctx context.Context, t tool.Tool) (tool.Effect, error) {
 	switch {
 	case ctx.Err() != nil:
 		return "", context.Cause(ctx)
-	case err != nil, t.Source.UID != "" && t.Source.UID != string(server.UID):
-		return tool.Destructive, nil //nolint:nilerr // because a ToolServer that cannot be read declares nothing
+	case errors.Is(err, ErrUnusable):
+		return tool.Destructive, nil
+	case err != nil:
+		return "", fmt.Errorf("failed to get tool server %q: %w", t.Source.Server, err)
+	case t.Source.UID != "" && t.Source.UID != string(server.UID):
+		return tool.Destructive, nil
 	}
 	return tool.ResolveEffect(DeclaredEffect(server, t.Source.Name), tool.Hints{}), nil
 }

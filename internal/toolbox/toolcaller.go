@@ -2,6 +2,7 @@ package toolbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -79,7 +80,7 @@ func (r *toolCaller) agent(ctx context.Context) (*v1alpha1.Agent, error) {
 	agent, err := r.box.SubAgent(ctx, r.source.Agent)
 	if err != nil {
 		return nil, &tool.Error{
-			Class: tool.Unavailable, Err: err,
+			Class: tool.Unavailable, Err: unread(err),
 			Message: fmt.Sprintf("agent %q could not be read, no longer exists, or may no longer be used", r.source.Agent),
 		}
 	}
@@ -117,11 +118,20 @@ func (r *toolCaller) server(ctx context.Context) (*v1alpha1.ToolServer, error) {
 	server, err := r.box.Server(ctx, r.source.Server)
 	if err != nil {
 		return nil, &tool.Error{
-			Class: tool.Unavailable, Err: err,
+			Class: tool.Unavailable, Err: unread(err),
 			Message: fmt.Sprintf("tool server %q could not be read, no longer exists, or may no longer be used", r.source.Server),
 		}
 	}
 	return server, nil
+}
+
+// unread returns an error of reading a ToolServer or an Agent. The error wraps tool.ErrUnread unless the object cannot
+// be used.
+func unread(err error) error {
+	if errors.Is(err, ErrUnusable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", tool.ErrUnread, err)
 }
 
 // The kinds of objects that have tools.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -138,6 +139,27 @@ func TestApprovedToolMustNotBeReplaced(t *testing.T) {
 	}
 }
 
+// TestCheckOfAnUnreadTool checks that the check of a tool says whether its object is gone, or could not be read.
+func TestCheckOfAnUnreadTool(t *testing.T) {
+	for name, source := range map[string]tool.Source{"server": {Server: "tickets", Name: "close"}, "agent": {Agent: "helper"}} {
+		t.Run(name, func(t *testing.T) {
+			for _, tc := range []struct {
+				err  error
+				want bool
+			}{{errors.New("the API server is away"), true}, {fmt.Errorf("%w: it is gone", toolbox.ErrUnusable), false}} {
+				box := (&fakeCluster{}).box()
+				box.Server = func(context.Context, string) (*v1alpha1.ToolServer, error) { return nil, tc.err }
+				box.SubAgent = func(context.Context, string) (*v1alpha1.Agent, error) { return nil, tc.err }
+				caller := box.Caller(tool.Tool{Source: source, RequiresApproval: true})
+				err := caller.(tool.Checker).Check(t.Context())
+				if tool.AsError(err).Class != tool.Unavailable || !errors.Is(err, tc.err) || errors.Is(err, tool.ErrUnread) != tc.want {
+					t.Errorf("Check: %v, want ErrUnread: %t", err, tc.want)
+				}
+			}
+		})
+	}
+}
+
 // TestEffectIsTheCurrentDeclaration checks that the effect is the one that the ToolServer declares now, and that
 // another ToolServer with the same name declares nothing.
 func TestEffectIsTheCurrentDeclaration(t *testing.T) {
@@ -175,9 +197,9 @@ func TestEffectIsTheCurrentDeclaration(t *testing.T) {
 			tool.ReadOnly,
 		},
 		"deleted ToolServer": {
-			"no declaration can be read",
+			"nothing is declared any more",
 			tool.Source{Server: "tickets", Name: "look", UID: "first"},
-			"ReadOnly", errors.New("gone"), tool.Destructive,
+			"ReadOnly", fmt.Errorf("%w: it is gone", toolbox.ErrUnusable), tool.Destructive,
 		},
 		"sub-agent": {"a repeated call finds its Turn", tool.Source{Agent: "helper", UID: "zeroth"}, "", nil, tool.Idempotent},
 	} {
@@ -194,6 +216,11 @@ func TestEffectIsTheCurrentDeclaration(t *testing.T) {
 		})
 	}
 	box := (&fakeCluster{}).box()
+	unread := errors.New("the API server is away")
+	box.Server = func(context.Context, string) (*v1alpha1.ToolServer, error) { return nil, unread }
+	if got, err := box.Effect(t.Context(), tool.Tool{Source: tool.Source{Server: "tickets"}}); got != "" || !errors.Is(err, unread) {
+		t.Errorf("%q (error %v) while the ToolServer cannot be read, want the cause: the declaration is not known", got, err)
+	}
 	ended, end := context.WithCancel(t.Context())
 	end()
 	box.Server = func(context.Context, string) (*v1alpha1.ToolServer, error) { return nil, context.Canceled }

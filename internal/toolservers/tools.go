@@ -114,13 +114,17 @@ func (c *Cache) Tools(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool,
 }
 
 // Current returns the tools that a server has now. It asks the server, which takes no longer than its
-// connectTimeoutSeconds, plus the time to read Secrets. It fails if the server does not answer.
+// connectTimeoutSeconds, plus the time to read Secrets. It fails if the server does not answer. Its error wraps
+// tool.ErrUnread if the API server did not return the Secrets for the moment.
 func (c *Cache) Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error) {
 	e, err := c.entry(s)
 	if err != nil {
 		return nil, err
 	}
 	client, err := c.connection(ctx, e, s, secretTTL)
+	if _, ofServer := errors.AsType[*mcp.Error](err); err != nil && !ofServer && secrets.IsAway(err) {
+		return nil, fmt.Errorf("%w: %w", tool.ErrUnread, err)
+	}
 	if err != nil {
 		return nil, err
 	}

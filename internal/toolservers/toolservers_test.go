@@ -233,6 +233,10 @@ func TestCredentials(t *testing.T) {
 		env.now, env.err = env.now.Add(time.Minute), errors.New("no route to the API server")
 	})
 	mustCall() // the old credential is still used
+	env.set(func(env *environment) {
+		env.now, env.err = env.now.Add(time.Minute), apierrors.NewUnauthorized("the token cannot be verified")
+	})
+	mustCall() // this answer says nothing about the Secret
 
 	env.set(func(env *environment) { env.now, env.err = env.now.Add(time.Minute), nil })
 	mustCall()
@@ -265,6 +269,32 @@ func TestCredentials(t *testing.T) {
 	}
 	if got, err := c.Tools(patient(t), o); err != nil || len(got) != 1 {
 		t.Errorf("Tools = %v, %v; want the known tools", names(got), err)
+	}
+}
+
+// TestCurrentWithoutSecrets checks that Current says whether the credentials may be readable soon.
+func TestCurrentWithoutSecrets(t *testing.T) {
+	secrets := schema.GroupResource{Resource: "secrets"}
+	for name, tc := range map[string]struct {
+		err  error
+		down bool
+		want bool
+	}{
+		"no answer":          {errors.New("no route to the API server"), false, true},
+		"unknown token":      {apierrors.NewUnauthorized("the token cannot be verified"), false, true},
+		"no permission":      {apierrors.NewForbidden(secrets, "tickets", errors.New("no permission")), false, false},
+		"no Secret":          {apierrors.NewNotFound(secrets, "tickets"), false, false},
+		"unreachable server": {nil, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, "a")
+			s.setDown(tc.down)
+			env, c := newEnvironment(t)
+			env.set(func(env *environment) { env.err = tc.err })
+			if _, err := c.Current(patient(t), object(s.URL)); err == nil || errors.Is(err, tool.ErrUnread) != tc.want {
+				t.Errorf("Current: %v, want ErrUnread: %t", err, tc.want)
+			}
+		})
 	}
 }
 

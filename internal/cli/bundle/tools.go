@@ -2,6 +2,7 @@ package bundle
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
 	"github.com/go-logr/logr"
@@ -23,12 +24,16 @@ func (p *Bundle) Box(t *v1alpha1.Turn, servers toolbox.Servers) *toolbox.Box {
 		Agent: p.Agent, MaxDepth: v1alpha1.MaxDepth(t.Spec.Limits, p.Agent.Spec.Limits), Servers: servers,
 		MaxDescendants: v1alpha1.MaxDescendants(t.Spec.Limits, p.Agent.Spec.Limits),
 		Server: func(_ context.Context, name string) (*v1alpha1.ToolServer, error) {
-			return p.toolServer(v1alpha1.ParseSharedReference(name))
+			server, err := p.toolServer(v1alpha1.ParseSharedReference(name))
+			if err != nil {
+				return nil, fmt.Errorf("%w: %w", toolbox.ErrUnusable, err)
+			}
+			return server, nil
 		},
 		SubAgent: func(_ context.Context, name string) (*v1alpha1.Agent, error) {
 			member := p.Member(name)
 			if member == nil {
-				return nil, gone(kindAgent, name)
+				return nil, fmt.Errorf("%w: %w", toolbox.ErrUnusable, gone(kindAgent, name))
 			}
 			return member.Agent, nil
 		},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -122,7 +123,8 @@ func checkTool(ctx context.Context, t *tool.Tool) error {
 }
 
 // checkApproved checks the tools of approved calls just before these calls are made. It refuses a call whose tool has
-// changed or cannot be checked.
+// changed or cannot be checked. If the API server gives no answer about a tool for the moment, checkApproved returns an
+// error, so that the next attempt of the run uses the approval.
 func (run *runner) checkApproved(ctx context.Context, step int, p *plan) error {
 	var kept []*planned
 	for _, c := range p.wave {
@@ -130,6 +132,9 @@ func (run *runner) checkApproved(ctx context.Context, step int, p *plan) error {
 			failure := checkTool(ctx, c.tool)
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
+			}
+			if errors.Is(failure, tool.ErrUnread) {
+				return fmt.Errorf("failed to check the approved tool %q: %w", c.tool.Name, failure)
 			}
 			if failure != nil {
 				p.records = append(appendRepairs(p.records, c.repairs), run.newResult(step, c.openCall, c.tool).refused(failure))

@@ -183,6 +183,30 @@ func TestCallOfAChangedToolIsRefused(t *testing.T) {
 	}
 }
 
+// TestApprovedCallWaitsUntilItsToolCanBeChecked checks that an approval is kept while the API server gives no answer
+// about the tool: the run ends with an error, and the next run makes the call.
+func TestApprovedCallWaitsUntilItsToolCanBeChecked(t *testing.T) {
+	unread := &tool.Error{Class: tool.Unavailable, Message: "it could not be read", Err: tool.ErrUnread}
+	j := &journaltest.Store{}
+	o := &approver{now: noon, decisions: map[string]loop.Decision{"a": {Step: 1, CallID: "a", Approved: true, By: "ann"}}}
+	send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
+	send.RequiresApproval = true
+	send.Caller = &checkedServer{fakeToolServer: sent, check: func(n int) error { return map[bool]error{true: unread}[n == 2] }}
+	c, _ := candidate("one", 1, asksFor("", call("a", "send", `{}`)), says("Done."))
+	in := withApprover(withTools(inputOf(t, j, 1, c), send), o)
+	if _, err := loop.Run(t.Context(), &in); !errors.Is(err, tool.ErrUnread) {
+		t.Fatalf("Run: %v, want the failure of the check", err)
+	}
+	if len(in.State.CallResults) > 0 || len(sent.calls) > 0 {
+		t.Fatalf("after the failure there are %d calls and the results %+v, want none", len(sent.calls), in.State.CallResults)
+	}
+	in = withApprover(withTools(inputOf(t, j, 2, c), send), o)
+	if _, err := loop.Run(t.Context(), &in); err != nil || len(sent.calls) != 1 || len(in.State.Approvals) != 1 {
+		t.Errorf("Run: %v, with %d calls and %d requests for approval, want the approved call", err, len(sent.calls),
+			len(in.State.Approvals))
+	}
+}
+
 // errEnded ends a run.
 var errEnded = errors.New("killed")
 

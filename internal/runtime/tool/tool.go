@@ -161,13 +161,18 @@ func (f CallerFunc) Call(ctx context.Context, c Call) (Result, error) { return f
 // Checker is a Caller that can check whether its tool is still the one that the Turn started with.
 type Checker interface {
 	// Check returns an *Error that wraps ErrChanged if another object provides the tool now, or if the schema of the
-	// tool has changed. If the check is not possible, it returns another *Error. Check is called before an approval is
-	// requested, and before an approved call is made.
+	// tool has changed. If the check is not possible, it returns another *Error, which wraps ErrUnread if a repetition
+	// of the check may soon succeed. Check is called before an approval is requested, and before an approved call is
+	// made.
 	Check(ctx context.Context) error
 }
 
 // ErrChanged is the cause of an *Error about a tool that is no longer the one that the Turn started with.
 var ErrChanged = errors.New("the tool has changed since the turn began")
+
+// ErrUnread is the cause of an *Error about a tool whose object, or its credentials, could not be read for the moment.
+// This says nothing about the tool.
+var ErrUnread = errors.New("the API server gave no answer about the tool")
 
 // Call is one call of a tool.
 type Call struct {

@@ -167,7 +167,7 @@ type Toolbox interface {
 	Offers(ctx context.Context) ([]tool.Offer, error)
 	// Effect returns the current effect of a tool that was offered to an earlier run. The effect is Destructive if
 	// it is no longer declared, or if the tool now belongs to another ToolServer. Effect does not connect to a
-	// server, and returns an error only if ctx ends.
+	// server. It returns an error if the declaration could not be read for the moment, or if ctx ends.
 	Effect(ctx context.Context, t tool.Tool) (tool.Effect, error)
 	// Caller returns the Caller of a tool that was offered to this or an earlier run. If the tool requires
 	// approval, its Caller may implement tool.Checker.
