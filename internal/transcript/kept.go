@@ -22,7 +22,7 @@ var (
 	// amount is an amount of money.
 	amount = regexp.MustCompile(`^[0-9]{1,30}(\.[0-9]{1,30})?$`)
 	// output is the name that the engine gives to the artifact of a call.
-	output = regexp.MustCompile(`^call-[0-9]{1,6}-[0-9]{1,6}$`)
+	output = regexp.MustCompile(`^(turn-[0-9]{1,18}-)?call-[0-9]{1,6}-[0-9]{1,6}$`)
 	// day is a date.
 	day = regexp.MustCompile(`^[0-9]{4}-[0-9]{2}-[0-9]{2}$`)
 	// instant is a time.

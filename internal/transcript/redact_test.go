@@ -489,9 +489,9 @@ func TestRedactNamesCallsOfResultByStep(t *testing.T) {
 	redacted(t, r, journal.Entry{Kind: journal.ToolsExposed, Payload: json.RawMessage(`{"nonce":"n","tools":[{"name":"get_ticket"}]}`)})
 	got := legible(redacted(t, r, journal.Entry{Kind: journal.Finalized, Payload: json.RawMessage(
 		`{"calls":[{"callID":"c","name":"get_ticket","step":1},` +
-			`{"callID":"c","name":"get_ticket","step":2,"artifact":"call-2-2"},` +
+			`{"callID":"c","name":"get_ticket","step":2,"artifact":"turn-3-call-2-2"},` +
 			`{"callID":"c","name":"invented","artifact":"Ann.Miller"}]}`)}))
-	want := `{"calls":[{"callID":"call 1.1","name":"get_ticket","step":1},{"artifact":"call-2-2","callID":"call ` +
+	want := `{"calls":[{"callID":"call 1.1","name":"get_ticket","step":1},{"artifact":"turn-3-call-2-2","callID":"call ` +
 		`2.2","name":"get_ticket","step":2},` +
 		`{"artifact":` + marker("Ann.Miller") + `,"callID":` + marker("c") + `,"name":` + marker("invented") + `}]}`
 	if diff := cmp.Diff(want, got); diff != "" {

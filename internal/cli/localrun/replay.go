@@ -37,11 +37,6 @@ func (b *Batch) Replay(p *bundle.Bundle, r *turn.Recording, answers *turn.Answer
 	var release context.CancelFunc
 	w.in.Cancel, release = answers.Within(j.cancel) //nolint:fatcontext // because each replay has a turn.Input of its own
 	defer release()
-	// The replay has no Session history, so it would always count as the first Turn. Reflect if the recorded Turn did.
-	if every := int64(w.in.ReflectEvery); every > 0 {
-		if w.in.ReflectEvery = 0; r.Number%every == 0 {
-			w.in.ReflectEvery = 1
-		}
-	}
+	w.in.Number = r.Number // the replay has no Session, so it would always count as the first Turn
 	return j.runToEnd(w)
 }

@@ -358,7 +358,7 @@ func (run *runner) newResult(step int, c openCall, t *tool.Tool) resultBuilder {
 		CallResult: CallResult{Step: step, CallID: c.call.ID, Name: c.call.Name}, position: c.position, nonce: run.Nonce,
 		note:    repairNote(run.State.repairsOf(step, c.call.ID), run.Nonce),
 		trusted: t != nil && t.Trusted, ends: t != nil && t.EndsTurn, wantsJSON: run.Output != nil,
-		redact: run.redacted,
+		redact: run.redacted, artifactPrefix: run.ArtifactPrefix,
 	}
 	if t != nil {
 		b.role = t.Role

@@ -127,6 +127,9 @@ type Input struct {
 	// Nonce marks the fences of this Turn's tool outputs, and makes the idempotency keys of its calls unique. It is
 	// random and stays the same for the whole life of the Turn's journal.
 	Nonce string
+	// ArtifactPrefix is the start of the names of this Turn's artifacts. It makes them unique in the Session: a name in
+	// the history must not find an artifact of this Turn.
+	ArtifactPrefix string
 	// Key returns the idempotency key of a call that has not begun, or an empty string if the call needs a new key. If
 	// Key is nil, all such calls need new keys.
 	Key func(callID string) string

@@ -36,6 +36,8 @@ type resultBuilder struct {
 	// nonce is the nonce of the Turn. It marks the fence of an output that is not trusted.
 	nonce   string
 	trusted bool
+	// artifactPrefix is the start of the name of an artifact.
+	artifactPrefix string
 	// role is the role of the tool.
 	role tool.Role
 	// ends is true for a call whose success ends the Turn.
@@ -159,7 +161,7 @@ func (b resultBuilder) succeeded(r tool.Result) journal.Record {
 func (b *resultBuilder) keepArtifact(output string) journal.Artifact {
 	a := journal.NewArtifact([]byte(output[:min(len(output), maxOutput)]))
 	b.Artifact, b.Bytes = a.SHA256, int64(len(output))
-	b.ArtifactName = fmt.Sprintf("call-%d-%d", b.Step, b.position)
+	b.ArtifactName = fmt.Sprintf("%scall-%d-%d", b.artifactPrefix, b.Step, b.position)
 	return a
 }
 

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -62,12 +64,45 @@ func (a *artifacts) remove(name string) {
 	a.names = slices.DeleteFunc(a.names, func(known string) bool { return known == name })
 }
 
-// find returns an artifact of this Turn, or an error that lists the newest artifacts.
-func (a *artifacts) find(name string) (artifact, *tool.Error) {
+// artifactName matches the names of artifacts. The first group is the number of a Turn in its Session. A name without
+// it belongs to the first Turn, or to a Turn of an older version.
+var artifactName = regexp.MustCompile(`^(?:turn-([1-9][0-9]{0,17})-)?call-[0-9]+-[0-9]+$`)
+
+// artifactPrefix returns the start of the names of artifacts of the Turn with this number in its Session.
+func artifactPrefix(number int64) string {
+	if number <= 1 {
+		return ""
+	}
+	return fmt.Sprintf("turn-%d-", number)
+}
+
+// ofEarlierTurn reports whether a name belongs to an earlier Turn of the Session than the Turn with this number.
+func ofEarlierTurn(name string, number int64) bool {
+	groups := artifactName.FindStringSubmatch(name)
+	if groups == nil {
+		return false
+	}
+	of := int64(1)
+	if groups[1] != "" {
+		of, _ = strconv.ParseInt(groups[1], 10, 64) // the pattern allows only numbers of this size
+	}
+	return of < number
+}
+
+// find returns an artifact of the Turn with this number in its Session, or an error. The error says whether the name
+// belongs to an earlier Turn, whose messages are in the history, or lists the newest artifacts.
+func (a *artifacts) find(name string, number int64) (artifact, *tool.Error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if found, ok := a.byName[name]; ok {
 		return found, nil
+	}
+	if ofEarlierTurn(name, number) {
+		return artifact{}, &tool.Error{
+			Class: tool.InvalidArguments,
+			Message: fmt.Sprintf("name: artifact %q belongs to an earlier turn and can no longer be read: "+
+				"call the tool that returned it again", clean(name, maxCallName)),
+		}
 	}
 	known := "this turn has no artifacts"
 	if n := len(a.names); n > 0 {
@@ -101,7 +136,7 @@ func (r *run) readArtifact(ctx context.Context, c tool.Call) (tool.Result, error
 			Message: fmt.Sprintf("limit: must be 1 or more; at most %d characters are returned", maxPage),
 		}
 	}
-	found, unknown := r.replayed.artifacts.find(arguments.Name)
+	found, unknown := r.replayed.artifacts.find(arguments.Name, r.turnNumber())
 	if unknown != nil {
 		return tool.Result{}, unknown
 	}

@@ -207,6 +207,40 @@ func TestArtifactOfAnotherTurnIsUnknown(t *testing.T) {
 	}
 }
 
+// TestArtifactOfAnEarlierTurnInTheSession checks that the name of an artifact in the history of a Session never finds
+// an artifact of a later Turn.
+func TestArtifactOfAnEarlierTurnInTheSession(t *testing.T) {
+	const earlier = `error (invalid_arguments): name: artifact %q belongs to an earlier turn and can no longer be read: ` +
+		`call the tool that returned it again`
+	j := &journaltest.Store{}
+	for _, tc := range []struct {
+		uid, read, want string
+	}{
+		{"a", "call-1-1", `Artifact "call-1-1", characters 0 to 1 of 25000`},
+		{"b", "call-1-1", fmt.Sprintf(earlier, "call-1-1")},
+		{"c", "turn-2-call-1-1", fmt.Sprintf(earlier, "turn-2-call-1-1")},
+		{"d", "turn-4-call-1-1", `Artifact "turn-4-call-1-1", characters 0 to 1 of 25000`},
+		{"e", "turn-6-call-1-1", `error (invalid_arguments): name: there is no artifact "turn-6-call-1-1": use one of turn-5-call-1-1`},
+	} {
+		c, s := candidate("p0", 1, answer{reply: calls("", call("c1", "dump"))},
+			asks("read_artifact", fmt.Sprintf(`{"name":%q,"limit":1}`, tc.read)), says("Done."))
+		in := inTalk(tc.uid, "Look.", c)
+		in.Tools = []tool.Tool{named("dump", tool.ReadOnly, saying(long))}
+		mustRun(t, j, in)
+		if got := s.requests[2].Messages; !strings.Contains(got[len(got)-1].Content, tc.want) {
+			t.Errorf("in the Turn %s the model received %.200q, want %q", tc.uid, got[len(got)-1].Content, tc.want)
+		}
+	}
+	c, s := candidate("p0", 1, answer{reply: calls("", call("c1", "dump"))}, says("Done."))
+	in := input(c)
+	in.Number, in.Tools = 5, []tool.Tool{named("dump", tool.ReadOnly, saying(long))}
+	mustRun(t, j, in)
+	const want = `read_artifact("turn-5-call-1-1", offset, limit)`
+	if got := s.requests[1].Messages; !strings.Contains(got[len(got)-1].Content, want) {
+		t.Errorf("in the replay of the fifth Turn the model received %.200q, want %s", got[len(got)-1].Content, want)
+	}
+}
+
 // TestArtifactsAreReadWhileTheyAreMade makes and reads artifacts in one wave, so that the race detector sees
 // unsynchronized access.
 func TestArtifactsAreReadWhileTheyAreMade(t *testing.T) {

@@ -146,7 +146,7 @@ func repliesToEverything(step int, purpose loop.Purpose) model.Reply {
 	case "1":
 		return calls("I look.", call("r1", "find"), call("r2", "dump"), call("i1", "store"), call("d1", "send"))
 	case "2":
-		read := model.ToolCall{ID: "a1", Name: "read_artifact", Arguments: `{"name":"call-1-2","limit":9}`}
+		read := model.ToolCall{ID: "a1", Name: "read_artifact", Arguments: `{"name":"turn-2-call-1-2","limit":9}`}
 		return calls("", read, call("d2", "pay"), model.ToolCall{ID: "h1", Name: "helper", Arguments: `{"task":"Help."}`})
 	case "3":
 		reply := calls("", call("d3", "send"))
@@ -172,7 +172,7 @@ func (w *world) checkEverything(t *testing.T, result *turn.Result, said session.
 	for _, c := range result.Calls {
 		outcomes[c.CallID] = c.Outcome
 		if c.CallID == "d2" && c.DecidedBy != "alice" || c.CallID == "h1" && c.Turn != "child" || c.CallID == "r2" &&
-			c.Artifact != "call-1-2" {
+			c.Artifact != "turn-2-call-1-2" {
 			t.Errorf("the call %+v lacks the approver, the Turn of the sub-agent or the artifact", c)
 		}
 	}

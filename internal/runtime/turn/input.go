@@ -92,6 +92,8 @@ type Input struct {
 	Child func(ctx context.Context, call loop.Intent, uid string) (tool.Result, error)
 	// Output is the JSON Schema of the answer. It is empty if the answer is plain text.
 	Output json.RawMessage
+	// Number is the number of a Turn without a Session, for a replay of a Turn that had one. 0 means 1.
+	Number int64
 	// ReflectEvery makes the model check its draft in each Turn whose number in the Session is a multiple of it. 0
 	// means never.
 	ReflectEvery int

@@ -123,7 +123,7 @@ func (r *run) loopInput() *loop.Input {
 	in := &loop.Input{
 		Config: r.in.Config, TurnUID: r.in.UID, Start: r.startOfChain(), Prepare: r.prepare, Content: r.content,
 		Tools: r.tools, Offered: r.offers,
-		Nonce: r.exposed().Nonce, Now: r.engine.Now, Output: r.output, Reflect: r.reflects(),
+		Nonce: r.exposed().Nonce, ArtifactPrefix: artifactPrefix(r.turnNumber()), Now: r.engine.Now, Output: r.output, Reflect: r.reflects(),
 		Policies: r.policies, Citations: r.citations,
 		State: &r.replayed.loop, Record: r.record, Keep: r.keepReply, CountReply: r.memory.countReply, Hold: r.memory.hold,
 		NextSeq: r.log.Next, Abandoned: func() bool { return r.life.Err() != nil },
@@ -180,13 +180,18 @@ func (r *run) ensureTools(ctx context.Context) error {
 	return nil
 }
 
-// reflects reports whether the model checks its draft in this Turn. All runs of the Turn use the Turn number that the
-// first run had, so the result does not change.
-func (r *run) reflects() bool {
-	number := r.number
+// turnNumber returns the number of the Turn in its Session, from 1. All runs of the Turn use the number that the first
+// run had. It is 0 in journals of older versions.
+func (r *run) turnNumber() int64 {
 	if f := r.replayed.input; f != nil {
-		number = f.Number
+		return f.Number
 	}
+	return r.number
+}
+
+// reflects reports whether the model checks its draft in this Turn.
+func (r *run) reflects() bool {
+	number := r.turnNumber()
 	return r.in.ReflectEvery > 0 && number > 0 && number%int64(r.in.ReflectEvery) == 0
 }
 

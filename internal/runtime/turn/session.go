@@ -22,7 +22,7 @@ import (
 // Session.
 func (r *run) loadHistory(ctx context.Context, in *prepare.Input) (number int64, err error) {
 	if r.in.Session == nil {
-		return 1, nil
+		return max(1, r.in.Number), nil
 	}
 	c, err := session.Recall(ctx, r.engine.Journal, r.in.Session.UID, r.memory.admitHistory)
 	if errors.Is(err, journal.ErrDamaged) {

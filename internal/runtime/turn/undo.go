@@ -263,11 +263,12 @@ type UndoneCall struct {
 func (r *run) undoneCalls() []UndoneCall {
 	p := r.replayed.undo
 	all := make([]UndoneCall, 0, len(p.Calls))
+	results := r.resultsOfUndo()
 	for i := range p.Calls {
 		c := &p.Calls[i]
 		call := UndoneCall{CallID: c.CallID, Tool: c.Name, By: c.Tool, Undone: c.State == UndoDone, Reason: c.Reason}
 		if c.State == UndoPossible {
-			call.Undone, call.Reason = r.outcomeOfUndo(c.CallID)
+			call.Undone, call.Reason = outcomeOfUndo(c.CallID, results)
 		}
 		all = append(all, call)
 	}
@@ -277,9 +278,20 @@ func (r *run) undoneCalls() []UndoneCall {
 // maxUndoReason is the maximum length of the reason of one call, in characters.
 const maxUndoReason = 300
 
+// resultsOfUndo returns the results of all compensations that have begun. One without a result receives it at the end
+// of the Turn, after the report of the undo.
+func (r *run) resultsOfUndo() []loop.CallResult {
+	results := slices.Clip(r.replayed.loop.CallResults)
+	for _, record := range r.replayed.loop.ResultsOfOpenCalls(r.exposed().Nonce) {
+		if f, ok := record.Payload.(loop.CallResult); ok && f.Outcome != loop.Refused {
+			results = append(results, f)
+		}
+	}
+	return results
+}
+
 // outcomeOfUndo reports whether a call of the plan was undone. If it was not, outcomeOfUndo also returns the reason.
-func (r *run) outcomeOfUndo(callID string) (undone bool, reason string) {
-	results := r.replayed.loop.CallResults
+func outcomeOfUndo(callID string, results []loop.CallResult) (undone bool, reason string) {
 	i := slices.IndexFunc(results, func(f loop.CallResult) bool { return f.Step == 1 && f.CallID == callID })
 	if i < 0 {
 		return false, "the turn ended before this call was undone"

@@ -684,7 +684,13 @@ func TestUndoAfterACompensationThatWasCutOff(t *testing.T) {
 				again := undoInput(d, "undo-uid")
 				effect(tc.effect)(again)
 				again.Epoch, again.Cancel = 2, cancelled()
-				undo(t, j, again)
+				want := "open (call c1): not undone: the turn ended during the call\n"
+				if tc.effect == tool.Destructive {
+					want = "open (call c1): not undone: the outcome of this call is unknown: the turn ended during the call\n"
+				}
+				if diff := cmp.Diff(want, undo(t, j, again).Text); diff != "" {
+					t.Errorf("the report of the cancelled Turn: -want +got:\n%s", diff)
+				}
 			}
 			second := undoInput(d, "second-uid")
 			for _, change := range append([]func(*turn.Input){effect(tc.effect)}, tc.second...) {
