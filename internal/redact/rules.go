@@ -270,13 +270,16 @@ func (r *Rules) search(ctx context.Context, text string, sum *replacements) []ma
 	return all
 }
 
-// boundary returns the offset, or the next smaller one at which a character begins.
+// boundary returns the offset, or the next smaller one at which a character begins. It moves back by less than
+// utf8.UTFMax bytes: in a text that is not UTF-8, a search from one boundary to the next must still advance.
 func boundary(text string, at int) int {
 	if at >= len(text) {
 		return len(text)
 	}
-	for at > 0 && !utf8.RuneStart(text[at]) {
-		at--
+	for back := range utf8.UTFMax {
+		if at-back <= 0 || utf8.RuneStart(text[at-back]) {
+			return at - back
+		}
 	}
 	return at
 }

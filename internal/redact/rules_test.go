@@ -34,6 +34,7 @@ func rulesOf(t testing.TB, patterns []redact.PatternRule, paths ...string) *reda
 // TestRules checks what remains of texts, and how the matches are counted.
 func TestRules(t *testing.T) {
 	all := []redact.PatternRule{email, card, iban}
+	broken := strings.Repeat("\x80", 200_000) // bytes that continue a character which never begins
 	for name, tc := range map[string]struct {
 		patterns []redact.PatternRule
 		paths    []string
@@ -552,8 +553,15 @@ func TestRules(t *testing.T) {
 			all, nil, `{"b": oops "a@b.example", 4111111111111111`, `{"b": oops "[redacted:email]", CARD`,
 			redact.Matches{"email": 1, "card": 1},
 		},
-		"pattern in a path":    {all, []string{"$.a"}, `{"a":{"b":"a@b.example"}}`, `{"a":"[redacted]"}`, redact.Matches{"$.a": 1}},
-		"no UTF-8":             {all, nil, "a@b.example\xff", "[redacted:email]\xff", redact.Matches{"email": 1}},
+		"pattern in a path": {all, []string{"$.a"}, `{"a":{"b":"a@b.example"}}`, `{"a":"[redacted]"}`, redact.Matches{"$.a": 1}},
+		"no UTF-8":          {all, nil, "a@b.example\xff", "[redacted:email]\xff", redact.Matches{"email": 1}},
+		"long, no UTF-8": {
+			all, nil, broken + " a@b.example " + broken, broken + " [redacted:email] " + broken, redact.Matches{"email": 1},
+		},
+		"long, no UTF-8, in JSON": {
+			all, nil, `{"a":"` + broken + ` a@b.example"}`, `{"a":"` + strings.Repeat(`\ufffd`, 200_000) + ` [redacted:email]"}`,
+			redact.Matches{"email": 1},
+		},
 		"not the text of JSON": {nil, []string{"$.a"}, `"a": "x"`, `"a": "x"`, nil},
 		"a long match": {
 			[]redact.PatternRule{{Name: "all", Pattern: `BEGIN[a-z]*END`}},
