@@ -52,6 +52,13 @@ func waitsAs(reason string, since time.Duration) func(*v1alpha1.Turn) {
 	}
 }
 
+// waitMessage sets the message that says why a Turn waits.
+func waitMessage(message string) func(*v1alpha1.Turn) {
+	return func(t *v1alpha1.Turn) {
+		meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded).Message = message
+	}
+}
+
 func started(ago time.Duration) func(*v1alpha1.Turn) {
 	return func(t *v1alpha1.Turn) {
 		start := metav1.NewMicroTime(now.Add(-ago))
@@ -268,6 +275,25 @@ func TestDecide(t *testing.T) {
 				action: end, reason: v1alpha1.TurnReasonDeadlineExceeded,
 				message: `the turn did not start within 10s (limits.startingDeadlineSeconds); it was ` +
 					`WaitingForAgent: Agent "support" does not exist in namespace "helpdesk"`,
+			},
+		},
+		"a Turn that waited too long for a Budget names the Budget": {
+			turn: turnWith(waitsAs(v1alpha1.TurnReasonWaitingForBudget, 11*time.Second), waitMessage(`Budget "support" is spent`),
+				limited(v1alpha1.Limits{StartingDeadlineSeconds: new(int32(10))})),
+			agent: ready,
+			want: decision{
+				action: end, reason: v1alpha1.TurnReasonDeadlineExceeded,
+				message: "the turn did not start within 10s (limits.startingDeadlineSeconds); it was " +
+					`WaitingForBudget: Budget "support" is spent`,
+			},
+		},
+		"a Turn that waited too long has the message that belongs to its reason": {
+			turn: turnWith(waitsAs(v1alpha1.TurnReasonQueued, 11*time.Second), waitMessage("no slot is free"),
+				limited(v1alpha1.Limits{StartingDeadlineSeconds: new(int32(10))})),
+			agent: ready, missing: `ConfigMap "terms" does not exist`,
+			want: decision{
+				action: end, reason: v1alpha1.TurnReasonDeadlineExceeded,
+				message: "the turn did not start within 10s (limits.startingDeadlineSeconds); it was Queued: no slot is free",
 			},
 		},
 		"the starting deadline counts from the creation before the first reconciliation": {

@@ -350,8 +350,10 @@ func (r *TurnReconciler) updateStatus(ctx context.Context, t *v1alpha1.Turn) err
 	r.fairQueue().Expect(request)
 	if err := r.Client.Status().Update(ctx, t); err != nil {
 		r.fairQueue().Observe(request) // the write failed: do not wait for an event
+		r.warnRejected(t, err)
 		return err
 	}
+	r.waiting.accepted(request.NamespacedName)
 	r.expectWritten(t)
 	return nil
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/budgets"
 	"github.com/capstan-dev/capstan/internal/quota"
@@ -275,14 +277,18 @@ func whenStartingDeadlineExceeded(v snapshot) (decision, bool) {
 		"the turn did not start within %s (limits.startingDeadlineSeconds)%s", limit, waitDescription(v))}, true
 }
 
-// waitDescription returns what a Turn was waiting for, as the end of a message.
+// waitDescription returns what a Turn was waiting for, as the end of a message. The condition Succeeded has the last
+// known cause, which the end of the Turn replaces. The message of a suspension is no cause.
 func waitDescription(v snapshot) string {
-	message := ""
-	if c := v.turn.StateReason(); c != "" {
-		message = "; it was " + c
+	message, why := "", ""
+	if c := meta.FindStatusCondition(v.turn.Status.Conditions, v1alpha1.ConditionSucceeded); c != nil && c.Reason != "" {
+		message = "; it was " + c.Reason
+		if c.Reason != v1alpha1.TurnReasonSuspended {
+			why = c.Message
+		}
 	}
-	_, why := agentReadiness(v)
-	if why = cmp.Or(sessionBusyReason(v), why, v.missing); why != "" {
+	_, notReady := agentReadiness(v)
+	if why = cmp.Or(why, sessionBusyReason(v), notReady, v.missing); why != "" {
 		message += ": " + why
 	}
 	return message

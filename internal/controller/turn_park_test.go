@@ -180,7 +180,8 @@ func TestAParkedTurn(t *testing.T) {
 			waitProgress{unfinished: []*v1alpha1.Turn{childOf("uid-one", "child")}},
 			decision{
 				action: endFromJournal, reason: v1alpha1.TurnReasonDeadlineExceeded,
-				message: "the turn reached its time limit of 1m0s while no executor ran it; it was WaitingForSubAgent",
+				message: "the turn reached its time limit of 1m0s while no executor ran it; it was WaitingForSubAgent: " +
+					"the Turn child of a sub-agent has not ended",
 			},
 		},
 		"a sub-agent waits for people": {

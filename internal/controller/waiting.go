@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -41,6 +42,15 @@ type waitingTurns struct {
 	gaps     map[client.ObjectKey]agentGap // also of Turns that wait for people or sub-agents
 	counts   map[metrics.Wait]int
 	warnings map[waitCause]*warningBudget
+	// rejections are the Turns whose last status the API server has not accepted.
+	rejections map[client.ObjectKey]rejection
+}
+
+// rejection is since when the API server has accepted no status of a Turn, and whether an Event has reported it.
+type rejection struct {
+	uid    types.UID
+	since  time.Time
+	warned bool
 }
 
 // waitCause is the namespace of a waiting Turn and the reason of its main condition.
@@ -191,7 +201,36 @@ func (w *waitingTurns) forget(key client.ObjectKey) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.gaps, key)
+	delete(w.rejections, key)
 	w.drop(key)
+}
+
+// rejected notes that the API server has not accepted a status of a Turn. warn reports whether to emit an Event, and
+// since is the time since which it has accepted none.
+func (w *waitingTurns) rejected(t *v1alpha1.Turn, now time.Time) (warn bool, since time.Time) {
+	key := client.ObjectKeyFromObject(t)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	known, seen := w.rejections[key]
+	if !seen || known.uid != t.UID {
+		known = rejection{uid: t.UID, since: now}
+	}
+	if !known.warned && now.Sub(known.since) >= waitWarning {
+		known.warned = true
+		warn, _ = w.takeWarning(waitCause{Wait: metrics.Wait{Namespace: t.Namespace, Reason: v1alpha1.EventStatusRejected}}, now)
+	}
+	if w.rejections == nil {
+		w.rejections = map[client.ObjectKey]rejection{}
+	}
+	w.rejections[key] = known
+	return warn, known.since
+}
+
+// accepted notes that the API server has accepted a status of a Turn.
+func (w *waitingTurns) accepted(key client.ObjectKey) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.rejections, key)
 }
 
 func (w *waitingTurns) put(key client.ObjectKey, t waitingTurn) {
@@ -282,6 +321,20 @@ func (r *TurnReconciler) warnLongWait(t *v1alpha1.Turn, agent *v1alpha1.Agent, r
 		r.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventWaitingLong, "Wait", "%s", translate.Note(message))
 	}
 	return result, nil
+}
+
+// warnRejected emits an Event for a Turn if the API server has accepted no status of it for waitWarning, once. Such a
+// Turn neither starts nor ends, and its status cannot say so. A conflict is no rejection.
+func (r *TurnReconciler) warnRejected(t *v1alpha1.Turn, err error) {
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return
+	}
+	now := r.Now()
+	if warn, since := r.waiting.rejected(t, now); warn {
+		r.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventStatusRejected, "Wait", "%s", translate.Note(fmt.Sprintf(
+			"the API server has accepted no status of the turn for %s, so it neither starts nor ends. %s: %s",
+			now.Sub(since).Round(time.Second), turnstatus.RejectionRemedy(err), err)))
+	}
 }
 
 func limitsOf(a *v1alpha1.Agent) *v1alpha1.Limits {

@@ -1,13 +1,17 @@
 package controller
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	webhookerrors "k8s.io/apiserver/pkg/admission/plugin/webhook/errors"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -97,6 +101,58 @@ func TestLongWaitEmitsOneEventPerCause(t *testing.T) {
 	}
 	if n := b.turns.waiting.countsByCause(); len(n) > 0 {
 		t.Errorf("waiting Turns = %v, want none", n)
+	}
+}
+
+// TestTurnWithoutAnyStatusEmitsAnEvent checks that a Turn whose status the API server rejects gets one Event, although
+// its status cannot say why it does not start, and that a status that is accepted ends the count.
+func TestTurnWithoutAnyStatusEmitsAnEvent(t *testing.T) {
+	denied := webhookerrors.ToStatusErr("check.example", nil)
+	large := apierrors.NewInternalError(errors.New("etcdserver: request is too large"))
+	for name, tc := range map[string]struct {
+		rejected error
+		remedy   string
+	}{
+		"denied":    {denied, "Correct the admission webhook or policy that the cause names: "},
+		"too large": {large, "Remove labels, annotations, ownerReferences, finalizers or managedFields, or delete the turn: "},
+		"no answer": {broken, "Remove the cause: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rejected := tc.rejected
+			b := newTestEnv(t, interceptor.Funcs{SubResourceUpdate: func(context.Context, client.Client, string, client.Object,
+				...client.SubResourceUpdateOption,
+			) error {
+				return rejected
+			}}, turnWith(created("one")))
+			clock, recorder := now, events.NewFakeRecorder(1000)
+			b.turns.Now, b.turns.Events = func() time.Time { return clock }, recorder
+			reconcileFor := func(minutes int) []string {
+				t.Helper()
+				for range minutes {
+					if _, err := b.reconcile(t, "one"); err == nil && !apierrors.IsConflict(rejected) {
+						t.Fatal("the reconciliation succeeded, want the error of the write")
+					}
+					clock = clock.Add(waitWarning)
+				}
+				return drain(recorder)
+			}
+			if got := reconcileFor(1); len(got) > 0 {
+				t.Errorf("Events %q, want none after the first rejection", got)
+			}
+			want := "Warning StatusRejected the API server has accepted no status of the turn for 1m0s, so it neither starts nor ends. " +
+				tc.remedy + tc.rejected.Error()
+			if diff := cmp.Diff([]string{want}, reconcileFor(3)); diff != "" {
+				t.Errorf("Events (-want +got):\n%s", diff)
+			}
+			b.turns.waiting.accepted(client.ObjectKey{Namespace: "helpdesk", Name: "one"})
+			if got := reconcileFor(1); len(got) > 0 {
+				t.Errorf("Events %q, want none after the first rejection since an accepted status", got)
+			}
+			rejected = conflict
+			if got := strings.Join(reconcileFor(3), ""); strings.Contains(got, v1alpha1.EventStatusRejected) {
+				t.Errorf("Events %q, want no %s: a conflict is no rejection", got, v1alpha1.EventStatusRejected)
+			}
+		})
 	}
 }
 

@@ -74,8 +74,8 @@ func TestTurnThatWaitsForItsProvider(t *testing.T) {
 				if got.StateReason() != tc.want {
 					t.Errorf("the Turn is %s: %s\nwant %s", got.StateReason(), got.Status.Conditions[0].Message, tc.want)
 				}
-				const late = `the turn reached its time limit of 1m0s while the next request waited for ModelProvider "demo": raise ` +
-					`the limits of the ModelProvider, or limits.timeoutSeconds`
+				const late = `the turn reached its time limit of 1m0s while the next request waited for ModelProvider "demo", whose ` +
+					`rate limits or circuit breaker held it back: raise the limits of the ModelProvider, or limits.timeoutSeconds`
 				if m := got.Status.Conditions[0].Message; tc.want == v1alpha1.TurnReasonDeadlineExceeded && m != late {
 					t.Errorf("the message is %q, want %q", m, late)
 				}

@@ -89,6 +89,9 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		in.Timeout, in.TimeOver = 0, fmt.Sprintf(
 			"the turn did not continue within %s (limits.startingDeadlineSeconds), or within its time limit while its Agent was missing",
 			v1alpha1.StartingDeadline(t.Spec.Limits, agent.Spec.Limits))
+	} else if in.Timeout <= 0 && r.failure != nil {
+		in.TimeOver = fmt.Sprintf("the turn reached its time limit of %s; before, its run could not continue: %s",
+			in.Limit, redaction.Redact(r.failure.Error()))
 	}
 	in.IsCounted = turnstatus.IsCounted(t)
 	in.Entries, in.BeforeEffect, in.Hold = &r.entries, r.beforeEffect, r.hold

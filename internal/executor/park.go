@@ -67,13 +67,14 @@ func (r *run) parkedAgain(waits *loop.Parked) bool {
 const fieldApprovalTurn = "spec.turnRef.name"
 
 // decide returns the decision about a call that requires approval, or nil if none has been made. People can decide only
-// about calls that the status listed when this run was bound; for all others decide returns nil. If this is not the
-// first binding, the Turn may have been bound again because of a decision that the cache does not show yet. Then decide
-// also reads from the API server.
+// about calls that the status listed when this run was bound; for all others decide returns loop.ErrNotListed. A
+// suspension, for example, removes calls from the status that may already have a decision. If this is not the first
+// binding, the Turn may have been bound again because of a decision that the cache does not show yet. Then decide also
+// reads from the API server.
 func (r *run) decide(ctx context.Context, a loop.Approval) (*loop.Decision, error) {
 	e, t := r.executor, r.turn
 	if !translate.ListsApproval(t, a) {
-		return nil, nil //nolint:nilnil // because a missing decision is not an error
+		return nil, loop.ErrNotListed
 	}
 	var known v1alpha1.ToolApprovalList
 	if err := e.Client.List(ctx, &known, client.InNamespace(t.Namespace), client.UnsafeDisableDeepCopy); err != nil {

@@ -267,8 +267,8 @@ func TestDecisionAboutAnUnlistedCallDoesNotCount(t *testing.T) {
 				listing(r.turn)
 				change(&r.turn.Status.PendingApprovals[0])
 			}
-			if d, err := r.decide(t.Context(), approvalOf("a", "x")); d != nil || err != nil {
-				t.Errorf("decision %+v, error %v; want none", d, err)
+			if d, err := r.decide(t.Context(), approvalOf("a", "x")); d != nil || !errors.Is(err, loop.ErrNotListed) {
+				t.Errorf("decision %+v, error %v; want no decision, and %v", d, err, loop.ErrNotListed)
 			}
 		})
 	}

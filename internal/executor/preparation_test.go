@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -169,6 +170,23 @@ func TestUnreadableConfigMapEndsTheTurnAtItsDeadline(t *testing.T) {
 	if message := got.Status.Conditions[0].Message; got.StateReason() != v1alpha1.TurnReasonDeadlineExceeded || message != want {
 		t.Errorf("the Turn is %s: %s\nwant DeadlineExceeded: %s", got.StateReason(), message, want)
 	}
+}
+
+// TestTurnThatCannotBeginSaysWhy checks that a Turn whose attempts failed until its deadline names the last failure.
+func TestTurnThatCannotBeginSaysWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, _ := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(contributesFrom("notes"), func(t *v1alpha1.Turn) {
+			t.Status.StartTime = new(metav1.NewMicroTime(time.Now()))
+		}))...)
+		e.Now = time.Now
+		reading(e, func(context.Context, v1alpha1.ConfigMapKeyReference) (string, error) { return "", broken })
+		got := runTurn(t, e)
+		const prefix = "the turn reached its time limit of 1m0s; before, its run could not continue: "
+		if m := got.Status.Conditions[0].Message; got.StateReason() != v1alpha1.TurnReasonDeadlineExceeded ||
+			!strings.HasPrefix(m, prefix) || !strings.HasSuffix(m, broken.Error()) {
+			t.Errorf("the Turn is %s: %s\nwant DeadlineExceeded: %s..%s", got.StateReason(), m, prefix, broken)
+		}
+	})
 }
 
 func TestTurnWithoutProfileIsHandedBack(t *testing.T) {

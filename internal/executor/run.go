@@ -47,6 +47,9 @@ type run struct {
 	// first is true if no earlier run can have begun anything. tried is true once the engine was asked to run the
 	// Turn.
 	first, tried bool
+	// failure is the error of the last attempt after which the run tries again. It is nil if the last attempt only waits
+	// for memory. Only the run's goroutine uses it.
+	failure error
 	// whole is true if the current attempt is the first one of the Turn, so the attempt writes the whole journal.
 	whole bool
 	// warned is true once this run has emitted the Event about the context window. Only the run's goroutine uses it.
@@ -281,6 +284,7 @@ func (r *run) awaitRetry(ctx context.Context, again *waits, err error) error {
 	r.keepReply(nil) // the next attempt reads the reply from the journal
 	r.leaveEndings()
 	r.leaveUnreserved()
+	r.failure = nil
 	if short, isShort := errors.AsType[*memoryShortageError](err); isShort {
 		if err = r.awaitMemory(ctx, short); err == nil {
 			return nil
@@ -293,6 +297,7 @@ func (r *run) awaitRetry(ctx context.Context, again *waits, err error) error {
 		return err
 	}
 	r.log().Error(err, "Failed to run a turn, trying again")
+	r.failure = err
 	if again.wait == nil {
 		again.wait = newRetryBackOff()
 	}

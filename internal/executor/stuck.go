@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"time"
 
@@ -77,8 +78,8 @@ func (e *Executor) reportStuck(t *v1alpha1.Turn, cause error) {
 	e.logOf(t).Error(cause, "The API server rejects every status of a turn that has stopped; "+
 		"trying again when the turn changes, and regularly", "every", stuckRetry)
 	e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventStatusRejected, "Run", "%s", translate.Note(
-		"the turn has stopped, but the API server rejects its status; its journal has what it did. Remove labels, annotations, "+
-			"ownerReferences, finalizers or managedFields, or delete the turn: "+cause.Error()))
+		fmt.Sprintf("the turn has stopped, but the API server rejects its status; its journal has what it did. %s: %s",
+			turnstatus.RejectionRemedy(cause), cause)))
 }
 
 // hasChanged reports whether a stuck Turn has changed since it was recorded, so that the API server may accept a

@@ -162,6 +162,9 @@ type Verdict struct {
 	Message string
 }
 
+// deleteSome is how users can free space. It says when that helps, because the deleted objects cannot be restored.
+const deleteSome = "delete finished Turns and Sessions, whose journals count until --journal-retention has passed since the deletion"
+
 // VerdictFor returns the verdict for a namespace. With a nil Report, no Turn must wait.
 func (r *Report) VerdictFor(namespace string) Verdict {
 	if r == nil {
@@ -172,12 +175,12 @@ func (r *Report) VerdictFor(namespace string) Verdict {
 	switch {
 	case own.IsNearlyFull() && (own.IsUsedUp() || !total.IsUsedUp()):
 		v.Message = fmt.Sprintf("the journals of namespace %q use %s; new Turns wait from 80 %%: "+
-			"delete finished Turns and Sessions that are no longer needed, or have an administrator raise --journal-quota-per-namespace",
+			"have an administrator raise --journal-quota-per-namespace or lower --journal-retention, or "+deleteSome,
 			namespace, own.inUse())
 	case total.IsNearlyFull():
 		v.Message = fmt.Sprintf("the journals of all namespaces use %s of %s; new Turns wait from 80 %%: "+
-			"delete finished Turns and Sessions that are no longer needed, or have an administrator "+
-			"enlarge the volume (with --journal-volume-size) or --journal-quota",
+			"have an administrator enlarge the volume (with --journal-volume-size), raise --journal-quota or "+
+			"lower --journal-retention, or "+deleteSome,
 			FormatBytes(total.Used), FormatBytes(total.Limit))
 	}
 	return v

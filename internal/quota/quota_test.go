@@ -238,14 +238,14 @@ func TestMessages(t *testing.T) {
 				Namespaces: map[string]quota.Budget{"a": {Used: 3*gib + gib/4, Limit: 4 * gib}},
 			},
 			`the journals of namespace "a" use 3.2 GiB of their quota of 4.0 GiB; new Turns wait from 80 %: ` +
-				`delete finished Turns and Sessions that are no longer needed, ` +
-				`or have an administrator raise --journal-quota-per-namespace`,
+				`have an administrator raise --journal-quota-per-namespace or lower --journal-retention, or delete finished ` +
+				`Turns and Sessions, whose journals count until --journal-retention has passed since the deletion`,
 		},
 		"all": {
 			quota.Report{Total: quota.Budget{Used: 17 * gib, Limit: 20 * gib}},
-			"the journals of all namespaces use 17 GiB of 20 GiB; new Turns wait from 80 %: delete finished " +
-				"Turns and Sessions that are no longer needed, or have an administrator " +
-				"enlarge the volume (with --journal-volume-size) or --journal-quota",
+			"the journals of all namespaces use 17 GiB of 20 GiB; new Turns wait from 80 %: have an administrator " +
+				"enlarge the volume (with --journal-volume-size), raise --journal-quota or lower --journal-retention, or delete finished " +
+				"Turns and Sessions, whose journals count until --journal-retention has passed since the deletion",
 		},
 	} {
 		if got := tc.report.VerdictFor("a").Message; got != tc.want {

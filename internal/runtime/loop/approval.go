@@ -15,6 +15,10 @@ import (
 // calls wait until one of these requests is decided.
 const MaxOpenApprovals = 25
 
+// ErrNotListed means that this run cannot read the decision about a request, because the request was not listed for
+// people when the run began. The request stays open, and the next run reads the decision.
+var ErrNotListed = errors.New("the request for approval is not listed")
+
 // awaitApproval requests approval for the first open call, and for later calls that reach the same gate, so that people
 // can decide about all of them together. It records the decisions that exist, and returns a *Parked if the first call
 // has no decision. If the first call no longer waits, for example because the Turn's time is nearly over, awaitApproval
@@ -178,10 +182,14 @@ const (
 )
 
 // decisionOn returns the decision about a request, or nil if none has been made. It ignores a decision that does not
-// name everything that the request shows. An expired request without a decision is denied.
+// name everything that the request shows. An expired request without a decision is denied, but only by a run that could
+// read a decision: it may have been made in time, before the Turn was suspended.
 func (run *runner) decisionOn(ctx context.Context, a Approval) (*Decision, error) {
 	if run.Decide != nil {
 		d, err := run.Decide(ctx, a)
+		if errors.Is(err, ErrNotListed) {
+			return nil, nil //nolint:nilnil // because the request stays open
+		}
 		if err != nil {
 			return nil, err
 		}

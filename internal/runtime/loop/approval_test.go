@@ -225,6 +225,38 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
+// TestUnlistedRequestDoesNotExpire checks that a request that is not listed when a run begins waits for the next run,
+// even after its expiry: a decision may have been made in time, before a suspension removed the request from the list.
+func TestUnlistedRequestDoesNotExpire(t *testing.T) {
+	for name, tc := range map[string]struct {
+		decisions map[string]loop.Decision
+		want      string
+	}{
+		"approved in time": {map[string]loop.Decision{"c1": {Step: 1, CallID: "c1", Approved: true, By: "ann"}}, "sent"},
+		"no decision":      {nil, "error (denied): this call was not approved in time: continue without it, and say so"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j, o := &journaltest.Store{}, &approver{now: noon, err: loop.ErrNotListed}
+			c, _ := candidate("one", 1, asksFor("", call("c1", "send", `{}`)), says("Done."))
+			send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
+			send.RequiresApproval = true
+			for epoch, at := range []time.Time{noon, noon.Add(2 * time.Hour)} {
+				o.now = at
+				in := withApprover(withTools(inputOf(t, j, int64(epoch+1), c), send), o)
+				var parked *loop.Parked
+				if _, err := loop.Run(t.Context(), &in); !errors.As(err, &parked) || len(parked.Approvals) != 1 || len(sent.calls) != 0 {
+					t.Fatalf("Run at %s: %v, want it parked for the request", at, err)
+				}
+			}
+			o.err, o.decisions = nil, tc.decisions
+			in := withApprover(withTools(inputOf(t, j, 3, c), send), o)
+			if _, err := loop.Run(t.Context(), &in); err != nil || in.State.CallResults[0].Content != tc.want {
+				t.Errorf("Run: %v, the results are %+v, want %q", err, in.State.CallResults, tc.want)
+			}
+		})
+	}
+}
+
 // TestDenialBlocksTheTool checks that a denial blocks later calls of the tool, but not calls that already have
 // their own request for approval.
 func TestDenialBlocksTheTool(t *testing.T) {

@@ -84,7 +84,8 @@ type Config struct {
 	// Policy says which tool calls are allowed and how they are made.
 	Policy Policy
 	// Decide returns the decision about a request for approval, or nil if none has been made. A decision counts
-	// only if it names everything that the request shows. If Decide is nil, calls are never decided.
+	// only if it names everything that the request shows. If Decide is nil, calls are never decided. Decide returns
+	// ErrNotListed if it cannot know whether a decision has been made before the run is parked.
 	Decide func(ctx context.Context, a Approval) (*Decision, error)
 	// Context says when older messages are summarized.
 	Context ContextPolicy

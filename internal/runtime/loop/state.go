@@ -221,6 +221,8 @@ type State struct {
 	// shortened is the number of failed requests before the newest compaction. If an endpoint refused the prompt as too
 	// long in one of them, the refusal no longer counts, because the prompt is shorter now.
 	shortened int
+	// overcome is the number of failed requests before the newest reply.
+	overcome int
 	// intentIndex and resultIndex are positions by call: of its newest intent in Intents, and of its first result in
 	// CallResults.
 	intentIndex, resultIndex smallmap.Map[callKey, int]
@@ -317,6 +319,7 @@ func (s *State) applyReply(e journal.Entry) error {
 	if err := json.Unmarshal(e.Payload, &step); err != nil {
 		return err
 	}
+	s.overcome = len(s.FailedRequests)
 	if !step.isStep() {
 		s.OtherReplies = append(s.OtherReplies, step)
 		return nil
@@ -579,6 +582,22 @@ func (s *State) asked(step int) []Request {
 		}
 	}
 	return all
+}
+
+// OpenFailures returns the failures of requests for the reply that the Turn still needs, oldest first: those for the
+// step and the purpose of the newest request, to any model. It returns none if a reply has followed them.
+func (s *State) OpenFailures() []FailedRequest {
+	if len(s.Requests) == 0 {
+		return nil
+	}
+	var open []FailedRequest
+	newest := &s.Requests[len(s.Requests)-1]
+	for _, f := range s.FailedRequests[s.overcome:] {
+		if f.Step == newest.Step && f.Purpose == newest.Purpose {
+			open = append(open, f)
+		}
+	}
+	return open
 }
 
 // lastFailure returns the newest failure of a request for the same model, step and purpose.

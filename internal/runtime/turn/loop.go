@@ -1,6 +1,7 @@
 package turn
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -235,26 +236,30 @@ func (r *run) stopped(err error) (*Result, error) {
 }
 
 // overdue returns the message of a Turn whose time is over. err is the error that ended its run, or nil. If a request
-// was waiting for the limits of its provider, or if earlier requests failed, the message says so, because this may be
-// why the time was too short.
+// was waiting for the gate of its provider, or if requests for the reply that is missing failed, the message says so,
+// because this may be why the time was too short. It names only failures after which the request is repeated: others
+// take no time.
 func (r *run) overdue(err error) string {
 	if r.in.TimeOver != "" {
 		return r.in.TimeOver
 	}
 	message := fmt.Sprintf("the turn reached its time limit of %s", r.in.Limit)
-	if gate, ok := errors.AsType[*loop.GateError](err); ok {
-		return fmt.Sprintf("%s while %s: raise the limits of the ModelProvider, or limits.timeoutSeconds", message, gate)
-	}
-	attempts := r.replayed.loop.FailedRequests
-	for _, a := range slices.Backward(attempts) {
-		if a.Kind != model.Cancelled {
-			return message + "; an earlier request failed: " + a.Message
+	failures, earlier := r.replayed.loop.OpenFailures(), ""
+	for _, f := range failures {
+		if f.Kind.Retryable() {
+			earlier = "; an earlier request failed: " + f.Message
 		}
 	}
-	if len(attempts) > 0 {
-		message += fmt.Sprintf(" while model %q of provider %q worked", attempts[len(attempts)-1].Model, attempts[len(attempts)-1].Provider)
+	if gate, ok := errors.AsType[*loop.GateError](err); ok {
+		message += fmt.Sprintf(" while %s, whose rate limits or circuit breaker held it back", gate)
+		return message + cmp.Or(earlier, ": raise the limits of the ModelProvider, or limits.timeoutSeconds")
 	}
-	return message + ": raise limits.timeoutSeconds or ask for less"
+	const remedy = ": raise limits.timeoutSeconds or ask for less"
+	if n := len(failures); n > 0 && failures[n-1].Kind == model.Cancelled {
+		newest := failures[n-1]
+		return fmt.Sprintf("%s while model %q of provider %q worked%s%s", message, newest.Model, newest.Provider, remedy, earlier)
+	}
+	return message + cmp.Or(earlier, remedy)
 }
 
 // cutOffMessage returns the message of a Turn whose answer was cut off.

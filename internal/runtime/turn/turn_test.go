@@ -1,6 +1,7 @@
 package turn_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -157,6 +158,58 @@ func TestEnds(t *testing.T) {
 				Counts: turn.Counts{ModelRequests: 1}, Provider: "p0",
 			},
 		},
+		"out of time after a failure of an earlier request": {
+			"the step has an answer, so the failure did not cost the time",
+			[][]answer{{fails(model.Overloaded), asks("gone", "{}"), slow}},
+			nil,
+			outcome{
+				Stop: turn.StopDeadline,
+				Message: `the turn reached its time limit of 1m0s while model "m" of provider "p0" worked: ` +
+					`raise limits.timeoutSeconds or ask for less`,
+				Counts: turn.Counts{Steps: 1, ModelRequests: 3, ModelRetries: 1},
+				Usage:  model.Usage{InputTokens: 1010, OutputTokens: 100}, Cost: &finalize.Cost{Amount: "0.00201", Currency: "USD"},
+				Provider: "p0",
+			},
+		},
+		"out of time after a failure of the same request": {
+			"the failure cost time, too",
+			[][]answer{{fails(model.Overloaded), slow}},
+			nil,
+			outcome{
+				Stop: turn.StopDeadline,
+				Message: `the turn reached its time limit of 1m0s while model "m" of provider "p0" worked: ` +
+					`raise limits.timeoutSeconds or ask for less; an earlier request failed: it is Overloaded`,
+				Counts: turn.Counts{ModelRequests: 2, ModelRetries: 1},
+				Usage:  model.Usage{InputTokens: 10}, Cost: &finalize.Cost{Amount: "0.00001", Currency: "USD"},
+				Provider: "p0",
+			},
+		},
+		"out of time after a failure that is not repeated": {
+			"it cost no time",
+			[][]answer{{fails(model.Auth)}, {slow}},
+			nil,
+			outcome{
+				Stop: turn.StopDeadline,
+				Message: `the turn reached its time limit of 1m0s while model "m" of provider "p1" worked: ` +
+					`raise limits.timeoutSeconds or ask for less`,
+				Counts: turn.Counts{ModelRequests: 2},
+				Usage:  model.Usage{InputTokens: 10}, Cost: &finalize.Cost{Amount: "0.00001", Currency: "USD"},
+				Provider: "p1",
+			},
+		},
+		"out of time at the gate after a failure": {
+			"the failure is the reason why the circuit breaker is open",
+			[][]answer{{fails(model.Overloaded)}},
+			func(in *turn.Input) { in.Chain[0].Provider = &closingGate{Provider: in.Chain[0].Provider} },
+			outcome{
+				Stop: turn.StopDeadline,
+				Message: `the turn reached its time limit of 1m0s while the next request waited for ModelProvider "p0", whose ` +
+					`rate limits or circuit breaker held it back; an earlier request failed: it is Overloaded`,
+				Counts: turn.Counts{ModelRequests: 1},
+				Usage:  model.Usage{InputTokens: 10}, Cost: &finalize.Cost{Amount: "0.00001", Currency: "USD"},
+				Provider: "p0",
+			},
+		},
 		"no time left": {
 			"no model is asked after the deadline",
 			[][]answer{{says("never")}},
@@ -200,6 +253,25 @@ func TestEnds(t *testing.T) {
 		})
 	}
 }
+
+// closingGate is a gate that admits one request.
+type closingGate struct {
+	model.Provider
+	closed bool
+}
+
+// Enter waits until ctx ends if the gate has admitted a request.
+func (g *closingGate) Enter(ctx context.Context, _ model.Wait) (model.Ticket, error) {
+	if g.closed {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	g.closed = true
+	return g, nil
+}
+
+// Leave does nothing.
+func (g *closingGate) Leave() {}
 
 func TestStopOfEachKind(t *testing.T) {
 	for kind, want := range map[model.ErrorKind]turn.Stop{
