@@ -69,8 +69,8 @@ func (c *Collector) sweep(ctx context.Context) error {
 	if err := c.revive(ctx, retired.Difference(unseen).UnsortedList()); err != nil {
 		return errors.Join(err, denied)
 	}
-	// The deletion of the objects of all retired journals was confirmed once. So a namespace that may not be listed does
-	// not prevent purges, which would fill the disk.
+	// The deletion of the objects of all retired journals was confirmed once. So a namespace that may not be listed
+	// does not prevent purges, which would fill the disk.
 	c.mayPurge = true
 	left = left.Intersection(unseen)
 	c.suspects.exclude(left) // after the list of objects, because objects may have been deleted since the list of journals

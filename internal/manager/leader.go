@@ -49,8 +49,8 @@ type leaderLock struct {
 	// renewed is when this process sent its last successful write of the Lease. It is zero until this process becomes
 	// the leader for the first time. From then on, Get does not wait.
 	renewed time.Time
-	// last is the last record that was read, seen is its encoding, and since is when it was read for the first time. last
-	// is nil before the first read.
+	// last is the last record that was read, seen is its encoding, and since is when it was read for the first time.
+	// last is nil before the first read.
 	last  *resourcelock.LeaderElectionRecord
 	seen  []byte
 	since time.Time

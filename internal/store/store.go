@@ -49,8 +49,8 @@ type Store interface {
 type Keeper interface {
 	// Retire marks the journals of deleted Turns and Sessions as retired at the given time, to the microsecond. A
 	// journal that is retired already keeps its earlier time, and UIDs without entries are skipped. A retired journal
-	// can still be read. It accepts appends of a run that has not stopped yet, and stays retired until Revive. Open reservations of
-	// these Turns are charged to their budgets, because no later run will close them.
+	// can still be read. It accepts appends of a run that has not stopped yet, and stays retired until Revive. Open
+	// reservations of these Turns are charged to their budgets, because no later run will close them.
 	Retire(ctx context.Context, at time.Time, uids ...string) error
 
 	// Forget deletes the memories and observations that were learned from deleted Turns and Sessions, as Retire does,

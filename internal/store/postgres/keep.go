@@ -71,8 +71,8 @@ func (s *Store) Forget(ctx context.Context, at time.Time, uids ...string) error 
 	return nil
 }
 
-// Revive undoes Retire and Forget for journals that have their first entry, which Purge deletes first. It handles groups
-// of up to 1000 UIDs.
+// Revive undoes Retire and Forget for journals that have their first entry, which Purge deletes first. It handles
+// groups of up to 1000 UIDs.
 func (s *Store) Revive(ctx context.Context, uids ...string) error {
 	for chunk := range slices.Chunk(uids, retireAtOnce) {
 		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
