@@ -6,7 +6,7 @@
 //
 //  1. The event of a watch is an immediate hint. The package asks the API server for confirmation before it acts.
 //  2. A periodic sweep compares all journals, and all records with comments, with all objects. It finds deletions that
-//     the watch has missed.
+//     the watch has missed, and objects that a backup of the cluster has brought back.
 package journalgc
 
 import (
@@ -86,6 +86,8 @@ type Collector struct {
 	// failedRounds is the number of rounds that have failed since the last successful one. While rounds fail, the time
 	// between them doubles, because each lists all objects from the API server.
 	failedRounds int
+	// mayPurge is true if the last sweep has revived the retired journals whose objects exist.
+	mayPurge bool
 	// foreign holds the journals of other namespaces that the last sweep found.
 	foreign sets.Set[string]
 }
@@ -211,8 +213,12 @@ func (c *Collector) report(what string, err error) {
 	}
 }
 
-// purge deletes the journals whose retention time is over, in batches, so that appends can proceed.
+// purge deletes the journals whose retention time is over, in batches, so that appends can proceed. It does nothing if
+// the last sweep could not find out which retired journals are in use.
 func (c *Collector) purge(ctx context.Context) error {
+	if !c.mayPurge {
+		return nil
+	}
 	before := c.Now().Add(-c.Retention)
 	for {
 		bounded, cancel := context.WithTimeout(ctx, storeTimeout)

@@ -477,6 +477,32 @@ func TestSweep(t *testing.T) {
 	}
 }
 
+// TestJournalOfRestoredObjectIsKept checks that a retired journal is not purged if its object exists again, because the
+// cluster was restored from a backup. If the objects cannot be listed, no journal is purged.
+func TestJournalOfRestoredObjectIsKept(t *testing.T) {
+	r := newTestEnv(t, 0, turnOf("a"), sessionOf("b"))
+	r.setNamespaces()
+	uids := []string{"uid-a", "uid-b", "uid-c"}
+	r.addJournals(t, uids...)
+	if err := r.store.Retire(t.Context(), time.Now(), uids...); err != nil {
+		t.Fatal(err)
+	}
+	r.apiError.Store(&errAway)
+	r.round(t.Context())
+	if got := r.kept(t, uids...); !slices.Equal(got, uids) {
+		t.Errorf("%v are left, want all while the API server is away", got)
+	}
+	r.apiError.Store(nil)
+	r.round(t.Context())
+	want := []string{"uid-a", "uid-b"}
+	if got := r.kept(t, uids...); !slices.Equal(got, want) {
+		t.Errorf("%v are left, want the journals of the objects that exist: %v", got, want)
+	}
+	if live, err := r.store.Store.UIDs(t.Context(), "", 10); err != nil || !slices.Equal(live, want) {
+		t.Errorf("%v are in use (error %v), want %v", live, err, want)
+	}
+}
+
 // TestFailedRoundsPause checks that rounds that keep failing come less often, and that a success ends this.
 func TestFailedRoundsPause(t *testing.T) {
 	r := newTestEnv(t, 24*time.Hour)

@@ -23,7 +23,9 @@ const (
 	apiPage   = 500
 )
 
-// sweep retires the journals of deleted objects. It finds the objects whose deletion no watch has reported.
+// sweep retires the journals of deleted objects. It finds the objects whose deletion no watch has reported. It also
+// revives retired journals whose objects exist again, because the cluster was restored from a backup. purge may only
+// follow a sweep that has looked for them.
 //
 //  1. Executors create journals at any time, so sweep lists the journals before the objects. Each object is older than
 //     its journal, so the later list of objects contains the object of each listed journal, unless it was deleted. The
@@ -33,20 +35,26 @@ const (
 //  4. sweep leaves suspects to followUp, which knows the kinds and names of the objects. So only followUp finds that a
 //     Turn is about to use the history of a Session that was deleted a moment ago.
 func (c *Collector) sweep(ctx context.Context) error {
-	left, err := c.journals(ctx)
+	c.mayPurge = false
+	left, err := allUIDs(ctx, c.Store.UIDs)
 	if err != nil {
 		return fmt.Errorf("failed to list the journals: %w", err)
+	}
+	retired, err := allUIDs(ctx, c.Store.RetiredUIDs)
+	if err != nil {
+		return fmt.Errorf("failed to list the retired journals: %w", err)
 	}
 	commented, err := c.commented(ctx)
 	if err != nil {
 		return fmt.Errorf("failed to list the records with comments: %w", err)
 	}
 	left = left.Union(sets.KeySet(commented))
+	unseen := left.Union(retired)
 	unread := sets.New[string]()
 	var denied error // of the namespaces in unread
 	for _, kind := range []string{"TurnList", "SessionList"} {
 		for _, namespace := range c.namespaces() {
-			err := c.removeExisting(ctx, kind, namespace, left)
+			err := c.removeExisting(ctx, kind, namespace, unseen)
 			if err == nil {
 				continue
 			}
@@ -58,6 +66,13 @@ func (c *Collector) sweep(ctx context.Context) error {
 			unread.Insert(namespace)
 		}
 	}
+	if err := c.revive(ctx, retired.Difference(unseen).UnsortedList()); err != nil {
+		return errors.Join(err, denied)
+	}
+	// The deletion of the objects of all retired journals was confirmed once. So a namespace that may not be listed
+	// does not prevent purges, which would fill the disk.
+	c.mayPurge = true
+	left = left.Intersection(unseen)
 	c.suspects.exclude(left) // after the list of objects, because objects may have been deleted since the list of journals
 	err = errors.Join(c.removeForeign(ctx, left, commented), c.removeOf(ctx, unread, left, commented),
 		c.removeReferenced(ctx, left, commented))
@@ -65,6 +80,23 @@ func (c *Collector) sweep(ctx context.Context) error {
 		return errors.Join(err, denied)
 	}
 	return errors.Join(c.retireOrphans(ctx, left), denied)
+}
+
+// revive revives retired journals whose objects exist.
+func (c *Collector) revive(ctx context.Context, uids []string) error {
+	if len(uids) == 0 {
+		return nil
+	}
+	c.Log.Info("Found retired journals whose objects exist again, which are kept", "objects", len(uids))
+	for batch := range slices.Chunk(uids, storePage) {
+		bounded, cancel := context.WithTimeout(ctx, storeTimeout)
+		err := c.Store.Revive(bounded, batch...)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("failed to revive journals: %w", err)
+		}
+	}
+	return nil
 }
 
 // retireOrphans charges deleted Turns, and retires the journals of these Turns and of deleted Sessions.
@@ -112,12 +144,12 @@ func (c *Collector) reportNewer(n int) {
 	}
 }
 
-// journals returns the UIDs of all journals that are not retired.
-func (c *Collector) journals(ctx context.Context) (sets.Set[string], error) {
+// allUIDs returns the UIDs of all pages.
+func allUIDs(ctx context.Context, list func(ctx context.Context, after string, limit int) ([]string, error)) (sets.Set[string], error) {
 	all := sets.New[string]()
 	for after := ""; ; {
 		bounded, cancel := context.WithTimeout(ctx, storeTimeout)
-		page, err := c.Store.UIDs(bounded, after, storePage)
+		page, err := list(bounded, after, storePage)
 		cancel()
 		if err != nil {
 			return nil, err

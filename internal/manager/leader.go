@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
@@ -48,7 +49,9 @@ type leaderLock struct {
 	// renewed is when this process sent its last successful write of the Lease. It is zero until this process becomes
 	// the leader for the first time. From then on, Get does not wait.
 	renewed time.Time
-	// seen is the last record that was read, and since is when it was read for the first time.
+	// last is the last record that was read, seen is its encoding, and since is when it was read for the first time.
+	// last is nil before the first read.
+	last  *resourcelock.LeaderElectionRecord
 	seen  []byte
 	since time.Time
 }
@@ -79,7 +82,8 @@ func newLeaderLock(namespace, identity string, leases coordinationclient.LeasesG
 }
 
 // Get returns the record of the Lease. While another process holds the Lease, Get waits, unless this process has
-// been the leader. If the Lease has expired, the record has no holder.
+// been the leader. If the Lease has expired, the record has no holder. A Lease that was deleted while another process
+// held it counts for the rest of its time, because that process still leads. It usually creates the Lease again.
 //
 // If this process has led, and sent its last successful renewal leaderRetry + leaderRenewal ago or earlier, Get returns
 // an error immediately. Otherwise the elector of client-go would try to release the Lease before it reports that this
@@ -91,10 +95,13 @@ func (l *leaderLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecor
 	}
 	for {
 		record, raw, err := l.read(ctx)
-		if err != nil || led || record.HolderIdentity == "" || record.HolderIdentity == l.Identity() {
+		if led || err != nil && !apierrors.IsNotFound(err) || !l.isOfOther() {
 			return record, raw, err
 		}
-		left := time.Duration(record.LeaseDurationSeconds)*time.Second - time.Since(l.since)
+		left := time.Duration(l.last.LeaseDurationSeconds)*time.Second - time.Since(l.since)
+		if left <= 0 && err != nil {
+			return nil, nil, err
+		}
 		if left <= 0 {
 			free := *record
 			free.HolderIdentity = ""
@@ -108,12 +115,17 @@ func (l *leaderLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecor
 	}
 }
 
+// isOfOther reports whether another process held the Lease when it was last read.
+func (l *leaderLock) isOfOther() bool {
+	return l.last != nil && l.last.HolderIdentity != "" && l.last.HolderIdentity != l.Identity()
+}
+
 // read reads the Lease, and records when this process first saw its content. A process treats the Lease of a lost
 // leader as expired only some time after its own first read, so it calls read as soon as it starts.
 func (l *leaderLock) read(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := l.LeaseLock.Get(ctx)
 	if err == nil && (l.seen == nil || !bytes.Equal(raw, l.seen)) {
-		l.seen, l.since = raw, time.Now()
+		l.last, l.seen, l.since = record, raw, time.Now()
 	}
 	return record, raw, err
 }

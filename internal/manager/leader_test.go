@@ -288,3 +288,50 @@ func TestLeaseRenewedAtLastMomentIsNotAcquired(t *testing.T) {
 		<-c.stopped
 	})
 }
+
+// TestDeletedLeaseHasOneLeader checks that the leader creates its Lease again after it was deleted, and keeps leading,
+// and that another process leads only when the time of the Lease is over.
+func TestDeletedLeaseHasOneLeader(t *testing.T) {
+	for name, lives := range map[string]bool{"the leader lives": true, "the leader was killed": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				clientset := fake.NewClientset()
+				old, other := newCandidate("old", clientset), newCandidate("new", clientset)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if lives {
+					old.run(ctx, t)
+					<-old.leads
+				} else if err := clientset.Tracker().Add(leaderOf("old", time.Now(), leaderLease)); err != nil {
+					t.Fatal(err)
+				}
+				other.run(ctx, t)
+				time.Sleep(leaderPoll / 2)
+				if err := clientset.CoordinationV1().Leases("capstan-system").Delete(ctx, LeaderElectionID, metav1.DeleteOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				start := time.Now()
+				if !lives {
+					<-other.leads
+					if took := time.Since(start); took < leaderLease-leaderPoll || took > leaderLease {
+						t.Errorf("the candidate leads %s after the deletion, want it to wait for the rest of the Lease", took)
+					}
+					cancel()
+					<-other.stopped
+					return
+				}
+				time.Sleep(3 * leaderLease)
+				select {
+				case <-other.leads:
+					t.Error("another process leads, want the leader to keep its Lease")
+				case <-old.stopped:
+					t.Error("the leader has stopped, want it to create its Lease again")
+				default:
+				}
+				cancel()
+				<-old.stopped
+				<-other.stopped
+			})
+		})
+	}
+}

@@ -49,8 +49,8 @@ type Store interface {
 type Keeper interface {
 	// Retire marks the journals of deleted Turns and Sessions as retired at the given time, to the microsecond. A
 	// journal that is retired already keeps its earlier time, and UIDs without entries are skipped. A retired journal
-	// can still be read. It accepts appends of a run that has not stopped yet, and stays retired. Open reservations of
-	// these Turns are charged to their budgets, because no later run will close them.
+	// can still be read. It accepts appends of a run that has not stopped yet, and stays retired until Revive. Open
+	// reservations of these Turns are charged to their budgets, because no later run will close them.
 	Retire(ctx context.Context, at time.Time, uids ...string) error
 
 	// Forget deletes the memories and observations that were learned from deleted Turns and Sessions, as Retire does,
@@ -71,6 +71,15 @@ type Keeper interface {
 	// defines. The page has up to limit UIDs that follow a given UID. To list all UIDs, start with the empty string and
 	// continue with the last UID of each page.
 	UIDs(ctx context.Context, after string, limit int) ([]string, error)
+
+	// RetiredUIDs returns a page of the UIDs of retired journals, as UIDs does for the others. A store that was opened
+	// for some namespaces returns only their journals.
+	RetiredUIDs(ctx context.Context, after string, limit int) ([]string, error)
+
+	// Revive undoes Retire and Forget for journals whose Turns and Sessions exist again, because the cluster was
+	// restored from a backup. It does not bring back what Retire and Forget have deleted. It skips other journals, and
+	// those of which an unfinished Purge has deleted a part.
+	Revive(ctx context.Context, uids ...string) error
 
 	// Size returns the size of the store. It is cheap even for a large store.
 	Size(ctx context.Context) (Size, error)

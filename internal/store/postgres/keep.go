@@ -71,6 +71,23 @@ func (s *Store) Forget(ctx context.Context, at time.Time, uids ...string) error 
 	return nil
 }
 
+// Revive undoes Retire and Forget for journals that have their first entry, which Purge deletes first. It handles
+// groups of up to 1000 UIDs.
+func (s *Store) Revive(ctx context.Context, uids ...string) error {
+	for chunk := range slices.Chunk(uids, retireAtOnce) {
+		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
+			_, err := s.pool.Exec(ctx, `UPDATE capstan_turn AS t SET retired_at = NULL, forgotten = false
+				WHERE turn_uid = ANY($1) AND retired_at IS NOT NULL
+					AND EXISTS (SELECT FROM capstan_journal AS j WHERE j.turn_uid = t.turn_uid AND j.seq = 1)`, chunk)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // head identifies a journal to purge, with its last sequence number.
 type head struct {
 	uid     string

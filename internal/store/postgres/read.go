@@ -94,6 +94,14 @@ func (s *Store) UIDs(ctx context.Context, after string, limit int) ([]string, er
 		WHERE retired_at IS NULL AND turn_uid COLLATE "C" > $1 ORDER BY turn_uid COLLATE "C" LIMIT $2`, after, max(limit, 0))
 }
 
+// RetiredUIDs returns a page of the UIDs of retired journals of the store's namespaces, in byte order.
+func (s *Store) RetiredUIDs(ctx context.Context, after string, limit int) ([]string, error) {
+	return read(ctx, s, pgx.RowTo[string], `SELECT turn_uid FROM capstan_turn
+		WHERE retired_at IS NOT NULL AND turn_uid COLLATE "C" > $1
+			AND (cardinality($3::text[]) = 0 OR namespace = '' OR namespace = ANY($3))
+		ORDER BY turn_uid COLLATE "C" LIMIT $2`, after, max(limit, 0), s.namespaces)
+}
+
 // size adds up the sizes of all tables of the store, which are the tables with the prefix of its names in its schema.
 // It takes the numbers of rows from the server's statistics. It uses the greater of two numbers, because each may be
 // too low for some time: the count of live rows starts at 0 after a crash, and the result of the last ANALYZE may be

@@ -58,3 +58,22 @@ func TestInterruptedRetireIsRepeated(t *testing.T) {
 		})
 	}
 }
+
+// TestPartOfJournalIsNotRevived checks that a journal of which an unfinished purge has deleted a part stays retired.
+func TestPartOfJournalIsNotRevived(t *testing.T) {
+	databaseURL := postgrestest.Database(t)
+	s := openAt(t, databaseURL)
+	if err := s.Append(t.Context(), "one", entry(1, 1), entry(2, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Retire(t.Context(), time.Unix(1000, 0), "one"); err != nil {
+		t.Fatal(err)
+	}
+	postgrestest.Exec(t, databaseURL, `DELETE FROM capstan_journal WHERE seq = 1`)
+	if err := s.Revive(t.Context(), "one"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.RetiredUIDs(t.Context(), "", 10); err != nil || !slices.Equal(got, []string{"one"}) {
+		t.Errorf("RetiredUIDs: %q, %v; want the journal of which a part is lost", got, err)
+	}
+}

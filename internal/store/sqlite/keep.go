@@ -67,6 +67,27 @@ func (s *Store) Forget(ctx context.Context, at time.Time, uids ...string) error 
 	return nil
 }
 
+// Revive undoes Retire and Forget for journals that have their first entry, which Purge deletes first.
+func (s *Store) Revive(ctx context.Context, uids ...string) error {
+	for chunk := range slices.Chunk(uids, retireAtOnce) {
+		err := s.change(ctx, func(t *tx) error {
+			for _, uid := range chunk {
+				n, err := t.exec(`UPDATE head SET retired_at = NULL, forgotten = 0 WHERE uid = ? AND retired_at IS NOT NULL
+					AND EXISTS (SELECT 1 FROM journal WHERE journal.uid = head.uid AND seq = 1)`, uid)
+				if err != nil {
+					return err
+				}
+				t.added.Retired -= n
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Purge deletes up to limit journals that were retired at or before the given time, oldest first, in many small
 // transactions. The file does not shrink; later entries reuse the space.
 func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (purged int, err error) {

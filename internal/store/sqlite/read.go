@@ -108,6 +108,13 @@ func (s *Store) UIDs(ctx context.Context, after string, limit int) ([]string, er
 	return uids, s.failed(err)
 }
 
+// RetiredUIDs returns a page of the UIDs of retired journals.
+func (s *Store) RetiredUIDs(ctx context.Context, after string, limit int) ([]string, error) {
+	uids, err := s.queryStrings(ctx, `SELECT uid FROM head WHERE retired_at IS NOT NULL AND uid > ? ORDER BY uid LIMIT ?`,
+		after, max(limit, 0))
+	return uids, s.failed(err)
+}
+
 // Size returns the size of the store. The numbers are counted on each write. Bytes is the size of the file and
 // of its write-ahead log.
 func (s *Store) Size(ctx context.Context) (store.Size, error) {

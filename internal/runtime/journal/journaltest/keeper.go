@@ -26,6 +26,7 @@ type Keeper interface {
 // makes the numbers of Size exact, and returns the same Keeper. It may close and reopen the Keeper for this.
 func RunKeeper(t *testing.T, open func(t *testing.T) Keeper, settle func(t *testing.T, k Keeper) Keeper) {
 	t.Run("a retired journal is not listed, but can be read", func(t *testing.T) { testRetire(t, open(t)) })
+	t.Run("a retired journal whose object exists again is revived", func(t *testing.T) { testRevive(t, open(t), settle) })
 	t.Run("UIDs are returned in pages", func(t *testing.T) { testUIDs(t, open(t)) })
 	t.Run("journals that were retired early enough are purged, oldest first", func(t *testing.T) { testPurge(t, open(t)) })
 	t.Run("a purged journal leaves nothing", func(t *testing.T) { testNothingIsLeft(t, open(t)) })
@@ -49,6 +50,29 @@ func testRetire(t *testing.T, k Keeper) {
 	expectLive(t, k, "a", "c")
 	add(t, k, "unknown", nil, entry(1, 1)) // this journal did not exist when it was retired
 	expectLive(t, k, "a", "c", "unknown")
+}
+
+func testRevive(t *testing.T, k Keeper, settle func(t *testing.T, k Keeper) Keeper) {
+	for _, uid := range []string{"a", "b", "c", "live"} {
+		add(t, k, uid, nil, entry(1, 1))
+	}
+	retire(t, k, entryTime, "c", "b", "a")
+	expectRetired(t, k, "", 2, "a", "b")
+	expectRetired(t, k, "b", 2, "c")
+	for range 2 {
+		if err := k.Revive(t.Context(), "a", "c", "unknown", "live"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expectLive(t, k, "a", "c", "live")
+	expectRetired(t, k, "", 10, "b")
+	retire(t, k, entryTime.Add(time.Hour), "c") // which counts from now on
+	if n, err := k.Purge(t.Context(), entryTime, 10); n != 1 || err != nil {
+		t.Errorf("Purge: %d, %v; want 1", n, err)
+	}
+	expect(t, k, "a", entry(1, 1))
+	expect(t, k, "c", entry(1, 1))
+	checkSize(t, settle(t, k), store.Size{Journals: 3, Retired: 1, Entries: 3})
 }
 
 func testUIDs(t *testing.T, k Keeper) {
@@ -214,9 +238,11 @@ func testEndedContextOfKeeper(t *testing.T, k Keeper) {
 	cancel()
 	n, purged := k.Purge(ctx, entryTime, 10)
 	_, uids := k.UIDs(ctx, "", 10)
+	_, retired := k.RetiredUIDs(ctx, "", 10)
 	_, sized := k.Size(ctx)
 	for name, err := range map[string]error{
 		"Retire": k.Retire(ctx, entryTime, "b"), "Forget": k.Forget(ctx, entryTime, "b"), "Purge": purged, "UIDs": uids, "Size": sized,
+		"RetiredUIDs": retired, "Revive": k.Revive(ctx, "a"),
 	} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v, want the error of the context", name, err)
@@ -317,5 +343,14 @@ func expectLive(t *testing.T, k Keeper, want ...string) {
 	got, err := k.UIDs(t.Context(), "", 1000)
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("UIDs (error %v): -want +got:\n%s", err, diff)
+	}
+}
+
+// expectRetired compares a page of the UIDs of retired journals.
+func expectRetired(t *testing.T, k Keeper, after string, limit int, want ...string) {
+	t.Helper()
+	got, err := k.RetiredUIDs(t.Context(), after, limit)
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("RetiredUIDs (error %v): -want +got:\n%s", err, diff)
 	}
 }

@@ -431,6 +431,9 @@ func testObservations(t *testing.T, s MemoryStore, reopen func(t *testing.T, s M
 	expectError(t, "Forget", s.Forget(t.Context(), later(5), forgotten.TurnUID), nil)
 	expectError(t, "Observe a forgotten Turn", s.Observe(t.Context(), forgotten), nil)
 	left("after the Turn was forgotten")
+	expectError(t, "Revive", s.Revive(t.Context(), "a-1"), nil)
+	expectError(t, "Observe a revived Turn", s.Observe(t.Context(), want[1]), nil)
+	left("after the Turn was revived", want[1])
 }
 
 func testConcurrentTasksOfOwner(t *testing.T, s MemoryStore) {

@@ -240,6 +240,33 @@ func (m *Store) UIDs(ctx context.Context, after string, limit int) ([]string, er
 	return uids[:min(len(uids), max(limit, 0))], nil
 }
 
+// RetiredUIDs returns at most limit UIDs of retired journals after the given one, in byte order.
+func (m *Store) RetiredUIDs(ctx context.Context, after string, limit int) ([]string, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	uids := m.uids(func(h *memoryJournal) bool { return !h.retired.IsZero() })
+	uids = slices.DeleteFunc(uids, func(uid string) bool { return uid <= after })
+	return uids[:min(len(uids), max(limit, 0))], nil
+}
+
+// Revive undoes Retire and Forget for retired journals.
+func (m *Store) Revive(ctx context.Context, uids ...string) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, uid := range uids {
+		if h := m.journals[uid]; h != nil && !h.retired.IsZero() {
+			h.retired, h.forgotten = time.Time{}, false
+		}
+	}
+	return nil
+}
+
 // uids returns the UIDs of the journals for which selects returns true, in byte order.
 func (m *Store) uids(selects func(*memoryJournal) bool) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(m.journals)), func(uid string) bool { return !selects(m.journals[uid]) })
