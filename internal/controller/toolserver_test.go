@@ -231,6 +231,7 @@ func TestEffectRemarks(t *testing.T) {
 		}
 	})
 	read := &mcp.ToolAnnotations{ReadOnlyHint: true}
+	d.add("a}, {b", "", read) // the message must not declare a tool b
 	d.add("find", "", read)
 	d.add("get", "", read)
 	d.add("note", "", &mcp.ToolAnnotations{IdempotentHint: true, DestructiveHint: new(false)})
@@ -240,10 +241,10 @@ func TestEffectRemarks(t *testing.T) {
 	d.add("plain", "", nil)
 	s, _ := d.reconcileAfter(t, 0)
 	const want = `True Ready: the server answers; ` +
-		`the server claims that "find", "get" is ReadOnly, but spec.tools declares no effect, so it counts as Destructive: ` +
-		`if the claim is true, add {name: find, effect: ReadOnly} to spec.tools, for each of these tools; ` +
+		`the server claims that "a}, {b", "find", "get" is ReadOnly, but spec.tools declares no effect, so it counts as Destructive: ` +
+		`if the claim is true, add {name: "a}, {b", effect: ReadOnly} to spec.tools, for each of these tools; ` +
 		`the server claims that "note" is Idempotent, but spec.tools declares no effect, so it counts as Destructive: ` +
-		`if the claim is true, add {name: note, effect: Idempotent} to spec.tools, for each of these tools; ` +
+		`if the claim is true, add {name: "note", effect: Idempotent} to spec.tools, for each of these tools; ` +
 		`the server's hints contradict the effect that spec.tools declares for "wipe", so it counts as ` +
 		`Destructive: declare effect: Destructive, or correct the server's annotations; ` +
 		`the context pack "find" is not called, because its effect is not ReadOnly: declare effect: ReadOnly in spec.tools if it only reads`

@@ -127,7 +127,7 @@ func effectRemarks(s *v1alpha1.ToolServer, listing toolservers.Listing) []string
 	for _, effect := range []tool.Effect{tool.ReadOnly, tool.Idempotent} {
 		if names := claimed[effect]; len(names) > 0 {
 			all = append(all, fmt.Sprintf("the server claims that %s is %s, but spec.tools declares no effect, "+
-				"so it counts as Destructive: if the claim is true, add {name: %s, effect: %s} to spec.tools, for each of these tools",
+				"so it counts as Destructive: if the claim is true, add {name: %q, effect: %s} to spec.tools, for each of these tools",
 				quotedNames(names), effect, names[0], effect))
 		}
 	}

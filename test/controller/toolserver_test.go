@@ -162,7 +162,7 @@ var _ = Describe("A ToolServer", func() {
 		awaitText(ctx, s, &v1alpha1.ToolServer{}, "tickets", toolsOf,
 			Equal("close_ticket Idempotent, look_up Destructive, search_tickets ReadOnly"))
 		awaitText(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness,
-			ContainSubstring("add {name: look_up, effect: ReadOnly} to spec.tools"))
+			ContainSubstring(`add {name: "look_up", effect: ReadOnly} to spec.tools`))
 		change(ctx, s, "tickets", &v1alpha1.ToolServer{}, func(o *v1alpha1.ToolServer) { o.Spec.Tools = nil })
 		awaitText(ctx, s, &v1alpha1.ToolServer{}, "tickets", toolsOf,
 			Equal("close_ticket Destructive, look_up Destructive, search_tickets Destructive"))

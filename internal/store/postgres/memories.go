@@ -132,7 +132,7 @@ func (s *Store) FindMemories(
 				nearest.Add(id, vector)
 				return none, err
 			}, `SELECT id, vector FROM capstan_memory WHERE owner = $1 AND expires_at > $2 AND space = $3`,
-				o.Key(), now.UnixMicro(), search.Vector.Space)
+				o.Key(), now.UnixMicro(), text(search.Vector.Space))
 			if err != nil {
 				return nil, err
 			}
@@ -155,7 +155,7 @@ func (s *Store) UnembeddedMemories(
 ) (all []memories.Memory, err error) {
 	for _, o := range owners {
 		found, err := read(ctx, s, scanMemory, `SELECT `+memoryColumns+` FROM capstan_memory WHERE owner = $1 AND expires_at > $2
-			AND space <> $3 ORDER BY learned_at DESC, id COLLATE "C" DESC LIMIT $4`, o.Key(), now.UnixMicro(), space,
+			AND space <> $3 ORDER BY learned_at DESC, id COLLATE "C" DESC LIMIT $4`, o.Key(), now.UnixMicro(), text(space),
 			max(perOwner, 0))
 		if err != nil {
 			return nil, err
@@ -179,8 +179,8 @@ func (s *Store) EmbedMemories(ctx context.Context, all []memories.Embedded) erro
 	}
 	for _, e := range all {
 		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
-			_, err := s.pool.Exec(ctx, `UPDATE capstan_memory SET space = $2, vector = $3 WHERE id = $1`, e.ID, e.Vector.Space,
-				e.Vector.Bytes())
+			_, err := s.pool.Exec(ctx, `UPDATE capstan_memory SET space = $2, vector = $3 WHERE id = $1`, e.ID,
+				text(e.Vector.Space), e.Vector.Bytes())
 			return err
 		})
 		if err != nil {
@@ -189,7 +189,7 @@ func (s *Store) EmbedMemories(ctx context.Context, all []memories.Embedded) erro
 	}
 	for _, last := range store.LastVectors(all) {
 		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
-			_, err := s.pool.Exec(ctx, dropOtherLengths, last.Space, last.Bytes, last.IDs)
+			_, err := s.pool.Exec(ctx, dropOtherLengths, text(last.Space), last.Bytes, last.IDs)
 			return err
 		})
 		if err != nil {

@@ -32,6 +32,7 @@ func RunMemories(t *testing.T, open func(t *testing.T) MemoryStore, reopen func(
 	t.Run("memories are stored as soon as they are found", func(t *testing.T) { testMemoriesOfAttempt(t, open(t), reopen) })
 	t.Run("an owner finds only its own memories", func(t *testing.T) { testMemoriesFound(t, open(t)) })
 	t.Run("memories are found by their vectors", func(t *testing.T) { testVectorsOfMemories(t, open(t), reopen) })
+	t.Run("a space may have any characters", func(t *testing.T) { testSpaceWithAnyCharacters(t, open(t)) })
 	t.Run("vectors of another length are replaced", func(t *testing.T) { testVectorsOfAnotherLength(t, open(t), reopen) })
 	t.Run("memories count as used space", func(t *testing.T) { testUseOfMemories(t, open(t)) })
 	t.Run("the same memory is kept once, with its newest Turn", func(t *testing.T) { testMemoryLearnedAgain(t, open(t)) })

@@ -109,6 +109,26 @@ func testVectorsOfMemories(t *testing.T, s MemoryStore, reopen func(t *testing.T
 	}
 }
 
+// testSpaceWithAnyCharacters checks a space with a character that PostgreSQL does not store. The name of a model is a
+// part of the space, and an Agent may name any model.
+func testSpaceWithAnyCharacters(t *testing.T, s MemoryStore) {
+	m := learnedFrom("a-1", "Drinks tea.", 1)
+	learn(t, s, "a-1", m)
+	v := ranking.Vector{Space: "bge\x00", Values: []float32{1, 0}}
+	owners := []memories.Owner{{Namespace: "a", Agent: "desk", Scope: memories.User, ID: "ada@example.com"}}
+	for _, want := range []int{1, 0} {
+		found, err := s.UnembeddedMemories(t.Context(), owners, v.Space, later(20), 10)
+		if len(found) != want || err != nil {
+			t.Errorf("UnembeddedMemories: %d memories, %v; want %d", len(found), err, want)
+		}
+		expectError(t, "EmbedMemories", s.EmbedMemories(t.Context(), []memories.Embedded{{ID: m.ID, Vector: v}}), nil)
+	}
+	found, err := s.FindMemories(t.Context(), owners, memories.Search{Vector: v}, later(20))
+	if err != nil || len(found) != 1 || found[0].Similarity == nil {
+		t.Errorf("FindMemories: %+v, %v; want a memory with a similarity", found, err)
+	}
+}
+
 // testVectorsOfAnotherLength checks that an owner's vectors of another length than the newest are dropped.
 func testVectorsOfAnotherLength(t *testing.T, s MemoryStore, reopen func(t *testing.T, s MemoryStore) MemoryStore) {
 	one, two, three, four := learnedFrom("a-1", "one", 1), learnedFrom("a-1", "two", 2), learnedFrom("a-1", "three", 3),
