@@ -44,7 +44,7 @@ func (e *Engine) OpenDeletedTurn(ctx context.Context, uid string, children SubAg
 		return nil, err
 	}
 	s := r.recordedSession()
-	if s == nil || len(r.replayed.loop.Requests) == 0 {
+	if s == nil || !r.hasAskedModel() {
 		return nil, nil //nolint:nilnil // because "nothing" is an answer, not an error
 	}
 	if err := r.restoreForHistory(); err != nil {
@@ -189,7 +189,7 @@ func (r *run) fence(newest int64) error {
 }
 
 // charges reports whether the end of the Turn according to its object is charged to a Session.
-func (r *run) charges() bool { return r.objectEnd.Charge != nil && len(r.replayed.loop.Requests) > 0 }
+func (r *run) charges() bool { return r.objectEnd.Charge != nil && r.hasAskedModel() }
 
 // chargeObjectEnd adds a Turn that has asked a model to the history of its Session, and calls Charge. The result may
 // still be missing in the journal.

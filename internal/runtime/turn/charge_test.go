@@ -163,6 +163,10 @@ func TestJournalsWithoutACharge(t *testing.T) {
 	}{
 		"no Session": {"a", func(in *turn.Input) { in.Session = nil }},
 		"no request": {"a", func(in *turn.Input) { in.PrepareOnly = true }},
+		"no request was sent": {"a", func(in *turn.Input) {
+			c, _ := candidate("p0", 1, notSent())
+			in.Chain = []loop.Candidate{c}
+		}},
 		"no entries": {"b", func(*turn.Input) {}},
 		"a Session":  {"talk-uid", func(*turn.Input) {}},
 	} {

@@ -83,7 +83,7 @@ func (r *run) addToSession(result *Result) (*Result, error) {
 	var failure error // an error that ends this run
 	steps := r.engine.steps()
 	ok := steps.Do("session history", func() (err error) {
-		if len(r.replayed.loop.Requests) == 0 {
+		if !r.hasAskedModel() {
 			place, err = session.Latest(r.life, r.engine.Journal, s.UID, r.memory.admit)
 		} else {
 			place, err = r.appendToHistory(result, since)
@@ -109,6 +109,10 @@ func (r *run) addToSession(result *Result) (*Result, error) {
 	}
 	return result, nil
 }
+
+// hasAskedModel reports whether a request to a model may have been sent. The journal also has requests that were refused
+// before they were sent, for example while an endpoint limits the rate of requests. They must not use up the Session.
+func (r *run) hasAskedModel() bool { return r.counts().ModelRequests > 0 }
 
 // appendToHistory adds the Turn to the history of its Session.
 func (r *run) appendToHistory(result *Result, since session.ExternalState) (session.End, error) {

@@ -184,6 +184,9 @@ func TestAdditionOfATurnToItsSession(t *testing.T) {
 			model.Usage{},
 			77,
 		},
+		"not sent": {
+			"a Turn whose request was not sent adds nothing", []answer{notSent()}, nil, turn.StopModelError, 0, 0, model.Usage{}, 77,
+		},
 		"cancelled": {"a Turn that was cancelled before its first request adds nothing", nil, func(in *turn.Input) {
 			in.Cancel = cancelled()
 		}, turn.StopCancelled, 0, 0, model.Usage{}, 77},

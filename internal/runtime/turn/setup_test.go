@@ -79,6 +79,11 @@ func fails(kind model.ErrorKind) answer {
 	return answer{err: &model.Error{Kind: kind, Message: "it is " + string(kind), Usage: model.Usage{InputTokens: 10}}}
 }
 
+// notSent is the failure of a request that the gate of an endpoint has refused.
+func notSent() answer {
+	return answer{err: &model.Error{Kind: model.RateLimited, Message: "no request was sent", Unsent: true}}
+}
+
 // candidate returns a model that costs 1 USD for a million input tokens and 10 USD for a million output tokens.
 func candidate(name string, attempts int, answers ...answer) (loop.Candidate, *script) {
 	s := &script{answers: answers}
