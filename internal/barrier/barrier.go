@@ -7,6 +7,7 @@ package barrier
 import (
 	"context"
 	"fmt"
+	"unicode/utf8"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -43,13 +44,25 @@ type statusWriter struct {
 func (w *statusWriter) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
 	clean := w.known.RedactFunc(namespacesOf(o)...)
 	for _, text := range texts(o) {
-		*text = clean(*text)
+		*text = within(clean(*text), max(utf8.RuneCountInString(*text), shortestLimit))
 	}
 	if t, ok := o.(*v1alpha1.Turn); ok && t.Status.Result != nil && t.Status.Result.Data != nil {
 		data := t.Status.Result.Data
 		data.Raw = redact.JSON(data.Raw, clean)
 	}
 	return w.SubResourceWriter.Update(ctx, o, options...)
+}
+
+// shortestLimit is the smallest limit of the schema for one of the texts, in characters.
+const shortestLimit = 32
+
+// within shortens a text to at most limit characters. A credential may be shorter than the mark that replaces it. The
+// texts were cut to the limits of the schema before, and the API server refuses a status with a longer text.
+func within(text string, limit int) string {
+	if utf8.RuneCountInString(text) <= limit {
+		return text
+	}
+	return string([]rune(text)[:limit-1]) + "…"
 }
 
 // namespacesOf returns the namespaces whose credentials must not appear in a text about an object.

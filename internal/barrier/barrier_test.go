@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/go-logr/logr/funcr"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -53,6 +54,31 @@ func objectsWithKey(namespace string) []client.Object {
 		&v1alpha1.Agent{ObjectMeta: meta, Status: v1alpha1.AgentStatus{Conditions: conditions}},
 		&v1alpha1.PromptProfile{ObjectMeta: meta, Status: v1alpha1.PromptProfileStatus{Conditions: conditions}},
 		&v1alpha1.Session{ObjectMeta: meta, Status: v1alpha1.SessionStatus{Conditions: conditions}},
+	}
+}
+
+// TestRedactedTextsKeepTheirLimits checks that a mark that is longer than the credential makes no text longer than the
+// schema allows.
+func TestRedactedTextsKeepTheirLimits(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	s := redact.NewSet()
+	s.Put("helpdesk", "ModelProvider/main", []string{"lm-studio"})
+	const limit = 80
+	full := strings.Repeat("ä", 40) + "lm-studio" + strings.Repeat("x", limit-49)
+	o := &v1alpha1.Turn{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "support"},
+		Status:     v1alpha1.TurnStatus{Result: &v1alpha1.TurnResult{Text: "lm-studio", Preview: full}},
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(o).WithStatusSubresource(o).Build()
+	if err := barrier.Client(c, s).Status().Update(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Repeat("ä", 40) + "[redacted]" + strings.Repeat("x", limit-51) + "…"
+	if got := o.Status.Result; got.Preview != want || utf8.RuneCountInString(got.Preview) != limit || got.Text != "[redacted]" {
+		t.Errorf("got %+v, want the preview %q of %d characters", got, want, limit)
 	}
 }
 
