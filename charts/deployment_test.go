@@ -447,7 +447,8 @@ func TestAlerts(t *testing.T) {
 	want := []string{
 		"capstan:targets:known", "capstan:journals_lost:increase15m", "capstan:turns_ended:increase15m",
 		"capstan:turn_wait_seconds_bucket:increase15m", "capstan:model_requests:increase15m",
-		"capstan:model_errors:increase15m", "capstan:model_cost:increase15m", "CapstanDown", "CapstanJournalsNearQuota", "CapstanNamespaceNearJournalQuota",
+		"capstan:model_errors:increase15m", "capstan:model_cost:increase15m", "CapstanDown",
+		"CapstanJournalsNearQuota", "CapstanNamespaceNearJournalQuota",
 		"CapstanJournalsLost",
 		"CapstanTurnsQueue", "CapstanTurnsWaitLong",
 		"CapstanTurnsCannotStart", "CapstanTurnsFail", "CapstanModelUnavailable",

@@ -114,8 +114,11 @@ func TestTurnsWaitForTurnAhead(t *testing.T) {
 			[]*v1alpha1.Turn{sessionTurn("a", time.Second, suspended)},
 			first + ", and is suspended: set its desiredState to Active or Cancelled",
 		},
-		"parked": {"the message says how to make the decision", turnWith(inSession), []*v1alpha1.Turn{sessionTurn("a",
-			time.Second, parked(waiting("x")))}, first + ", and requires a decision: run capstan approve helpdesk/a or capstan deny helpdesk/a"},
+		"parked": {
+			"the message says how to make the decision", turnWith(inSession),
+			[]*v1alpha1.Turn{sessionTurn("a", time.Second, parked(waiting("x")))},
+			first + ", and requires a decision: run capstan approve helpdesk/a or capstan deny helpdesk/a",
+		},
 		"waits for a sub-agent": {
 			"no decision is needed", turnWith(inSession),
 			[]*v1alpha1.Turn{sessionTurn("a", time.Second, parked(nil, "child"))},

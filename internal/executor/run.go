@@ -47,8 +47,8 @@ type run struct {
 	// first is true if no earlier run can have begun anything. tried is true once the engine was asked to run the
 	// Turn.
 	first, tried bool
-	// failure is the error of the last attempt after which the run tries again. It is nil if the last attempt only waits
-	// for memory. Only the run's goroutine uses it.
+	// failure is the error of the last attempt after which the run tries again. It is nil if the last attempt only
+	// waits for memory. Only the run's goroutine uses it.
 	failure error
 	// whole is true if the current attempt is the first one of the Turn, so the attempt writes the whole journal.
 	whole bool

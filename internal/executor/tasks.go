@@ -124,24 +124,25 @@ func (p *Tasks) start(ctx context.Context, e *Executor) (wait func()) {
 func (p *Tasks) dispatch(ctx context.Context, e *Executor, all *sync.WaitGroup) {
 	slots := make(chan struct{}, p.Slots)
 	// If the clock is set forward, the claims of living executors look expired. So they get the time to renew them.
-	clock, start := e.Now(), time.Now()
+	start := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
+	before := e.Now().Sub(start)
 	for after := ""; ; {
 		select {
 		case slots <- struct{}{}:
 		case <-ctx.Done():
 			return
 		}
-		now, at := e.Now(), time.Now()
-		if ahead := now.Sub(clock) - at.Sub(start); ahead > claimFor-2*renewEvery {
-			p.Log.Info("The clock was set forward: waiting until the claims of tasks are renewed", "by", ahead.Round(time.Second))
+		now := e.Now()
+		offset := now.Sub(start) - time.Since(start)
+		step := offset - before
+		if before = offset; step > claimFor-2*renewEvery {
+			p.Log.Info("The clock was set forward: waiting until the claims of tasks are renewed", "by", step.Round(time.Second))
 			<-slots
 			if !pause(ctx, nil, renewEvery+pollTasks) {
 				return
 			}
-			clock, start = now, at
 			continue
 		}
-		clock, start = now, at
 		k, err := p.Store.ClaimTask(ctx, task.Search{After: after, Except: p.busy(), Now: now, Until: now.Add(claimFor)})
 		if err != nil && ctx.Err() == nil {
 			p.Log.Error(err, "Failed to look for tasks that follow turns, trying again")

@@ -307,7 +307,8 @@ func TestDeletedLeaseHasOneLeader(t *testing.T) {
 				}
 				other.run(ctx, t)
 				time.Sleep(leaderPoll / 2)
-				if err := clientset.CoordinationV1().Leases("capstan-system").Delete(ctx, LeaderElectionID, metav1.DeleteOptions{}); err != nil {
+				leases := clientset.CoordinationV1().Leases("capstan-system")
+				if err := leases.Delete(ctx, LeaderElectionID, metav1.DeleteOptions{}); err != nil {
 					t.Fatal(err)
 				}
 				start := time.Now()

@@ -268,14 +268,15 @@ var _ = Describe("The commands approve and deny", func() {
 		turnstatus.Wait(parent, v1alpha1.TurnReasonWaitingForSubAgent, "a child has not ended", 0, time.Now())
 		Expect(apiClient.Status().Update(ctx, parent)).To(Succeed())
 		reader := s.as(s.user(ctx, "reader", approverRules[0], approverRules[1]))
+		user := "system:serviceaccount:" + s.namespace + ":reader"
 		for _, tc := range []struct {
 			turn, want string
 			code       int
 		}{
 			{"first", `"system:serviceaccount:` + s.namespace + `:reader" may not decide about the call call_1`, exit.Failed},
-			{"first", "kubectl create rolebinding approver-" + canonical.Sum([]byte("system:serviceaccount:" + s.namespace + ":reader"))[:8] +
+			{"first", "kubectl create rolebinding approver-" + canonical.Sum([]byte(user))[:8] +
 				" -n " + s.namespace + " --clusterrole $(kubectl get clusterroles -l capstan.dev/role=approver -o " +
-				"jsonpath='{.items[0].metadata.name}') --user 'system:serviceaccount:" + s.namespace + ":reader'", exit.Failed},
+				"jsonpath='{.items[0].metadata.name}') --user '" + user + "'", exit.Failed},
 			{"busy", "Turn " + s.namespace + "/busy has no pending call: its state is not known yet", exit.Failed},
 			{"parent", "has no pending call: it waits for its sub-agents, which may have pending calls: see parent-1", exit.Failed},
 			{"over", "has no pending call: it has ended (Cancelled)", exit.Failed},

@@ -124,7 +124,8 @@ func (r *run) loopInput() *loop.Input {
 	in := &loop.Input{
 		Config: r.in.Config, TurnUID: r.in.UID, Start: r.startOfChain(), Prepare: r.prepare, Content: r.content,
 		Tools: r.tools, Offered: r.offers,
-		Nonce: r.exposed().Nonce, ArtifactPrefix: artifactPrefix(r.turnNumber()), Now: r.engine.Now, Output: r.output, Reflect: r.reflects(),
+		Nonce: r.exposed().Nonce, ArtifactPrefix: artifactPrefix(r.turnNumber()), Now: r.engine.Now,
+		Output: r.output, Reflect: r.reflects(),
 		Policies: r.policies, Citations: r.citations,
 		State: &r.replayed.loop, Record: r.record, Keep: r.keepReply, CountReply: r.memory.countReply, Hold: r.memory.hold,
 		NextSeq: r.log.Next, Abandoned: func() bool { return r.life.Err() != nil },

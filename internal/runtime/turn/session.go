@@ -110,8 +110,9 @@ func (r *run) addToSession(result *Result) (*Result, error) {
 	return result, nil
 }
 
-// hasAskedModel reports whether a request to a model may have been sent. The journal also has requests that were refused
-// before they were sent, for example while an endpoint limits the rate of requests. They must not use up the Session.
+// hasAskedModel reports whether a request to a model may have been sent. The journal also has requests that were
+// refused before they were sent, for example while an endpoint limits the rate of requests. They must not use up the
+// Session.
 func (r *run) hasAskedModel() bool { return r.counts().ModelRequests > 0 }
 
 // appendToHistory adds the Turn to the history of its Session.
