@@ -137,13 +137,16 @@ func TestAClockThatIsSetForwardTakesNoTaskAway(t *testing.T) {
 		wait := tasks.start(ctx, &Executor{Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
 		add("a")
 		time.Sleep(pollTasks)
+		synctest.Wait() // the search may be due at this moment
 		ahead.Store(int64(time.Hour))
 		time.Sleep(2 * claimFor)
+		synctest.Wait()
 		if n := s.claims.Load(); n != 1 {
 			t.Errorf("the task was claimed %d times, want once", n)
 		}
 		add("b")
 		time.Sleep(pollTasks)
+		synctest.Wait()
 		if n := s.claims.Load(); n != 2 {
 			t.Errorf("there were %d claims, want one of each task", n)
 		}
