@@ -173,12 +173,21 @@ func (t *tally) newest() []CallRecord {
 func (r *run) finalCounts() (Counts, []CallRecord) {
 	t := r.replayed.tally
 	t.calls, t.index = slices.Clone(t.calls), t.index.Clone()
-	for _, record := range r.replayed.loop.ResultsOfOpenCalls(r.exposed().Nonce) {
-		if f, ok := record.Payload.(loop.CallResult); ok {
-			t.addResult(f)
-		}
+	for _, f := range r.resultsOfOpenCalls() {
+		t.addResult(f)
 	}
 	return r.countsOf(&t), t.newest()
+}
+
+// resultsOfOpenCalls returns the results that the open calls receive when the Turn ends now.
+func (r *run) resultsOfOpenCalls() []loop.CallResult {
+	var results []loop.CallResult
+	for _, record := range r.replayed.loop.ResultsOfOpenCalls(r.exposed().Nonce) {
+		if f, ok := record.Payload.(loop.CallResult); ok {
+			results = append(results, f)
+		}
+	}
+	return results
 }
 
 // counts returns the current totals over all runs.

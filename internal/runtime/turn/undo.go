@@ -282,8 +282,8 @@ const maxUndoReason = 300
 // of the Turn, after the report of the undo.
 func (r *run) resultsOfUndo() []loop.CallResult {
 	results := slices.Clip(r.replayed.loop.CallResults)
-	for _, record := range r.replayed.loop.ResultsOfOpenCalls(r.exposed().Nonce) {
-		if f, ok := record.Payload.(loop.CallResult); ok && f.Outcome != loop.Refused {
+	for _, f := range r.resultsOfOpenCalls() {
+		if f.Outcome != loop.Refused {
 			results = append(results, f)
 		}
 	}
