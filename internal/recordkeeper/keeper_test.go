@@ -757,6 +757,7 @@ func TestFailedHintsDoNotPutOffRounds(t *testing.T) {
 		k := keeper(t, &failing{records: &journaltest.Store{}, times: 100})
 		reader := &hintsOnly{Reader: k.Reader}
 		k.Reader = reader
+		k.Finished(hint("gone", "uid-gone")) // before the first round, which must fail because of it
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- k.Start(ctx) }()
