@@ -320,7 +320,7 @@ func (l *learning) embed(ctx context.Context, owners []memories.Owner, redact fu
 		l.found.Usage = l.found.Usage.Add(used.Usage)
 		l.requests.settle(ctx, nil)
 		if len(all) > 0 {
-			write, stop := context.WithTimeout(context.WithoutCancel(ctx), taskWriteTimeout) // they were paid for
+			write, stop := forPaidWork(ctx)
 			defer stop()
 			err = errors.Join(err, l.Store.EmbedMemories(write, all))
 		}

@@ -142,7 +142,7 @@ func (a *requests) settle(ctx context.Context, found *task.Result) {
 	f := a.work
 	charge := task.Charge{Ended: a.ended, Found: found}
 	a.ended = nil
-	write, stop := context.WithTimeout(context.WithoutCancel(ctx), taskWriteTimeout)
+	write, stop := forPaidWork(ctx)
 	defer stop()
 	a.err = keepTrying(write, func() error { return f.Store.ChargeTask(write, f.task.Held(), charge) })
 }

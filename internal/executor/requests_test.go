@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -360,6 +361,52 @@ func TestNoRequestIsSentWithoutAReservation(t *testing.T) {
 			if a := j.account(t); a.Tokens != c.tokens {
 				t.Errorf("%d tokens are spent, want %d", a.Tokens, c.tokens)
 			}
+		})
+	}
+}
+
+// TestSilentStoreLosesNoAnswer checks that an answer is charged although the first attempt of the store, which got no
+// reply, took as long as such an attempt may take.
+func TestSilentStoreLosesNoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newEvaluationHarness(t, budget.Limits{})
+		silent := true
+		j.store.refuse = func(c task.Charge) error {
+			if c.Ended == nil || !silent {
+				return nil
+			}
+			silent = false
+			time.Sleep(10 * time.Second) // within the bubble, this is the fake clock
+			return errors.New("PostgreSQL did not reply within 10s")
+		}
+		first, q := priced("first", model.Usage{InputTokens: 7, OutputTokens: 5})
+		_, end, err := j.ask(t, first)
+		if a := j.account(t); silent || q.asked != 2 || a.Tokens != 24 || end != nil {
+			t.Errorf("%d requests, %d tokens, end %+v, error %v; want two requests, whose 24 tokens are charged", q.asked, a.Tokens, end, err)
+		}
+	})
+}
+
+// TestForPaidWork checks how long writes about paid work may take, and that a process that stops does not wait longer.
+func TestForPaidWork(t *testing.T) {
+	for name, c := range map[string]struct{ stopped, want time.Duration }{
+		"the process continues":       {time.Hour, taskWriteTimeout},
+		"the process is stopping":     {0, lastWriteTimeout},
+		"the process stops meanwhile": {5 * time.Second, 5*time.Second + lastWriteTimeout},
+		"the process stops late":      {20 * time.Second, taskWriteTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), c.stopped)
+				defer cancel()
+				begun := time.Now()
+				write, stop := forPaidWork(ctx)
+				defer stop()
+				<-write.Done()
+				if got := time.Since(begun); got != c.want {
+					t.Errorf("writes may take %s, want %s", got, c.want)
+				}
+			})
 		})
 	}
 }

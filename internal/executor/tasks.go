@@ -26,9 +26,10 @@ const (
 	pollTasks = 2 * time.Second
 	// measureTasks is the time between two measurements of the queue.
 	measureTasks = 10 * time.Second
-	// taskWriteTimeout limits the time in which the result of a task is stored and published. A process that stops
-	// waits until this is done.
-	taskWriteTimeout = 10 * time.Second
+	// taskWriteTimeout limits the time in which the result of a task is stored and published. One attempt of a store
+	// that does not reply takes 10 seconds, so this is enough for two attempts. lastWriteTimeout limits the time after
+	// the process was asked to stop, because it waits until this is done.
+	taskWriteTimeout, lastWriteTimeout = 25 * time.Second, 10 * time.Second
 	// maxStuck is the number of calls of the learner that may be stuck. Beyond this number, the learner is not called.
 	maxStuck = 8
 	// maxWaiting is the number of tasks of a namespace that may wait. Further Turns are neither evaluated nor learned
@@ -283,7 +284,7 @@ func (p *Tasks) handle(ctx context.Context, e *Executor, k *task.Task) {
 		log.V(1).Info("Stopped a task, because another executor took it over, or the turn was deleted")
 		return
 	}
-	write, stop := context.WithTimeout(context.WithoutCancel(ctx), taskWriteTimeout)
+	write, stop := forPaidWork(ctx)
 	defer stop()
 	if o.result == nil {
 		if o.err != nil && ctx.Err() == nil {
@@ -332,6 +333,25 @@ func (p *Tasks) logLost(log logr.Logger, err error) {
 // finish stores the result of a task, and tries again until ctx ends, because the result was paid for.
 func (p *Tasks) finish(ctx context.Context, k *task.Task, r *task.Result, used int64) error {
 	return keepTrying(ctx, func() error { return p.Store.FinishTask(ctx, k.Held(), *r, used) })
+}
+
+// forPaidWork returns a context for writes about what was paid for. It lasts for taskWriteTimeout, also if ctx ends, but
+// then at most for lastWriteTimeout longer. The caller must call the function.
+func forPaidWork(ctx context.Context) (context.Context, context.CancelFunc) {
+	write, cancel := context.WithTimeout(context.WithoutCancel(ctx), taskWriteTimeout)
+	detach := context.AfterFunc(ctx, func() {
+		last := time.NewTimer(lastWriteTimeout)
+		defer last.Stop()
+		select {
+		case <-last.C:
+			cancel()
+		case <-write.Done():
+		}
+	})
+	return write, func() {
+		detach()
+		cancel()
+	}
 }
 
 // keepTrying repeats a write about a task until it succeeds, ctx ends, or the claim of the task is lost.
