@@ -27,6 +27,8 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/net/http/httpguts"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/span"
@@ -255,10 +257,15 @@ func FromEnvironment(
 	return p, nil
 }
 
+// keepAlive ends a connection to a collector whose machine acknowledges nothing for 15 seconds, because gRPC then also
+// sets TCP_USER_TIMEOUT. Without it, all spans are lost for about 15 minutes, during which Linux retransmits data. The
+// pings come seldom, because many servers end a connection with more than one ping in 5 minutes.
+var keepAlive = keepalive.ClientParameters{Time: 6 * time.Minute, Timeout: 15 * time.Second}
+
 // newExporter returns the exporter for a protocol. It does not connect.
 func newExporter(ctx context.Context, protocol string, lookup func(string) (string, bool)) (*otlptrace.Exporter, error) {
 	if protocol == protocolGRPC {
-		return otlptracegrpc.New(ctx)
+		return otlptracegrpc.New(ctx, otlptracegrpc.WithDialOption(grpc.WithKeepaliveParams(keepAlive)))
 	}
 	return otlptrace.New(ctx, repeating{otlptracehttp.NewClient(), timeoutOf(lookup)})
 }
