@@ -50,8 +50,12 @@ func Scheme() (*runtime.Scheme, error) {
 	return s, errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s))
 }
 
-// RESTConfig returns the configuration for the API server.
+// RESTConfig returns the configuration for the API server. It also sets how clients of this process check their
+// connections: see checkConnections.
 func (o *Options) RESTConfig() (*rest.Config, error) {
+	if err := checkConnections(); err != nil {
+		return nil, err
+	}
 	if o.Kubeconfig == "" {
 		return ctrl.GetConfig()
 	}
