@@ -81,8 +81,8 @@ func (c continuity) loss() string {
 func (c continuity) facts(executor string) string {
 	switch c.loss() {
 	case v1alpha1.TurnReasonOtherStore:
-		return fmt.Sprintf("it was in store %q, and executor %q uses store %q, which has %s of it", c.recorded.ID,
-			executor, c.own.ID, entries(c.found.entries))
+		return fmt.Sprintf("it was in store %q, and executor %q uses store %q, which has %s of it: the store was replaced, "+
+			"or two installations of Capstan watch the namespace", c.recorded.ID, executor, c.own.ID, entries(c.found.entries))
 	case v1alpha1.TurnReasonEntriesMissing:
 		return fmt.Sprintf("store %q had at least %s of it and has %s: an older copy of the store was restored, "+
 			"or a replica without the newest entries took over",
