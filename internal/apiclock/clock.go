@@ -98,16 +98,31 @@ func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := c.elapsed()
-	now := c.start.Round(0).Add(at)
-	if c.synced {
-		now = now.Add(c.known.nearest())
-	}
+	now := c.serverAt(at)
 	passed := max(0, at-c.lastNowAt)
 	if slow := c.lastNow.Add(passed / 2); now.Before(slow) {
 		now = slow
 	}
 	c.lastNow, c.lastNowAt = now, at
 	return now
+}
+
+// Server returns the time by the clock of the API server as it is now. Unlike Now, it goes back if that clock was set
+// back. Only with Server can a time that the API server has set since then be compared, such as the creation of an
+// object, and a time that several processes compare: some of them may have started after the step.
+func (c *Clock) Server() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.serverAt(c.elapsed())
+}
+
+// serverAt returns the time by the clock of the API server at a local time.
+func (c *Clock) serverAt(at time.Duration) time.Time {
+	server := c.start.Round(0).Add(at)
+	if c.synced {
+		server = server.Add(c.known.nearest())
+	}
+	return server
 }
 
 // Local returns the current time of the local clock, for Sample.

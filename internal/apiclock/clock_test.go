@@ -197,6 +197,30 @@ func TestTimeAdvancesAfterSetBack(t *testing.T) {
 	}
 }
 
+// TestServerGoesBack checks that Server agrees with Now until the server's clock is set back, and then shows that
+// clock, while Now is still ahead.
+func TestServerGoesBack(t *testing.T) {
+	w := newWorld(0)
+	if got := w.Server(); !got.Equal(w.Now()) {
+		t.Errorf("before the first response Server is %s, want %s", got, w.Now())
+	}
+	for range 5 {
+		w.request(2*time.Second, 0, 0, 0)
+	}
+	if got := w.Server(); !got.Equal(w.Now()) {
+		t.Errorf("Server is %s, want %s", got, w.Now())
+	}
+	for range 10 {
+		w.request(2*time.Second, 0, 0, -time.Hour)
+	}
+	if off := w.Server().Sub(w.correct()) + time.Hour; off.Abs() > time.Second {
+		t.Errorf("after the server was set back, Server differs from its clock by %s", off)
+	}
+	if off := w.clockError(); off < -time.Minute {
+		t.Errorf("Now went back by %s", -off)
+	}
+}
+
 func TestWarning(t *testing.T) {
 	w := newWorld(-30 * time.Second)
 	for range 100 {
