@@ -138,6 +138,34 @@ func TestServerWithWrongClock(t *testing.T) {
 	}
 }
 
+// TestFirstResponseWithWrongClock checks that a wrong time in the first response is replaced by that of later
+// responses, without catching up, and that the time never goes back after that.
+func TestFirstResponseWithWrongClock(t *testing.T) {
+	for name, wrong := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(0)
+			w.request(0, time.Millisecond, time.Millisecond, wrong)
+			if off := w.clockError() - wrong; off.Abs() > time.Second {
+				t.Errorf("after the first response the clock differs from it by %s, want at most 1s", off)
+			}
+			for range 4 {
+				w.request(2*time.Second, time.Millisecond, time.Millisecond, 0)
+			}
+			if off := w.clockError(); off.Abs() > time.Second {
+				t.Errorf("after four responses with another time, the clock is off by %s, want at most 1s", off)
+			}
+			last := w.Now()
+			for range 10 {
+				w.request(2*time.Second, time.Millisecond, time.Millisecond, -time.Hour)
+				if now := w.Now(); now.Before(last) {
+					t.Fatalf("the time went back from %s to %s", last, now)
+				}
+				last = w.Now()
+			}
+		})
+	}
+}
+
 // TestBurstOfWrongDates checks that many wrong dates within little more than a second do not change the clock.
 func TestBurstOfWrongDates(t *testing.T) {
 	w := newWorld(0)
@@ -186,7 +214,9 @@ func TestClockJump(t *testing.T) {
 // still end.
 func TestTimeAdvancesAfterSetBack(t *testing.T) {
 	w := newWorld(0)
-	w.request(0, 0, 0, 0)
+	for range 2 {
+		w.request(time.Second, 0, 0, 0)
+	}
 	for range 10 {
 		w.request(2*time.Second, 0, 0, -time.Hour)
 	}
