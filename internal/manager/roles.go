@@ -296,7 +296,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 	tasks := o.Hooks.tasks(p.store)
 	runs.Memories = tasks
 	if n := o.MaxConcurrentEvaluations; n > 0 {
-		runs.Tasks = executor.NewTasks(tasks, p.store, n, p.log.WithName("tasks"))
+		runs.Tasks = executor.NewTasks(tasks, p.store, n, p.serverClock, p.log.WithName("tasks"))
 	}
 	meter.Changed = runs.Measured
 	return errors.Join(mgr.Add(runs), mgr.Add(meter))
