@@ -126,7 +126,8 @@ func (p *Tasks) start(ctx context.Context, e *Executor) (wait func()) {
 // up.
 func (p *Tasks) dispatch(ctx context.Context, e *Executor, all *sync.WaitGroup) {
 	slots := make(chan struct{}, p.Slots)
-	// If the clock is set forward, the claims of living executors look expired. So they get the time to renew them.
+	// If the clock is set forward, the claims of living executors look expired. If it is set back, they look as if they
+	// were from a clock that was ahead. So the executors get the time to renew them.
 	start := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
 	before := p.ServerClock().Sub(start)
 	for after := ""; ; {
@@ -138,8 +139,8 @@ func (p *Tasks) dispatch(ctx context.Context, e *Executor, all *sync.WaitGroup) 
 		now := p.ServerClock()
 		offset := now.Sub(start) - time.Since(start)
 		step := offset - before
-		if before = offset; step > claimFor-2*renewEvery {
-			p.Log.Info("The clock was set forward: waiting until the claims of tasks are renewed", "by", step.Round(time.Second))
+		if before = offset; step.Abs() > claimFor-2*renewEvery {
+			p.Log.Info("The clock was set: waiting until the claims of tasks are renewed", "by", step.Round(time.Second))
 			<-slots
 			if !pause(ctx, nil, renewEvery+pollTasks) {
 				return
