@@ -52,8 +52,8 @@ func (b bounds) gap(o bounds) bounds {
 // may be correct.
 func (b bounds) nearest() time.Duration { return min(max(0, b.low), b.high) }
 
-// Clock provides the time of the API server. Before the first response, it provides the time of this machine. After the
-// first response, Now never goes back. Clock is safe for concurrent use.
+// Clock provides the time of the API server. Before the first response, it provides the time of this machine. Once a
+// later response has confirmed the time, Now never goes back. Clock is safe for concurrent use.
 type Clock struct {
 	// local is the clock of this machine, and start is its first reading. The time since start is measured by the
 	// monotonic clock.
@@ -64,11 +64,11 @@ type Clock struct {
 	log     logr.Logger
 
 	mu sync.Mutex
-	// synced is set by the first sample. known are the current bounds of the offset, computed at the local time
-	// knownAt.
-	synced  bool
-	known   bounds
-	knownAt time.Duration
+	// synced is set by the first sample, and confirmed when a later sample agrees with the known bounds. known are the
+	// current bounds of the offset, computed at the local time knownAt.
+	synced, confirmed bool
+	known             bounds
+	knownAt           time.Duration
 	// contradicting are the bounds of samples that contradict the known bounds. contradictingCount is the number of
 	// such samples in a row; contradictingSince is the local time of the first of them.
 	contradicting      bounds
@@ -91,23 +91,38 @@ func New(local func() time.Time, observe func(time.Duration), log logr.Logger) *
 
 // Now returns the time by the clock of the API server.
 //
-// After the first response, Now never goes back. If the API server's clock was set back, Now advances at half speed
-// until that clock has caught up. So a duration that is measured in this time is too short by at most half, and Now
-// never stands still.
+// Once a later response has confirmed the time of the first one, Now never goes back. If the API server's clock was set
+// back, Now advances at half speed until that clock has caught up. So a duration that is measured in this time is too
+// short by at most half, and Now never stands still.
 func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := c.elapsed()
-	now := c.start.Round(0).Add(at)
-	if c.synced {
-		now = now.Add(c.known.nearest())
-	}
+	now := c.serverAt(at)
 	passed := max(0, at-c.lastNowAt)
 	if slow := c.lastNow.Add(passed / 2); now.Before(slow) {
 		now = slow
 	}
 	c.lastNow, c.lastNowAt = now, at
 	return now
+}
+
+// Server returns the time by the clock of the API server as it is now. Unlike Now, it goes back if that clock was set
+// back. Only with Server can a time that the API server has set since then be compared, such as the creation of an
+// object, and a time that several processes compare: some of them may have started after the step.
+func (c *Clock) Server() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.serverAt(c.elapsed())
+}
+
+// serverAt returns the time by the clock of the API server at a local time.
+func (c *Clock) serverAt(at time.Duration) time.Time {
+	server := c.start.Round(0).Add(at)
+	if c.synced {
+		server = server.Add(c.known.nearest())
+	}
+	return server
 }
 
 // Local returns the current time of the local clock, for Sample.
@@ -136,8 +151,7 @@ func (c *Clock) Sample(date time.Time, sent, received time.Duration) {
 // combine combines a sample with the known bounds.
 func (c *Clock) combine(sample bounds, at time.Duration) {
 	if !c.synced {
-		c.synced, c.lastNow = true, c.start.Round(0).Add(at+sample.nearest())
-		c.known, c.knownAt, c.lastNowAt = sample, at, at
+		c.begin(sample, at)
 		return
 	}
 	wider := max(0, at-c.knownAt) / drift
@@ -151,11 +165,18 @@ func (c *Clock) combine(sample bounds, at time.Duration) {
 		}
 		common = between
 	}
-	c.known, c.knownAt, c.contradictingCount = common, at, 0
+	c.known, c.knownAt, c.contradictingCount, c.confirmed = common, at, 0, true
+}
+
+// begin starts the time with these bounds, whatever it was before.
+func (c *Clock) begin(b bounds, at time.Duration) {
+	c.synced, c.known, c.knownAt = true, b, at
+	c.lastNow, c.lastNowAt = c.serverAt(at), at
 }
 
 // contradict records a sample that is far from the known bounds. A single such sample may come from a machine with a
-// wrong clock, or from a proxy. Several such samples that agree mean that a clock has jumped.
+// wrong clock, or from a proxy. Several such samples that agree mean that a clock has jumped. If no sample has ever
+// confirmed the first one, the first one was wrong: then no clock has jumped, so Now does not catch up.
 func (c *Clock) contradict(sample bounds, at time.Duration) {
 	common, agree := c.contradicting.intersect(sample)
 	if c.contradictingCount == 0 || !agree {
@@ -167,9 +188,16 @@ func (c *Clock) contradict(sample bounds, at time.Duration) {
 	if c.contradictingCount < stepSamples || at-c.contradictingSince < stepTime && at >= c.contradictingSince {
 		return
 	}
-	c.log.Info("The clock of the API server or of this machine has jumped: following the API server",
-		"before", c.known.nearest().String(), "now", c.contradicting.nearest().String())
-	c.known, c.knownAt, c.contradictingCount = c.contradicting, at, 0
+	before, now := c.known.nearest().String(), c.contradicting.nearest().String()
+	c.contradictingCount = 0
+	if !c.confirmed {
+		c.log.Info("The first response had another time than the later ones: following the later ones", "before", before, "now", now)
+		c.begin(c.contradicting, at)
+		c.confirmed = true
+		return
+	}
+	c.log.Info("The clock of the API server or of this machine has jumped: following the API server", "before", before, "now", now)
+	c.known, c.knownAt = c.contradicting, at
 }
 
 // warn logs a warning if the clock of this machine is off by more than Tolerance.

@@ -138,6 +138,34 @@ func TestServerWithWrongClock(t *testing.T) {
 	}
 }
 
+// TestFirstResponseWithWrongClock checks that a wrong time in the first response is replaced by that of later
+// responses, without catching up, and that the time never goes back after that.
+func TestFirstResponseWithWrongClock(t *testing.T) {
+	for name, wrong := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(0)
+			w.request(0, time.Millisecond, time.Millisecond, wrong)
+			if off := w.clockError() - wrong; off.Abs() > time.Second {
+				t.Errorf("after the first response the clock differs from it by %s, want at most 1s", off)
+			}
+			for range 4 {
+				w.request(2*time.Second, time.Millisecond, time.Millisecond, 0)
+			}
+			if off := w.clockError(); off.Abs() > time.Second {
+				t.Errorf("after four responses with another time, the clock is off by %s, want at most 1s", off)
+			}
+			last := w.Now()
+			for range 10 {
+				w.request(2*time.Second, time.Millisecond, time.Millisecond, -time.Hour)
+				if now := w.Now(); now.Before(last) {
+					t.Fatalf("the time went back from %s to %s", last, now)
+				}
+				last = w.Now()
+			}
+		})
+	}
+}
+
 // TestBurstOfWrongDates checks that many wrong dates within little more than a second do not change the clock.
 func TestBurstOfWrongDates(t *testing.T) {
 	w := newWorld(0)
@@ -186,7 +214,9 @@ func TestClockJump(t *testing.T) {
 // still end.
 func TestTimeAdvancesAfterSetBack(t *testing.T) {
 	w := newWorld(0)
-	w.request(0, 0, 0, 0)
+	for range 2 {
+		w.request(time.Second, 0, 0, 0)
+	}
 	for range 10 {
 		w.request(2*time.Second, 0, 0, -time.Hour)
 	}
@@ -194,6 +224,30 @@ func TestTimeAdvancesAfterSetBack(t *testing.T) {
 	w.passed += time.Minute
 	if got := w.Now().Sub(before); got != 30*time.Second {
 		t.Errorf("in a minute the clock advances by %s, want 30s", got)
+	}
+}
+
+// TestServerGoesBack checks that Server agrees with Now until the server's clock is set back, and then shows that
+// clock, while Now is still ahead.
+func TestServerGoesBack(t *testing.T) {
+	w := newWorld(0)
+	if got := w.Server(); !got.Equal(w.Now()) {
+		t.Errorf("before the first response Server is %s, want %s", got, w.Now())
+	}
+	for range 5 {
+		w.request(2*time.Second, 0, 0, 0)
+	}
+	if got := w.Server(); !got.Equal(w.Now()) {
+		t.Errorf("Server is %s, want %s", got, w.Now())
+	}
+	for range 10 {
+		w.request(2*time.Second, 0, 0, -time.Hour)
+	}
+	if off := w.Server().Sub(w.correct()) + time.Hour; off.Abs() > time.Second {
+		t.Errorf("after the server was set back, Server differs from its clock by %s", off)
+	}
+	if off := w.clockError(); off < -time.Minute {
+		t.Errorf("Now went back by %s", -off)
 	}
 }
 

@@ -27,6 +27,8 @@ import (
 type AgentReconciler struct {
 	Client client.Client
 	Now    func() time.Time
+	// ServerClock returns the time by the API server's clock as it is now, for age.
+	ServerClock func() time.Time
 	// ConfigMaps returns a reader of the ConfigMaps of a namespace.
 	ConfigMaps func(namespace string) translate.ConfigMaps
 	// ManagerSkills are available to every Agent.
@@ -134,7 +136,7 @@ func (r *AgentReconciler) awaitedNew(kind string, o client.Object, c *metav1.Con
 	if !isUnreachable(c) {
 		return "", 0
 	}
-	if left = newUntil(r.Now(), o, r.ProbeInterval); left <= 0 {
+	if left = newFor(o, r.Now(), r.ServerClock(), r.ProbeInterval); left <= 0 {
 		return "", 0
 	}
 	return fmt.Sprintf("%s %q is new and does not answer (%s): turns wait for it until it is %s old", kind, o.GetName(),

@@ -106,7 +106,8 @@ func TestModelsOfAnAgent(t *testing.T) {
 					v1alpha1.ModelReference{ProviderRef: v1alpha1.SharedReference{Name: provider}, Model: "m"})
 			}
 			objects := slices.DeleteFunc([]client.Object{a, tc.a, tc.b}, func(o client.Object) bool { return o == nil })
-			r := &AgentReconciler{Client: inMemory(t, objects...), Now: func() time.Time { return now }, ProbeInterval: time.Minute}
+			clock := func() time.Time { return now }
+			r := &AgentReconciler{Client: inMemory(t, objects...), Now: clock, ServerClock: clock, ProbeInterval: time.Minute}
 			found, err := r.resolveModels(t.Context(), a)
 			if err != nil {
 				t.Fatal(err)
@@ -164,7 +165,7 @@ func TestNewEndpointIsProbedMoreOften(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := providerOf("a", v1alpha1.ReasonEndpointUnreachable, tc.age).(*v1alpha1.ModelProvider)
 			p.Status.Conditions[0].LastTransitionTime = p.CreationTimestamp
-			if got := nextProbe(now, p, p.Status.Conditions, tc.interval).RequeueAfter; got != tc.want {
+			if got := nextProbe(now, now, p, p.Status.Conditions, tc.interval).RequeueAfter; got != tc.want {
 				t.Errorf("the next check is after %s, want %s", got, tc.want)
 			}
 		})

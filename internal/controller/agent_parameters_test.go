@@ -92,7 +92,8 @@ func TestParametersOfAnAgent(t *testing.T) {
 				{ProviderRef: v1alpha1.SharedReference{Name: "b"}, Model: "claude-sonnet-4-5", Parameters: tc.ofB},
 			}
 			objects := slices.DeleteFunc([]client.Object{agent, tc.a, tc.b}, func(o client.Object) bool { return o == nil })
-			r := &AgentReconciler{Client: inMemory(t, objects...), Now: func() time.Time { return now }, ProbeInterval: time.Minute}
+			clock := func() time.Time { return now }
+			r := &AgentReconciler{Client: inMemory(t, objects...), Now: clock, ServerClock: clock, ProbeInterval: time.Minute}
 			found, err := r.resolveModels(t.Context(), agent)
 			status := map[bool]string{true: "True ", false: "False "}[found.holds]
 			if got := status + found.reason + ": " + found.message; err != nil || got != tc.wantStatus {

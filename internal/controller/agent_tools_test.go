@@ -120,7 +120,8 @@ func subAgent(name string, tools ...v1alpha1.AgentTool) *v1alpha1.Agent {
 // "name source effect role". A star marks a tool that requires approval.
 func reconcileTools(t *testing.T, a *v1alpha1.Agent, others ...client.Object) (message string, holds bool, offered []string) {
 	t.Helper()
-	r := &AgentReconciler{Client: inMemory(t, append(others, a)...), Now: func() time.Time { return now }, ProbeInterval: time.Minute}
+	clock := func() time.Time { return now }
+	r := &AgentReconciler{Client: inMemory(t, append(others, a)...), Now: clock, ServerClock: clock, ProbeInterval: time.Minute}
 	found, exposed, err := r.resolveTools(t.Context(), a)
 	if err != nil {
 		t.Fatal(err)

@@ -133,7 +133,8 @@ func newModelProviderEnv(t *testing.T, status *atomic.Int32) (*ModelProviderReco
 	t.Cleanup(cache.Close)
 	recorder := events.NewFakeRecorder(10)
 	r := &ModelProviderReconciler{
-		Client: c, Providers: cache, Events: recorder, Now: time.Now, ProbeInterval: time.Minute, Circuits: &OpenCircuits{},
+		Client: c, Providers: cache, Events: recorder, Now: time.Now, ServerClock: time.Now,
+		ProbeInterval: time.Minute, Circuits: &OpenCircuits{},
 	}
 	return r, func() (*v1alpha1.ModelProvider, []string) {
 		t.Helper()

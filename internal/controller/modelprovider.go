@@ -32,6 +32,8 @@ type ModelProviderReconciler struct {
 	Providers *providers.Cache
 	Events    events.EventRecorder
 	Now       func() time.Time
+	// ServerClock returns the time by the API server's clock as it is now, for age.
+	ServerClock func() time.Time
 	// ProbeInterval is the time between two probes of an endpoint that answers.
 	ProbeInterval time.Duration
 	// Circuits holds the open circuits of all executors. It may be nil.
@@ -87,7 +89,7 @@ func (r *ModelProviderReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 		found.set(&p.Status.Conditions, v1alpha1.ConditionAvailable, p.Generation, r.Now())
 	}
 	p.Status.ObservedGeneration = p.Generation
-	again := nextProbe(r.Now(), &p, p.Status.Conditions, r.ProbeInterval)
+	again := nextProbe(r.Now(), r.ServerClock(), &p, p.Status.Conditions, r.ProbeInterval)
 	if equality.Semantic.DeepEqual(before, &p.Status) {
 		return again, nil
 	}

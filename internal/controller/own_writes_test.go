@@ -47,7 +47,7 @@ func TestReconcilersAwaitTheirOwnWrites(t *testing.T) {
 				profiles := &PromptProfileReconciler{Client: c, Now: fixed, ConfigMaps: texts{}.in}
 				_, err := profiles.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(profile)})
 				must(t, err)
-				agents := &AgentReconciler{Client: c, Now: fixed, ConfigMaps: texts{}.in, ProbeInterval: time.Minute}
+				agents := &AgentReconciler{Client: c, Now: fixed, ServerClock: fixed, ConfigMaps: texts{}.in, ProbeInterval: time.Minute}
 				return agents, func(ready bool) {
 					provider.Status.Conditions = nil
 					if ready {
@@ -83,7 +83,7 @@ func TestReconcilersAwaitTheirOwnWrites(t *testing.T) {
 				cache := providers.NewCache(nil, time.Now, netpolicy.NewLocalPolicy(), nil)
 				t.Cleanup(cache.Close)
 				return &ModelProviderReconciler{
-					Client: c, Providers: cache, Events: events.NewFakeRecorder(10), Now: fixed, ProbeInterval: time.Minute,
+					Client: c, Providers: cache, Events: events.NewFakeRecorder(10), Now: fixed, ServerClock: fixed, ProbeInterval: time.Minute,
 				}, set
 			},
 		},
@@ -109,7 +109,7 @@ func TestReconcilersAwaitTheirOwnWrites(t *testing.T) {
 				t.Cleanup(servers.Close)
 				// Nothing listens at the URL, so the server is never ready. Only the reason of the condition changes.
 				return &ToolServerReconciler{
-					Client: c, Servers: servers, Events: events.NewFakeRecorder(10), Now: fixed, ProbeInterval: time.Minute,
+					Client: c, Servers: servers, Events: events.NewFakeRecorder(10), Now: fixed, ServerClock: fixed, ProbeInterval: time.Minute,
 				}, exists.Store
 			},
 		},

@@ -39,11 +39,11 @@ const (
 // nextProbe returns when to probe an endpoint again. If the endpoint is not ready, the delay is as long as it has not
 // been ready, so the delay doubles with each probe. While the object is new, Turns wait for its endpoint, so the delay
 // is shorter. Within a namespace, new and changed objects are probed first.
-func nextProbe(now time.Time, o client.Object, conditions []metav1.Condition, interval time.Duration) ctrl.Result {
+func nextProbe(now, server time.Time, o client.Object, conditions []metav1.Condition, interval time.Duration) ctrl.Result {
 	again := ctrl.Result{RequeueAfter: interval, Priority: new(fairqueue.Low)}
 	if c := ready(conditions, o.GetGeneration()); c != nil && c.Status != metav1.ConditionTrue {
 		most := maxProbeDelay
-		if newUntil(now, o, interval) > 0 {
+		if newFor(o, now, server, interval) > 0 {
 			most = maxProbeDelayNew
 		}
 		again.RequeueAfter = min(max(minProbeDelay, now.Sub(c.LastTransitionTime.Time)), most, interval)
@@ -58,9 +58,9 @@ const maxNewAge = 2 * time.Minute
 // newAge returns how long after its creation a ModelProvider or a ToolServer counts as new.
 func newAge(interval time.Duration) time.Duration { return min(maxNewAge, 2*interval) }
 
-// newUntil returns how long an object still counts as new; 0 or less if it no longer does.
-func newUntil(now time.Time, o client.Object, interval time.Duration) time.Duration {
-	return o.GetCreationTimestamp().Add(newAge(interval)).Sub(now)
+// newFor returns how long an object still counts as new; 0 or less if it no longer does.
+func newFor(o client.Object, now, server time.Time, interval time.Duration) time.Duration {
+	return newAge(interval) - age(o, now, server)
 }
 
 // isUnreachable reports whether the Ready condition of an object says that its endpoint could not be reached.

@@ -67,6 +67,7 @@ func newTestEnv(t *testing.T, funcs interceptor.Funcs, objects ...client.Object)
 		Client: b.client, Reader: b.client, Live: b.client, Events: events.NewFakeRecorder(10),
 		Now: clock, Approvals: approvals.AcceptAll,
 	}
+	b.turns.ServerClock = func() time.Time { return b.turns.Now() }
 	b.executors = &ExecutorReconciler{
 		Client: b.client, Live: b.client, Now: clock, ServerNow: clock, Namespace: "capstan-system",
 		Self: "self", Turns: b.turns,

@@ -26,6 +26,8 @@ type SessionReconciler struct {
 	// Live reads from the API server.
 	Live client.Reader
 	Now  func() time.Time
+	// ServerClock returns the time by the API server's clock as it is now, for age.
+	ServerClock func() time.Time
 	// Turns is the reconciler that must not let Turns enter a Session while it is being deleted.
 	Turns *TurnReconciler
 }
@@ -59,7 +61,7 @@ func (r *SessionReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		return ctrl.Result{}, nil
 	}
 	now := r.Now()
-	left, ends := untilSessionEnds(&s, now)
+	left, ends := untilSessionEnds(&s, now, r.ServerClock())
 	if ends && left <= 0 {
 		inUse, err := hasTurns(ctx, r.Client, &s, client.MatchingFields{indexTurnSession: s.Name})
 		if err != nil {
@@ -101,15 +103,15 @@ func setSessionConditions(s *v1alpha1.Session, now time.Time) {
 }
 
 // untilSessionEnds returns how long a Session is still kept. ends is false if the Session has no time to live.
-func untilSessionEnds(s *v1alpha1.Session, now time.Time) (left time.Duration, ends bool) {
+func untilSessionEnds(s *v1alpha1.Session, now, server time.Time) (left time.Duration, ends bool) {
 	if s.Spec.TTLSecondsAfterLastTurn == nil {
 		return 0, false
 	}
-	since := s.CreationTimestamp.Time
+	idle := age(s, now, server)
 	if s.Status.LastTurnTime != nil {
-		since = s.Status.LastTurnTime.Time
+		idle = now.Sub(s.Status.LastTurnTime.Time)
 	}
-	return since.Add(time.Duration(*s.Spec.TTLSecondsAfterLastTurn) * time.Second).Sub(now), true
+	return time.Duration(*s.Spec.TTLSecondsAfterLastTurn)*time.Second - idle, true
 }
 
 // remove deletes a Session whose time is over, unless it has changed since it was read. It also keeps the Session if

@@ -25,7 +25,7 @@ var talk = client.ObjectKey{Namespace: "helpdesk", Name: "talk"}
 
 func (b *testEnv) reconcileSession(t *testing.T) (ctrl.Result, error) {
 	t.Helper()
-	r := &SessionReconciler{Client: b.client, Live: b.turns.Live, Now: b.turns.Now, Turns: b.turns}
+	r := &SessionReconciler{Client: b.client, Live: b.turns.Live, Now: b.turns.Now, ServerClock: b.turns.ServerClock, Turns: b.turns}
 	return r.Reconcile(t.Context(), reconcile.Request{NamespacedName: talk})
 }
 
@@ -194,9 +194,10 @@ func TestSessionIsKeptForUncachedTurn(t *testing.T) {
 	b := newTestEnv(t, interceptor.Funcs{}, sessionWith(keptFor(60)), sessionTurn("just-made", 0))
 	m := &expiredObjects{}
 	b.turns.Memories = m
-	r := &SessionReconciler{Live: b.client, Now: b.turns.Now, Turns: b.turns, Client: interceptor.NewClient(b.client, interceptor.Funcs{
+	empty := interceptor.NewClient(b.client, interceptor.Funcs{
 		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return nil },
-	})}
+	})
+	r := &SessionReconciler{Client: empty, Live: b.client, Now: b.turns.Now, ServerClock: b.turns.ServerClock, Turns: b.turns}
 	if result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: talk}); err != nil ||
 		result.RequeueAfter != staleInterval {
 		t.Errorf("got %v, %v, want a requeue for when the cache is up to date", result, err)
@@ -219,7 +220,7 @@ func TestSessionWithoutDeletionHasNoNote(t *testing.T) {
 					return failure
 				},
 			})
-			r := &SessionReconciler{Client: b.client, Live: live, Now: b.turns.Now, Turns: b.turns}
+			r := &SessionReconciler{Client: b.client, Live: live, Now: b.turns.Now, ServerClock: b.turns.ServerClock, Turns: b.turns}
 			if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: talk}); !errors.Is(err, failure) {
 				t.Errorf("Reconcile = %v, want %v", err, failure)
 			}
@@ -240,7 +241,8 @@ func TestChangedSessionIsNotDeleted(t *testing.T) {
 	if err := b.client.Update(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	r := &SessionReconciler{Client: showing(b.client, old), Live: b.client, Now: b.turns.Now, Turns: b.turns}
+	stale := showing(b.client, old)
+	r := &SessionReconciler{Client: stale, Live: b.client, Now: b.turns.Now, ServerClock: b.turns.ServerClock, Turns: b.turns}
 	if result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: talk}); err != nil ||
 		result.RequeueAfter != staleInterval {
 		t.Errorf("got %v, %v, want a requeue", result, err)

@@ -37,6 +37,8 @@ type ToolServerReconciler struct {
 	Servers *toolservers.Cache
 	Events  events.EventRecorder
 	Now     func() time.Time
+	// ServerClock returns the time by the API server's clock as it is now, for age.
+	ServerClock func() time.Time
 	// ProbeInterval is the time between two checks of a server that answers.
 	ProbeInterval time.Duration
 	// LeftOut reports objects for which the cache has no memory. If LeftOut is nil, the cache holds all objects.
@@ -92,7 +94,7 @@ func (r *ToolServerReconciler) Reconcile(ctx context.Context, req ctrl.Request) 
 	found = keepMessage(found, s.Status.Conditions, s.Generation)
 	found.setReady(&s.Status.Conditions, s.Generation, r.Now())
 	s.Status.ObservedGeneration = s.Generation
-	again := nextProbe(r.Now(), &s, s.Status.Conditions, r.ProbeInterval)
+	again := nextProbe(r.Now(), r.ServerClock(), &s, s.Status.Conditions, r.ProbeInterval)
 	if equality.Semantic.DeepEqual(before, &s.Status) {
 		return again, nil
 	}

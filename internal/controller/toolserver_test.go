@@ -93,6 +93,7 @@ func newToolServerEnv(t *testing.T, policy *netpolicy.Policy, change ...func(*v1
 		Client:  fake.NewClientBuilder().WithScheme(scheme).WithObjects(object).WithStatusSubresource(&v1alpha1.ToolServer{}).Build(),
 		Servers: servers, Events: d.events, Now: func() time.Time { return d.clock }, ProbeInterval: time.Minute,
 	}
+	d.ServerClock = d.Now
 	return d
 }
 

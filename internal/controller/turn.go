@@ -44,6 +44,8 @@ type TurnReconciler struct {
 	Events    events.EventRecorder
 	Executors *ExecutorReconciler
 	Now       func() time.Time
+	// ServerClock returns the time by the API server's clock as it is now, for age.
+	ServerClock func() time.Time
 	// Reader reads the metadata of ConfigMaps that Turns name: from the cache, or from the API server if ConfigMaps
 	// may not be watched.
 	Reader client.Reader
@@ -283,7 +285,10 @@ func (r *TurnReconciler) evaluate(ctx context.Context, t *v1alpha1.Turn) (v snap
 
 // snapshot collects the facts that a decision about a Turn depends on.
 func (r *TurnReconciler) snapshot(ctx context.Context, t *v1alpha1.Turn) (snapshot, error) {
-	v := snapshot{turn: t, ceiling: r.Ceiling, recheck: r.Recheck, journals: r.Executors.space.verdictFor(t.Namespace), now: r.Now()}
+	v := snapshot{
+		turn: t, ceiling: r.Ceiling, recheck: r.Recheck, journals: r.Executors.space.verdictFor(t.Namespace),
+		now: r.Now(), server: r.ServerClock(),
+	}
 	if t.IsFinished() {
 		return v, nil
 	}

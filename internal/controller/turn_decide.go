@@ -125,7 +125,8 @@ type snapshot struct {
 	journals quota.Verdict
 	// budgets is the effect of the Budgets on the Turn.
 	budgets budgets.Verdict
-	now     time.Time
+	// now is the time of Capstan, and server the time by the API server's clock as it is now: see age.
+	now, server time.Time
 }
 
 // policy is one rule. It returns a decision, or false to leave the decision to the next policy.
@@ -323,12 +324,11 @@ func untilDeadline(v snapshot) time.Duration {
 		return v.leftWithoutAgent(turnstatus.TimeLeft(v.turn, limit, v.now), limit, own.TimeoutSeconds)
 	}
 	limit := v1alpha1.StartingDeadline(own, agentLimits(v))
-	// Object times are truncated to whole seconds; a Turn must not end earlier than its limit.
-	since := v.turn.WaitingSince().Add(time.Second)
-	if v.turn.StateReason() == v1alpha1.TurnReasonSuspended {
-		since = v.now // this reconciliation ends its suspension
+	left := limit
+	if v.turn.StateReason() != v1alpha1.TurnReasonSuspended { // otherwise this reconciliation ends its suspension
+		// Object times are truncated to whole seconds; a Turn must not end earlier than its limit.
+		left += time.Second - max(0, waitForStart(v.turn, v.now, v.server))
 	}
-	left := min(since.Add(limit).Sub(v.now), limit+time.Second)
 	return v.leftWithoutAgent(left, limit, own.StartingDeadlineSeconds)
 }
 

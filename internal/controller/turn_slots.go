@@ -144,7 +144,7 @@ func (r *TurnReconciler) endFromJournal(v snapshot, d decision, executors []sche
 // the Turn: see turnstatus.Binding.
 func (r *TurnReconciler) bind(ctx context.Context, v snapshot, to scheduler.Executor, overdue bool) (decision, error) {
 	t, name := v.turn, to.Name
-	first, waited := t.Epoch() == 0, v.now.Sub(t.WaitingSince())
+	first, waited := t.Epoch() == 0, waitForStart(t, v.now, v.server)
 	turnstatus.Bind(t, turnstatus.Binding{
 		Executor: name, Store: to.Store, SideEffects: translate.MayAffect(t, v.agent), Overdue: overdue,
 	}, v.now)

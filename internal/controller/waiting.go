@@ -305,13 +305,13 @@ func (r *TurnReconciler) warnLongWait(t *v1alpha1.Turn, agent *v1alpha1.Agent, r
 		result.RequeueAfter = long.left
 	}
 	if long.warn {
-		since, state := long.since, "is still "+t.StateReason()
+		duration, state := r.Now().Sub(long.since), "is still "+t.StateReason()
 		if t.BoundTo() != "" {
 			state = "makes no progress"
 		} else if t.Epoch() == 0 { // a Turn that has run may have waited for people, too, which is no fault
-			since = t.WaitingSince()
+			duration = waitForStart(t, r.Now(), r.ServerClock())
 		}
-		message := fmt.Sprintf("the turn has waited for %s and %s: %s", r.Now().Sub(since).Round(time.Second), state,
+		message := fmt.Sprintf("the turn has waited for %s and %s: %s", duration.Round(time.Second), state,
 			meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded).Message)
 		if long.last {
 			message = fmt.Sprintf("%d turns of this namespace have waited too long in state %s; no more of "+

@@ -80,7 +80,7 @@ func newFollowUpHarness(
 	w := &followUpHarness{Executor: e, store: &refusingStore{Store: &journals.Store}, model: m, kind: kind}
 	e.Requesters = approvals.TrustRequesters
 	e.Provider = func(*v1alpha1.ModelProvider) model.Provider { return m }
-	e.Tasks = NewTasks(w.store, journals, 1, logr.Discard())
+	e.Tasks = NewTasks(w.store, journals, 1, e.Now, logr.Discard())
 	if got := runTurn(t, e); got.StateReason() != v1alpha1.TurnReasonCompleted {
 		t.Fatalf("the Turn is %s: %s", got.StateReason(), got.Status.Conditions[0].Message)
 	}
@@ -522,7 +522,7 @@ func (s *stuckLearner) Observe(context.Context, memories.Observation) error {
 func TestStuckLearnerDelaysTasksForALimitedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const slots = 2
-		tasks := NewTasks(&journaltest.Store{}, &journaltest.Store{}, slots, logr.Discard())
+		tasks := NewTasks(&journaltest.Store{}, &journaltest.Store{}, slots, nil, logr.Discard())
 		stuck := &stuckLearner{release: make(chan struct{})}
 		tasks.Learner = stuck
 		observe := func() (failures []string, took time.Duration) {

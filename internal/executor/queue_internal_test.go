@@ -12,7 +12,7 @@ import (
 // TestFullQueueAdmitsNoMoreTurnsOfItsNamespace checks the limit on the waiting tasks of each namespace, and that a
 // measurement of the store replaces the number of waiting tasks.
 func TestFullQueueAdmitsNoMoreTurnsOfItsNamespace(t *testing.T) {
-	p := NewTasks(nil, nil, 1, logr.Discard())
+	p := NewTasks(nil, nil, 1, nil, logr.Discard())
 	for i := range maxWaiting {
 		if !p.admit("busy", task.Evaluate) {
 			t.Fatalf("Turn %d is refused, want %d admitted", i, maxWaiting)

@@ -91,7 +91,7 @@ func newEvaluationHarness(t *testing.T, limits budget.Limits) *evaluationHarness
 		return []budget.Rule{j.rule}, nil
 	}
 	j.work = &followUp{
-		Tasks: NewTasks(j.store, j.store.Store, 1, logr.Discard()), executor: e, task: claimed, turn: *one, agent: &v1alpha1.Agent{},
+		Tasks: NewTasks(j.store, j.store.Store, 1, e.Now, logr.Discard()), executor: e, task: claimed, turn: *one, agent: &v1alpha1.Agent{},
 	}
 	return j
 }

@@ -48,7 +48,10 @@ type Tasks struct {
 	Learner memories.Learner
 	// Slots is the maximum number of tasks that are worked on at the same time, at least 1.
 	Slots int
-	Log   logr.Logger
+	// ServerClock returns the time by the API server's clock as it is now. Claims and delays of tasks are in this time:
+	// Executor.Now may be ahead of it after that clock was set back, but not in an executor that has started since.
+	ServerClock func() time.Time
+	Log         logr.Logger
 
 	// observing has a token for each call of the learner that has not returned: the calls of the current tasks, and the
 	// calls that are stuck.
@@ -71,9 +74,9 @@ type TaskStore interface {
 }
 
 // NewTasks returns Tasks with this number of slots. The store is the learner.
-func NewTasks(s TaskStore, j journal.Journal, slots int, log logr.Logger) *Tasks {
+func NewTasks(s TaskStore, j journal.Journal, slots int, serverClock func() time.Time, log logr.Logger) *Tasks {
 	return &Tasks{
-		Store: s, Journal: j, Learner: s, Slots: slots, Log: log, wake: make(chan struct{}, 1),
+		Store: s, Journal: j, Learner: s, Slots: slots, ServerClock: serverClock, Log: log, wake: make(chan struct{}, 1),
 		observing: make(chan struct{}, slots+maxStuck), waiting: map[string]int64{}, working: map[string]int{},
 	}
 }
@@ -124,20 +127,21 @@ func (p *Tasks) start(ctx context.Context, e *Executor) (wait func()) {
 // up.
 func (p *Tasks) dispatch(ctx context.Context, e *Executor, all *sync.WaitGroup) {
 	slots := make(chan struct{}, p.Slots)
-	// If the clock is set forward, the claims of living executors look expired. So they get the time to renew them.
+	// If the clock is set forward, the claims of living executors look expired. If it is set back, they look as if they
+	// were from a clock that was ahead. So the executors get the time to renew them.
 	start := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
-	before := e.Now().Sub(start)
+	before := p.ServerClock().Sub(start)
 	for after := ""; ; {
 		select {
 		case slots <- struct{}{}:
 		case <-ctx.Done():
 			return
 		}
-		now := e.Now()
+		now := p.ServerClock()
 		offset := now.Sub(start) - time.Since(start)
 		step := offset - before
-		if before = offset; step > claimFor-2*renewEvery {
-			p.Log.Info("The clock was set forward: waiting until the claims of tasks are renewed", "by", step.Round(time.Second))
+		if before = offset; step.Abs() > claimFor-2*renewEvery {
+			p.Log.Info("The clock was set: waiting until the claims of tasks are renewed", "by", step.Round(time.Second))
 			<-slots
 			if !pause(ctx, nil, renewEvery+pollTasks) {
 				return
@@ -266,7 +270,7 @@ const unknownKindDelay = time.Minute
 // handle does the work on a task, unless the task has its result already, and publishes the result.
 func (p *Tasks) handle(ctx context.Context, e *Executor, k *task.Task) {
 	working, cancel := context.WithCancelCause(e.Processors.With(ctx, k.Namespace))
-	renewed := p.renew(working, e, k.Held(), cancel)
+	renewed := p.renew(working, k.Held(), cancel)
 	defer func() {
 		cancel(nil)
 		<-renewed
@@ -291,7 +295,7 @@ func (p *Tasks) handle(ctx context.Context, e *Executor, k *task.Task) {
 			log.Error(o.err, "Failed to do the work that follows a turn, trying again", "in", o.again.String())
 		}
 		p.logLost(log, p.Store.PostponeTask(write, k.Held(), task.Delay{
-			Until: e.Now().Add(o.again), Used: o.used, CutOff: o.err != nil && o.used > 0,
+			Until: p.ServerClock().Add(o.again), Used: o.used, CutOff: o.err != nil && o.used > 0,
 		}))
 		return
 	}
@@ -370,7 +374,7 @@ func keepTrying(ctx context.Context, write func() error) error {
 
 // renew renews a claim until ctx ends, and then closes the returned channel. If the claim is lost, or cannot be renewed
 // before it expires, renew ends ctx with task.ErrLost.
-func (p *Tasks) renew(ctx context.Context, e *Executor, h task.Held, lose context.CancelCauseFunc) <-chan struct{} {
+func (p *Tasks) renew(ctx context.Context, h task.Held, lose context.CancelCauseFunc) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -383,7 +387,7 @@ func (p *Tasks) renew(ctx context.Context, e *Executor, h task.Held, lose contex
 			case <-ctx.Done():
 				return
 			}
-			err := p.Store.RenewTask(ctx, h, e.Now().Add(claimFor))
+			err := p.Store.RenewTask(ctx, h, p.ServerClock().Add(claimFor))
 			if failures++; err == nil {
 				failures = 0
 			}

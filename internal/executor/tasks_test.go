@@ -67,7 +67,7 @@ func TestNamespaceWithHangingTasksLeavesSlotsToOthers(t *testing.T) {
 					}
 				}
 				ctx, cancel := context.WithCancel(t.Context())
-				tasks := NewTasks(s, s, tc.slots, logr.Discard())
+				tasks := NewTasks(s, s, tc.slots, time.Now, logr.Discard())
 				wait := tasks.start(ctx, &Executor{Now: time.Now})
 				time.Sleep(claimFor / 2)
 				s.mu.Lock()
@@ -118,9 +118,15 @@ func (s *claimedTasks) PostponeTask(ctx context.Context, h task.Held, d task.Del
 	return s.Store.PostponeTask(ctx, h, d)
 }
 
-// TestAClockThatIsSetForwardTakesNoTaskAway checks that an executor does not take its own tasks from itself when its
-// clock is set forward, and that it continues to claim tasks.
-func TestAClockThatIsSetForwardTakesNoTaskAway(t *testing.T) {
+// TestAClockThatIsSetTakesNoTaskAway checks that an executor does not take its own tasks from itself when its clock is
+// set, and that it continues to claim tasks.
+func TestAClockThatIsSetTakesNoTaskAway(t *testing.T) {
+	for name, step := range map[string]time.Duration{"forward": time.Hour, "back": -2 * time.Hour} {
+		t.Run(name, func(t *testing.T) { testClockIsSet(t, step) })
+	}
+}
+
+func testClockIsSet(t *testing.T, step time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &claimedTasks{Store: &journaltest.Store{}, release: make(chan struct{})}
 		add := func(uid string) {
@@ -132,13 +138,14 @@ func TestAClockThatIsSetForwardTakesNoTaskAway(t *testing.T) {
 			}
 		}
 		var ahead atomic.Int64
-		tasks := NewTasks(s, s, 4, logr.Discard())
+		clock := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+		tasks := NewTasks(s, s, 4, clock, logr.Discard())
 		ctx, cancel := context.WithCancel(t.Context())
-		wait := tasks.start(ctx, &Executor{Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
+		wait := tasks.start(ctx, &Executor{Now: clock})
 		add("a")
 		time.Sleep(pollTasks)
 		synctest.Wait() // the search may be due at this moment
-		ahead.Store(int64(time.Hour))
+		ahead.Store(int64(step))
 		time.Sleep(2 * claimFor)
 		synctest.Wait()
 		if n := s.claims.Load(); n != 1 {
@@ -153,6 +160,34 @@ func TestAClockThatIsSetForwardTakesNoTaskAway(t *testing.T) {
 		close(s.release)
 		cancel()
 		wait()
+	})
+}
+
+// TestAnExecutorThatIsAheadTakesNoTaskAway checks that an executor whose time is still ahead, because the API server's
+// clock was set back, does not take the tasks of executors that have started since.
+func TestAnExecutorThatIsAheadTakesNoTaskAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &claimedTasks{Store: &journaltest.Store{}, release: make(chan struct{})}
+		close(s.release)
+		if err := s.Append(t.Context(), "a", journal.Entry{
+			Seq: 1, Epoch: 1, Time: time.Now(), Kind: journal.Finalized, Payload: []byte(`{}`),
+			Tasks: []task.Task{{UID: "a", Kind: "future", Namespace: "a", Turn: "a", Agent: "desk", Created: time.Now()}},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		k, err := s.Store.ClaimTask(t.Context(), task.Search{Now: time.Now(), Until: time.Now().Add(claimFor)})
+		if k == nil || err != nil {
+			t.Fatalf("ClaimTask: %v, %v; want the task", k, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ahead := &Executor{Now: func() time.Time { return time.Now().Add(time.Hour) }}
+		wait := NewTasks(s, s, 1, time.Now, logr.Discard()).start(ctx, ahead)
+		time.Sleep(claimFor - pollTasks)
+		cancel()
+		wait()
+		if n := s.claims.Load(); n != 0 {
+			t.Errorf("the executor that is ahead has claimed %d tasks, want none, because the other one holds it", n)
+		}
 	})
 }
 
@@ -194,7 +229,7 @@ func TestPanicDuringPublishDoesNotEndTheProcess(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				var logs strings.Builder
 				log := funcr.New(func(_, line string) { logs.WriteString(line + "\n") }, funcr.Options{})
-				wait := NewTasks(s, s, 1, log).start(ctx, &Executor{Now: time.Now})
+				wait := NewTasks(s, s, 1, time.Now, log).start(ctx, &Executor{Now: time.Now})
 				time.Sleep(2 * claimFor)
 				cancel()
 				wait()

@@ -84,7 +84,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	log = barrier.Log(log, credentials)
 	clock := apiclock.New(o.Hooks.clock(), metrics.SetClockOffset, log.WithName("clock"))
 	p := &parts{
-		options: o, memory: limit.NewBudget(), shared: at.shared(), now: clock.Now, localNow: o.Hooks.clock(),
+		options: o, memory: limit.NewBudget(), shared: at.shared(), now: clock.Now, serverClock: clock.Server, localNow: o.Hooks.clock(),
 		credentials: credentials, processors: fairgate.HalfOfProcessors(), log: log,
 	}
 	p.objects = objectbudget.New(p.memory)

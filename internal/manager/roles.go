@@ -112,10 +112,11 @@ type parts struct {
 	sharing *sharing.Checker
 	// traces exports the parts of Turns as spans.
 	traces *tracing.Provider
-	// now returns the time by the clock of the API server, for all times in a status. localNow returns the time by the
-	// clock of this machine, for the expiry of Leases.
-	now, localNow func() time.Time
-	log           logr.Logger
+	// now returns the time by the clock of the API server, for all times in a status; it never goes back. serverClock
+	// returns the same time, but goes back if the clock of the API server was set back. localNow returns the time by
+	// the clock of this machine, for the expiry of Leases.
+	now, serverClock, localNow func() time.Time
+	log                        logr.Logger
 }
 
 // addController adds the reconcilers, and the cleanup of finished Turns and old journals.
@@ -136,8 +137,8 @@ func (p *parts) addController(ctx context.Context) error {
 	circuits := &controller.OpenCircuits{}
 	leftOut := &controller.LeftOut{Client: p.client, Live: mgr.GetAPIReader(), Objects: p.objects, Now: p.now}
 	turns := &controller.TurnReconciler{
-		Client: p.status, Events: p.events, Now: p.now, Reader: seen, Live: mgr.GetAPIReader(), Recheck: recheck,
-		Approvals: p.approvals, Requesters: p.requesters, Ceiling: p.ceiling, Limits: limits, Circuits: circuits,
+		Client: p.status, Events: p.events, Now: p.now, ServerClock: p.serverClock, Reader: seen, Live: mgr.GetAPIReader(),
+		Recheck: recheck, Approvals: p.approvals, Requesters: p.requesters, Ceiling: p.ceiling, Limits: limits, Circuits: circuits,
 		Budgets: &p.budgets, Traces: p.traces, Sharing: p.sharing, RefuseURLs: !o.AttachmentURLs, Memories: p.store,
 	}
 	turns.Executors = &controller.ExecutorReconciler{
@@ -155,18 +156,20 @@ func (p *parts) addController(ctx context.Context) error {
 			Client: p.client, Now: p.now, ConfigMaps: configMaps, Recheck: recheck, LeftOut: leftOut,
 		},
 		&controller.ModelProviderReconciler{
-			Client: p.client, Events: p.events, Providers: p.providers, Now: p.now,
+			Client: p.client, Events: p.events, Providers: p.providers, Now: p.now, ServerClock: p.serverClock,
 			ProbeInterval: probeInterval, Circuits: circuits, LeftOut: leftOut,
 		},
 		&controller.ToolServerReconciler{
-			Client: p.client, Events: p.events, Servers: p.servers, Now: p.now, ProbeInterval: probeInterval, LeftOut: leftOut,
-			Processors: p.processors,
+			Client: p.client, Events: p.events, Servers: p.servers, Now: p.now, ServerClock: p.serverClock,
+			ProbeInterval: probeInterval, LeftOut: leftOut, Processors: p.processors,
 		},
 		&controller.AgentReconciler{
-			Client: p.client, Now: p.now, ConfigMaps: configMaps, ManagerSkills: p.skills, Recheck: recheck, ProbeInterval: probeInterval,
-			LeftOut: leftOut, Sharing: p.sharing,
+			Client: p.client, Now: p.now, ServerClock: p.serverClock, ConfigMaps: configMaps, ManagerSkills: p.skills, Recheck: recheck,
+			ProbeInterval: probeInterval, LeftOut: leftOut, Sharing: p.sharing,
 		},
-		&controller.SessionReconciler{Client: p.client, Live: mgr.GetAPIReader(), Now: p.now, Turns: turns},
+		&controller.SessionReconciler{
+			Client: p.client, Live: mgr.GetAPIReader(), Now: p.now, ServerClock: p.serverClock, Turns: turns,
+		},
 		turns,
 		turns.Executors,
 	} {
@@ -293,7 +296,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 	tasks := o.Hooks.tasks(p.store)
 	runs.Memories = tasks
 	if n := o.MaxConcurrentEvaluations; n > 0 {
-		runs.Tasks = executor.NewTasks(tasks, p.store, n, p.log.WithName("tasks"))
+		runs.Tasks = executor.NewTasks(tasks, p.store, n, p.serverClock, p.log.WithName("tasks"))
 	}
 	meter.Changed = runs.Measured
 	return errors.Join(mgr.Add(runs), mgr.Add(meter))

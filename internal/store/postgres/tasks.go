@@ -100,7 +100,8 @@ const dropUnbegun = `DELETE FROM capstan_task WHERE uid = $1 AND state = 2 AND b
 
 // claimTask claims the next task. Of two concurrent claims, the later one takes another task.
 var claimTask = `UPDATE capstan_task SET claim = claim + 1, due_at = $3 WHERE uid = (
-		SELECT uid FROM capstan_task WHERE state < 2 AND due_at <= $1 AND namespace > $2 AND namespace <> ALL($4)
+		SELECT uid FROM capstan_task WHERE state < 2 AND (due_at <= $1 OR due_at > $3 AND claim = 0 OR due_at > $6)
+			AND namespace > $2 AND namespace <> ALL($4)
 			AND ` + fmt.Sprintf(ofNamespaces, 5) + `
 		ORDER BY namespace, due_at, uid LIMIT 1 FOR UPDATE SKIP LOCKED)
 	RETURNING uid, kind, namespace, turn, agent, session, requester, created_at, claim, attempts, state, result, reserved`
@@ -116,9 +117,10 @@ func (s *Store) ClaimTask(ctx context.Context, search task.Search) (claimed *tas
 			var kind string
 			var result []byte
 			except := append([]string{}, search.Except...) // nil would be NULL
-			err := tx.QueryRow(ctx, claimTask, search.Now.UnixMicro(), after, search.Until.UnixMicro(), except, s.namespaces).
-				Scan(&k.UID, &kind, &k.Namespace, &k.Turn, &k.Agent, &k.Session, &k.Requester, &created, &k.Claim, &k.Attempts, &state,
-					&result, &reserved)
+			row := tx.QueryRow(ctx, claimTask, search.Now.UnixMicro(), after, search.Until.UnixMicro(), except, s.namespaces,
+				search.Latest().UnixMicro())
+			err := row.Scan(&k.UID, &kind, &k.Namespace, &k.Turn, &k.Agent, &k.Session, &k.Requester, &created, &k.Claim, &k.Attempts, &state,
+				&result, &reserved)
 			if errors.Is(err, pgx.ErrNoRows) {
 				return nil
 			}

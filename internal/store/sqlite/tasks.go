@@ -97,8 +97,9 @@ func (t *tx) dropUnbegun(key string) error {
 	return err
 }
 
-// dueTask finds the next due task of the namespaces after a given namespace, except for the excluded namespaces.
-const dueTask = `SELECT uid FROM task WHERE state < 2 AND due_at <= ? AND namespace > ?
+// dueTask finds the next task that can be claimed of the namespaces after a given namespace, except for the excluded
+// namespaces.
+const dueTask = `SELECT uid FROM task WHERE state < 2 AND (due_at <= ? OR due_at > ? AND claim = 0 OR due_at > ?) AND namespace > ?
 	AND namespace NOT IN (SELECT value FROM json_each(?)) ORDER BY namespace, due_at, uid LIMIT 1`
 
 // ClaimTask claims a task.
@@ -108,7 +109,9 @@ func (s *Store) ClaimTask(ctx context.Context, search task.Search) (*task.Task, 
 		return nil, err
 	}
 	for _, after := range []string{search.After, ""} {
-		dueArgs := []any{search.Now.UnixMicro(), after, string(except)}
+		dueArgs := []any{
+			search.Now.UnixMicro(), search.Until.UnixMicro(), search.Latest().UnixMicro(), after, string(except),
+		}
 		// A transaction of the writer costs a flush to disk, so first check whether a task is due.
 		due, err := s.queryStrings(ctx, dueTask, dueArgs...)
 		if err != nil {

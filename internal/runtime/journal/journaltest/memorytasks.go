@@ -89,7 +89,8 @@ func (m *Store) ClaimTask(ctx context.Context, s task.Search) (*task.Task, error
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	due := slices.DeleteFunc(slices.Collect(maps.Values(m.tasks)), func(t *memoryTask) bool {
-		return t.isPublished || t.due.After(s.Now) || slices.Contains(s.Except, t.Namespace)
+		due := !t.due.After(s.Now) || t.due.After(s.Until) && t.Claim == 0 || t.due.After(s.Latest())
+		return t.isPublished || !due || slices.Contains(s.Except, t.Namespace)
 	})
 	if len(due) == 0 {
 		return nil, nil //nolint:nilnil // because no task is due

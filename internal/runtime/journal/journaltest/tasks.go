@@ -43,6 +43,7 @@ func RunTasks(t *testing.T, open func(t *testing.T) TaskStore, reopen func(t *te
 	t.Run("an Agent begins a limited number of tasks", func(t *testing.T) { testTaskLimits(t, open(t)) })
 	t.Run("without a daily limit, the tasks of the day are not read", func(t *testing.T) { testTaskWithoutDailyLimit(t, open(t)) })
 	t.Run("a task that a clock ahead has begun does not count", func(t *testing.T) { testTaskBegunAhead(t, open(t)) })
+	t.Run("a task that a clock ahead has added or claimed does not wait", func(t *testing.T) { testTaskDueAhead(t, open(t)) })
 	t.Run("a request of a task reserves budgets, and is charged once", func(t *testing.T) { testTaskBudget(t, open(t)) })
 	t.Run("the requests of all attempts are in the record", func(t *testing.T) { testTaskExpenses(t, open(t), reopen) })
 	t.Run("an attempt that is cut off leaves its partial result", func(t *testing.T) { testPartialResults(t, open(t), reopen) })
@@ -295,6 +296,27 @@ func testTaskBegunAhead(t *testing.T, s TaskStore) {
 	if r, ok := errors.AsType[*task.Refusal](err); !ok || r.Skip != task.HourlyLimit {
 		t.Errorf("BeginTask: %v, want a refusal, because another executor has just begun a task", err)
 	}
+}
+
+// testTaskDueAhead checks that tasks that were added or claimed while the clock was ahead can be claimed, but that the
+// claims of other executors, whose clocks may differ, stay valid.
+func testTaskDueAhead(t *testing.T, s TaskStore) {
+	endTurns(t, s, "a-1", "a-2")
+	claim(t, s, "", endTime.Add(-time.Minute), "") // Until is later than the creation
+	before := endTime.Add(-3 * time.Hour)
+	claim(t, s, "", before, "a-1")
+	held := claim(t, s, "", before, "a-2").Held()
+	claim(t, s, "", before, "")
+	expectError(t, "RenewTask with a clock slightly ahead", s.RenewTask(t.Context(), held, before.Add(40*time.Minute)), nil)
+	claim(t, s, "", before, "")
+	expectError(t, "RenewTask with a clock ahead", s.RenewTask(t.Context(), held, endTime), nil)
+	again := claim(t, s, "", before, "a-2")
+	if again.Claim <= held.Claim {
+		t.Errorf("claim %d after claim %d, want a greater one", again.Claim, held.Claim)
+	}
+	claim(t, s, "", before, "")
+	expectError(t, "PostponeTask with a clock ahead", s.PostponeTask(t.Context(), again.Held(), task.Delay{Until: endTime}), nil)
+	claim(t, s, "", before, "a-2")
 }
 
 // testTaskKeepsCounting checks that an attempt that used tokens counts against the limits, even if a later attempt is
