@@ -195,6 +195,12 @@ func (c cluster) checkSecondRelease(t *testing.T, owner string) {
 	}
 }
 
+// awaitFlowSchema waits until the API server uses a FlowSchema: its priority level exists.
+func (c cluster) awaitFlowSchema(t *testing.T, name string) {
+	t.Helper()
+	c.run(t, kubectlPath, "wait", "flowschema/"+name, "--timeout=1m", "--for=condition=Dangling=False")
+}
+
 func TestInstallUpgradeAndUninstall(t *testing.T) {
 	c := startCluster(t)
 	upgrade := func(values ...string) string {
@@ -219,6 +225,7 @@ func TestInstallUpgradeAndUninstall(t *testing.T) {
 		}
 	}
 	c.run(t, kubectlPath, "wait", "--for=condition=Established", "crd", "-l", "app.kubernetes.io/part-of=capstan", "--timeout=30s")
+	c.awaitFlowSchema(t, "capstan-system-capstan-leases")
 	c.applyTurns(t, "--server-side", "--validate=strict", "-n", "default", "-k", samples)
 	c.check(t, "capstan", inOwnNamespace)
 	c.check(t, "capstan", inServedNamespace)
@@ -261,6 +268,7 @@ func TestInstallUpgradeAndUninstall(t *testing.T) {
 
 	// Install the plain manifests in place of the chart: they take over the CRDs that the chart left.
 	c.run(t, kubectlPath, "apply", "--server-side", "--force-conflicts", "--validate=strict", "-k", "../config/default")
+	c.awaitFlowSchema(t, "capstan-leases")
 	c.check(t, "capstan-manager", inOwnNamespace)
 	c.check(t, "capstan-manager", inServedNamespace)
 	c.checkPolicy(t, "capstan-manager", "capstan-toolapprovals")

@@ -115,12 +115,16 @@ func untilSessionEnds(s *v1alpha1.Session, now, server time.Time) (left time.Dur
 }
 
 // remove deletes a Session whose time is over, unless it has changed since it was read. It also keeps the Session if
-// the API server has an unfinished Turn of it that the cache does not show yet. While enterMu is locked, no Turn can
-// enter the Session. A Turn that enters later does not find the Session, and creates a new one.
+// the API server has an unfinished Turn of it that the cache does not show yet. While the Session is locked, no Turn
+// can enter it. A Turn that enters later does not find the Session, and creates a new one. If a Turn is just being
+// bound, remove does not wait, and the Session is reconciled again soon.
 func (r *SessionReconciler) remove(ctx context.Context, s *v1alpha1.Session) (ctrl.Result, error) {
+	unlock, ok := r.Turns.sessions.TryLock(client.ObjectKeyFromObject(s))
+	if !ok {
+		return ctrl.Result{RequeueAfter: staleInterval}, nil
+	}
+	defer unlock()
 	err := expire(ctx, r.Turns.Memories, s, r.Now(), func() error {
-		r.Turns.enterMu.Lock()
-		defer r.Turns.enterMu.Unlock()
 		inUse, err := hasTurns(ctx, r.Live, s, client.MatchingFields{indexTurnSession: s.Name, FieldCompletionTime: ""})
 		if err != nil {
 			return fmt.Errorf("%w: %w", errNotAttempted, err)

@@ -310,16 +310,16 @@ func TestNoTurnEntersSessionDuringDeletion(t *testing.T) {
 	b.turns.Live = interceptor.NewClient(b.client, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			entered++
-			if b.turns.enterMu.TryLock() {
-				b.turns.enterMu.Unlock()
+			if unlock, ok := b.turns.sessions.TryLock(talk); ok {
+				unlock()
 				t.Error("a Session may be deleted while a Turn enters it")
 			}
 			return c.Get(ctx, key, o, opts...)
 		},
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			listed++
-			if b.turns.enterMu.TryRLock() {
-				b.turns.enterMu.RUnlock()
+			if unlock, ok := b.turns.sessions.TryLock(talk); ok {
+				unlock()
 				t.Error("a Turn may enter a Session while it is deleted")
 			}
 			return c.List(ctx, list, opts...)
@@ -336,5 +336,48 @@ func TestNoTurnEntersSessionDuringDeletion(t *testing.T) {
 	}
 	if entered != 1 || listed != 1 {
 		t.Errorf("the Session was entered %d times and its Turns were listed %d times, want once each", entered, listed)
+	}
+}
+
+// TestSessionDeletionDelaysNoOtherSession checks that a Turn of another Session is bound while the API server has not
+// answered the deletion of a Session. If the Turn waited for the deletion, the test would not end.
+func TestSessionDeletionDelaysNoOtherSession(t *testing.T) {
+	inOther := func(t *v1alpha1.Turn) { t.Spec.SessionRef = &v1alpha1.ObjectReference{Name: "other"} }
+	b := newTestEnv(t, interceptor.Funcs{}, turnWith(inOther), agentWith(metav1.ConditionTrue, ""),
+		leaseOf("self", 1, now), sessionWith(keptFor(60)))
+	deletions := 0
+	slow := interceptor.NewClient(b.client, interceptor.Funcs{
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			deletions++
+			if _, err := b.reconcile(t, "one"); err != nil || b.turn(t, "one").BoundTo() != "self" {
+				t.Errorf("the Turn of another Session must be bound during the deletion: %v", err)
+			}
+			return c.Delete(ctx, o, opts...)
+		},
+	})
+	r := &SessionReconciler{Client: slow, Live: b.client, Now: b.turns.Now, Turns: b.turns}
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: talk}); err != nil || b.hasSession(t) || deletions != 1 {
+		t.Errorf("the Session must be deleted once: %d deletions, %v", deletions, err)
+	}
+}
+
+// TestSessionIsKeptWhileTurnEnters checks that a Session is not deleted while one of its Turns is being bound, and that
+// its deletion is tried again.
+func TestSessionIsKeptWhileTurnEnters(t *testing.T) {
+	b, m := newTestEnv(t, interceptor.Funcs{}, sessionWith(keptFor(60))), &expiredObjects{}
+	b.turns.Memories = m
+	leave, ok := b.turns.sessions.TryLock(talk)
+	if !ok {
+		t.Fatal("the Session is locked")
+	}
+	if result, err := b.reconcileSession(t); err != nil || result.RequeueAfter != staleInterval || !b.hasSession(t) || len(m.notes) > 0 {
+		t.Errorf("got %v, %v and the notes %v; want the Session to be kept without a note, and a requeue", result, err, m.notes)
+	}
+	leave()
+	if _, err := b.reconcileSession(t); err != nil || b.hasSession(t) {
+		t.Errorf("the Session must be deleted once no Turn enters it: %v", err)
+	}
+	if _, ok := b.turns.sessions.TryLock(talk); !ok {
+		t.Error("the Session is still locked after the deletion")
 	}
 }

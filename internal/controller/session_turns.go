@@ -88,10 +88,11 @@ func whenHistoryLost(v snapshot) (decision, bool) {
 }
 
 // enterExclusively decides about a Turn that may be bound. Until leave is called, no other Turn of its Session is
-// bound.
+// bound, and the Session is not deleted when its time is over.
 //
-// If another Turn of the Session is being bound, enterExclusively does not wait, but returns the action hold, and the
-// Turn is reconciled again soon. So many Turns of one Session cannot block the workers.
+// If another Turn of the Session is being bound, or the Session is being deleted, enterExclusively does not wait, but
+// returns the action hold, and the Turn is reconciled again soon. So many Turns of one Session cannot block the
+// workers.
 func (r *TurnReconciler) enterExclusively(ctx context.Context, v snapshot) (_ snapshot, d decision, leave func(), err error) {
 	leave, ok := r.sessions.TryLock(scheduler.SessionKey(v.turn))
 	if !ok {
@@ -133,8 +134,6 @@ func (r *TurnReconciler) enter(ctx context.Context, v snapshot, d decision) (dec
 	if !known || last != nil && last.BoundTo() == "" && r.slots.HasSlot(client.ObjectKeyFromObject(last)) {
 		return decision{action: hold, after: staleInterval}, nil
 	}
-	r.enterMu.RLock()
-	defer r.enterMu.RUnlock()
 	var err error
 	v.session, err = r.getOrCreateSession(ctx, v.turn)
 	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || writeerror.IsDenied(err) {

@@ -85,12 +85,10 @@ type TurnReconciler struct {
 	slots *scheduler.Slots
 	// modelsDownMu is locked while the models of an Agent are checked and the result is passed to slots.
 	modelsDownMu sync.Mutex
-	// sessions orders the unfinished Turns of each Session.
+	// sessions orders the unfinished Turns of each Session. A Session is locked there while a Turn enters it, and while
+	// it is deleted because its time is over.
 	sessions     scheduler.Sessions
 	expectations scheduler.Expectations
-	// enterMu is read-locked while a decision about a Turn depends on its Session. It is locked while a Session
-	// that no Turn names is deleted.
-	enterMu sync.RWMutex
 	// waiting holds the Turns that wait, except those that wait for people or sub-agents.
 	waiting waitingTurns
 	// seed records whether the slots of the Turns that were bound before this process started are confirmed.

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/component-helpers/apimachinery/lease"
 	"k8s.io/utils/clock"
@@ -49,6 +50,10 @@ const (
 
 	leaseInterval = 3 * time.Second
 
+	// renewTimeout limits each request for the Lease of an executor, including the waits that the API server asks for.
+	// So if the API server throttles a renewal, there are at least two more attempts within LeaseDuration.
+	renewTimeout = 2 * time.Second
+
 	// maxAnnotations limits the names and values of all annotations of a Lease, in bytes. The API server refuses an
 	// object with more than 256 KiB of them.
 	maxAnnotations = 200 << 10
@@ -64,6 +69,18 @@ type heldLease struct {
 	leftOut sync.Map
 	// release releases the Lease.
 	release func()
+}
+
+// NewLeaseClient returns a client for Executor.Leases. The client of other requests must not renew a Lease: if the API
+// server answers 429, it waits for as long as the header Retry-After says, up to 10 times, and the Lease expires.
+func NewLeaseClient(config *rest.Config) (kubernetes.Interface, error) {
+	config = rest.CopyConfig(config)
+	config.Timeout = renewTimeout
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("failed to create a client for the lease of the executor: %w", err)
+	}
+	return client, nil
 }
 
 // PublishedPosition returns the highest position that the Leases of a namespace report for the store with the given

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"net/http"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	typedv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -155,6 +157,58 @@ func TestReleaseWithoutStore(t *testing.T) {
 		l, err := clientset.CoordinationV1().Leases("capstan-system").Get(t.Context(), LeasePrefix+me, metav1.GetOptions{})
 		if err != nil || l.Spec.HolderIdentity == nil || l.Spec.RenewTime != nil {
 			t.Errorf("the Lease is %+v, %v; want it released", l, err)
+		}
+	})
+}
+
+// throttling is a transport to an API server that answers one renewal of a Lease with 429, and asks the client to wait
+// longer than the Lease lasts. Its other answers repeat the Lease that was sent.
+type throttling struct {
+	renewals int
+	written  []time.Time
+}
+
+func (s *throttling) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer := &http.Response{
+		StatusCode: http.StatusOK, Header: http.Header{"Content-Type": r.Header["Content-Type"]}, Body: r.Body, Request: r,
+	}
+	if r.Method == http.MethodPut {
+		s.renewals++
+	}
+	switch {
+	case r.Method == http.MethodGet:
+		answer.StatusCode, answer.Body = http.StatusNotFound, http.NoBody
+	case r.Method == http.MethodPut && s.renewals == 2:
+		answer.StatusCode, answer.Body = http.StatusTooManyRequests, http.NoBody
+		answer.Header.Set("Retry-After", strconv.Itoa(3*int(LeaseDuration/time.Second)))
+	default:
+		s.written = append(s.written, time.Now())
+	}
+	return answer, nil
+}
+
+// TestLeaseSurvivesThrottling checks that the Lease does not expire if the API server throttles one renewal.
+func TestLeaseSurvivesThrottling(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := &throttling{}
+		leases, err := NewLeaseClient(&rest.Config{Host: "http://api", Transport: server, QPS: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := &Executor{
+			Name: me, Namespace: "capstan-system", Leases: leases, Log: logr.Discard(),
+			Store: store.NewTracker(&journaltest.Store{}, store.TrackerOptions{}),
+		}
+		h := e.holdLease(t.Context())
+		time.Sleep(time.Minute)
+		h.release()
+		if server.renewals < 10 {
+			t.Errorf("the Lease was renewed %d times in a minute", server.renewals)
+		}
+		for i := range len(server.written) - 1 {
+			if gap := server.written[i+1].Sub(server.written[i]); gap >= LeaseDuration {
+				t.Errorf("the Lease was not renewed for %s, want less than %s", gap, LeaseDuration)
+			}
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -61,6 +62,18 @@ func (r Reader) List(ctx context.Context, list client.ObjectList, opts ...client
 		return fmt.Errorf("failed to read the list of %s: %w", mapping.Resource.Resource, err)
 	}
 	return nil
+}
+
+// RenewedToken returns the token in the error of a list whose token has expired, or an empty string if there is none. A
+// list takes longer than the 5 to 10 minutes for which a token is valid if there are many objects, or if the API server
+// is busy. With the renewed token, the list continues with the same object in the newest state of the cluster. So it
+// finds each object that has existed since the list began and still exists. It may miss newer objects.
+func RenewedToken(err error) string {
+	var status apierrors.APIStatus
+	if !apierrors.IsResourceExpired(err) || !errors.As(err, &status) {
+		return ""
+	}
+	return status.Status().Continue
 }
 
 // identity is the part of an object that is kept.

@@ -80,10 +80,16 @@ func TestListThatFails(t *testing.T) {
 		check  func(error) bool
 	}{
 		"expired": {
-			410, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}`, apierrors.IsResourceExpired,
+			410, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}`,
+			func(err error) bool { return apierrors.IsResourceExpired(err) && identities.RenewedToken(err) == "" },
+		},
+		"expired, with a new token": {
+			410, `{"kind":"Status","apiVersion":"v1","metadata":{"continue":"renewed"},"status":"Failure","reason":"Expired","code":410}`,
+			func(err error) bool { return identities.RenewedToken(err) == "renewed" },
 		},
 		"forbidden": {
-			403, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`, apierrors.IsForbidden,
+			403, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`,
+			func(err error) bool { return apierrors.IsForbidden(err) && identities.RenewedToken(err) == "" },
 		},
 		"cut off": {200, `{"items":[{"metadata":{"uid":"1"}}`, nil}, "no JSON": {200, `<html>`, nil},
 		"no object": {200, `[]`, nil}, "no array": {200, `{"items":{}}`, nil}, "no UID": {200, `{"items":[{}]}`, nil},

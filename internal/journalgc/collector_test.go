@@ -540,6 +540,54 @@ func TestSweepOfManyPages(t *testing.T) {
 	}
 }
 
+// expiring is a reader whose lists have two pages. The first page is that of Reader without its last object. The token
+// of the second page has expired: the error has renewed as its token, with which the second page has the last object.
+type expiring struct {
+	client.Reader
+	renewed string
+}
+
+func (e expiring) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	next := (&client.ListOptions{}).ApplyOptions(opts).Continue
+	if next == "expired" {
+		err := apierrors.NewResourceExpired("the token is too old")
+		err.ErrStatus.Continue = e.renewed
+		return err
+	}
+	if err := e.Reader.List(ctx, list); err != nil {
+		return err
+	}
+	page := list.(*metav1.PartialObjectMetadataList) //nolint:forcetypeassert // because newTestEnv checks it
+	if last := len(page.Items) - 1; next != "" {
+		page.Items = page.Items[last:]
+	} else if last > 0 {
+		page.Items, page.Continue = page.Items[:last], "expired"
+	}
+	return nil
+}
+
+// TestSweepOutlastsToken checks that a sweep that takes longer than the token of its list is valid continues with the
+// token in the error, and that journals are purged then. Without such a token, nothing is purged.
+func TestSweepOutlastsToken(t *testing.T) {
+	for _, tc := range []struct {
+		renewed string
+		want    []string
+	}{
+		{"renewed", []string{"uid-a", "uid-b"}},
+		{"", []string{"uid-a", "uid-b", "uid-gone"}},
+		{"expired", []string{"uid-a", "uid-b", "uid-gone"}}, // the list must not try forever
+	} {
+		r := newTestEnv(t, 0, turnOf("a"), turnOf("b"))
+		r.setNamespaces()
+		r.Reader = expiring{r.api, tc.renewed}
+		r.addJournals(t, "uid-a", "uid-b", "uid-gone")
+		synctest.Test(t, func(t *testing.T) { r.round(t.Context()) })
+		if got := r.kept(t, "uid-a", "uid-b", "uid-gone"); !slices.Equal(got, tc.want) {
+			t.Errorf("with the new token %q, the journals %v are left, want %v", tc.renewed, got, tc.want)
+		}
+	}
+}
+
 // TestNamespaceOfForeignJournalIsReadOnce checks that the namespace of a foreign journal is read only once, because
 // there may be many foreign journals, and the namespace of a journal never changes.
 func TestNamespaceOfForeignJournalIsReadOnce(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/identities"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
@@ -29,7 +30,8 @@ const (
 //
 //  1. Executors create journals at any time, so sweep lists the journals before the objects. Each object is older than
 //     its journal, so the later list of objects contains the object of each listed journal, unless it was deleted. The
-//     same holds for the comments on Turns. A Turn that never ran has no journal.
+//     same holds for the comments on Turns. A Turn that never ran has no journal. A list of objects whose token has
+//     expired continues in a newer state, which has these objects, too.
 //  2. Caches may be stale, so only the API server decides that a journal is orphaned.
 //  3. sweep leaves the journals of a namespace in which it may not list objects. It handles those of the others.
 //  4. sweep leaves suspects to followUp, which knows the kinds and names of the objects. So only followUp finds that a
@@ -335,7 +337,12 @@ func (c *Collector) removeExisting(ctx context.Context, kind, namespace string, 
 	for next := ""; left.Len() > 0; {
 		page := &metav1.PartialObjectMetadataList{}
 		page.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind))
-		if err := c.Reader.List(ctx, page, client.InNamespace(namespace), client.Limit(apiPage), client.Continue(next)); err != nil {
+		err := c.Reader.List(ctx, page, client.InNamespace(namespace), client.Limit(apiPage), client.Continue(next))
+		if token := identities.RenewedToken(err); token != "" && token != next {
+			next = token
+			continue
+		}
+		if err != nil {
 			return err
 		}
 		for i := range page.Items {

@@ -266,12 +266,16 @@ func (p *parts) addExecutor(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	leases, err := executor.NewLeaseClient(p.config)
+	if err != nil {
+		return err
+	}
 	meter := &quota.Meter{Store: p.store, Limits: limits, Forecast: &quota.Forecast{}, Log: p.log.WithName("journal-quota")}
 	runs := &executor.Executor{
 		Name: o.ExecutorName, Capacity: o.MaxConcurrentTurns, Elected: !p.shared, Namespace: o.Namespace,
 		LeaseAnnotations: p.leaseAnnotations, Store: p.identity, Sharing: p.sharing,
 		Client: p.status, Reader: existence.Reader{Reader: mgr.GetAPIReader()}, Cache: mgr.GetCache(),
-		Leases: p.clientset, Events: p.events,
+		Leases: leases, Events: p.events,
 		Engine: &turn.Engine{
 			Journal: meter.Journal(o.Hooks.journal(p.store)), Now: p.now, ReasonOf: turnstatus.ReasonOf, Finalizing: o.Hooks.Finalizing,
 			Waiting: func(in turn.Input, err error, again time.Duration) {

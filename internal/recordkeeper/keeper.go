@@ -42,6 +42,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/identities"
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/store"
@@ -264,11 +265,15 @@ func (k *Keeper) repair(ctx context.Context, namespace string, s selection) erro
 		list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("TurnList"))
 		err := k.Reader.List(ctx, list, client.InNamespace(namespace), client.Limit(page), client.Continue(next),
 			client.MatchingFieldsSelector{Selector: s.selector})
+		if token := identities.RenewedToken(err); token != "" && token != next {
+			next = token // hints name the Turns that end during the list
+			continue
+		}
 		if err != nil && s.unbound {
 			k.unboundFound = false
 		}
 		if apierrors.IsResourceExpired(err) {
-			return errors.Join(errs...) // the list took so long that its token expired; the next round starts from the beginning
+			return errors.Join(errs...) // the next round starts from the beginning
 		}
 		if err != nil {
 			return errors.Join(append(errs, fmt.Errorf("failed to list the finished turns: %w", err))...)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -962,6 +963,20 @@ func TestHintsAreHandledBetweenPages(t *testing.T) {
 	}
 }
 
+// TestRoundOutlastsToken checks that a round that takes longer than the token of its list is valid continues with the
+// token in the error. Without such a token, it ends without an error, and the next round repeats the list.
+func TestRoundOutlastsToken(t *testing.T) {
+	for renewed, want := range map[string]int{"renewed": 1, "": 0, "more": 0} {
+		s := &journaltest.Store{}
+		k := keeper(t, s, ended("a", 1))
+		k.Reader = &paged{Reader: k.Reader, second: func() {}, renewed: &renewed}
+		if err := k.Round(t.Context()); err != nil || len(recordsByTurn(t, s)) != want || k.unboundFound != (want == 1) {
+			t.Errorf("with the new token %q: error %v, records %v, all Turns found: %t; want %d records",
+				renewed, err, recordsByTurn(t, s), k.unboundFound, want)
+		}
+	}
+}
+
 // TestTurnsEndWhileRecordsAreDeleted checks that neither a hint nor a Turn whose journal could not end waits until all
 // old records are deleted.
 func TestTurnsEndWhileRecordsAreDeleted(t *testing.T) {
@@ -1019,16 +1034,23 @@ func (p *purging) PurgeRecords(context.Context, time.Time, int) (int, error) {
 	return batch, nil
 }
 
-// paged is a reader whose first page is empty. It calls second before the second one.
+// paged is a reader whose first page is empty. It calls second before the second one. If renewed is not nil, the token
+// of the second page has expired, and the error has *renewed as its token.
 type paged struct {
 	client.Reader
-	second func()
+	second  func()
+	renewed *string
 }
 
 func (p *paged) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	if o := (&client.ListOptions{}).ApplyOptions(opts); o.Continue == "" {
+	switch o := (&client.ListOptions{}).ApplyOptions(opts); {
+	case o.Continue == "":
 		list.SetContinue("more")
 		return nil
+	case o.Continue == "more" && p.renewed != nil:
+		err := apierrors.NewResourceExpired("the token is too old")
+		err.ErrStatus.Continue = *p.renewed
+		return err
 	}
 	p.second()
 	return p.Reader.List(ctx, list, opts...)

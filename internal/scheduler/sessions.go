@@ -212,7 +212,8 @@ func (s *Sessions) Enter(t *v1alpha1.Turn) {
 	}
 }
 
-// TryLock reports whether the caller may bind a Turn of a Session now: until unlock is called, no other caller may.
+// TryLock reports whether the caller may bind a Turn of a Session, or delete the Session, now: until unlock is called,
+// no other caller may.
 // If ok is false, unlock does nothing.
 func (s *Sessions) TryLock(session Key) (unlock func(), ok bool) {
 	s.mu.Lock()

@@ -25,8 +25,9 @@ const (
 	// read them until it has loaded its roles. A consent that was withdrawn must take effect even if the API server
 	// does not answer.
 	labelsGrace = 5 * time.Minute
-	// maxNamespaces limits the number of namespaces whose labels are kept. If it is reached, all are forgotten.
-	maxNamespaces = 4096
+	// maxNamespaces limits the number of namespaces whose labels are kept, which take about 1 KiB each. If it is
+	// reached, the oldest labels are forgotten.
+	maxNamespaces = 16384
 )
 
 const kindAgent = "Agent"
@@ -54,24 +55,31 @@ type Checker struct {
 
 	mu    sync.Mutex
 	known map[string]namespace
+	// permitted is when the API server last permitted to read a namespace. It is zero before the first such read.
+	permitted time.Time
 }
 
 // namespace holds the labels of a namespace, and the time at which they were read.
 type namespace struct {
 	labels labels.Set
-	// nameOnly is true if only the label with the name is known, because the manager may not read Namespaces.
+	// nameOnly is true if only the label with the name is known, because the API server forbids to read the namespace.
 	nameOnly bool
 	read     time.Time
+	// forbidden is when the API server first forbade to read the namespace. It is zero if nameOnly is false.
+	forbidden time.Time
+	// doubt is the answer of the API server if the other labels may be known soon. Otherwise, it is nil.
+	doubt error
 }
 
 // matches reports whether a selector selects the namespace. A selector that uses unknown labels does not: otherwise a
-// selector that excludes a label would select namespaces that have the label.
-func (n namespace) matches(selector labels.Selector) bool {
+// selector that excludes a label would select namespaces that have the label. If these labels may be known soon,
+// matches returns an error.
+func (n namespace) matches(selector labels.Selector) (bool, error) {
 	required, _ := selector.Requirements() // a selector that selects nothing has none, and does not match below
 	if n.nameOnly && slices.ContainsFunc(required, func(r labels.Requirement) bool { return r.Key() != corev1.LabelMetadataName }) {
-		return false
+		return false, n.doubt
 	}
-	return selector.Matches(n.labels)
+	return selector.Matches(n.labels), nil
 }
 
 // New returns a Checker that reads Namespaces with this reader. Objects of namespaces that are not in watched do not
@@ -106,16 +114,25 @@ func (c *Checker) Allows(
 		return false, nil //nolint:nilerr // because the schema rejects such selectors, and they are no consent
 	}
 	ns, err := c.labelsOf(ctx, from)
-	return err == nil && ns.matches(selector), err
+	if err != nil {
+		return false, err
+	}
+	return ns.matches(selector)
 }
 
 // labelsOf returns the labels of a namespace. They are at most labelsTTL old, or labelsGrace if the API server does not
 // answer or forbids to read them.
+//
+// If it forbids to read a namespace without such labels, the other labels are in doubt while both of these hold: it has
+// permitted a read of any namespace in the last labelsGrace, and it has forbidden this one for less than that. Then the
+// API server may only be loading its roles. A manager that may read some namespaces, and never this one, gets no error
+// after labelsGrace.
 func (c *Checker) labelsOf(ctx context.Context, name string) (namespace, error) {
 	c.mu.Lock()
 	known, ok := c.known[name]
+	permitted := c.permitted
 	c.mu.Unlock()
-	if age := c.now().Sub(known.read); ok && age >= 0 && age < labelsTTL {
+	if age := c.now().Sub(known.read); ok && known.doubt == nil && age >= 0 && age < labelsTTL {
 		return known, nil
 	}
 	read := c.now()
@@ -128,21 +145,52 @@ func (c *Checker) labelsOf(ctx context.Context, name string) (namespace, error) 
 		if ok && (!forbidden || !known.nameOnly) && ctx.Err() == nil && read.Sub(known.read) < labelsGrace {
 			return known, nil
 		}
+		err = fmt.Errorf("failed to get namespace %q: %w", name, err)
 		if !forbidden {
-			return namespace{}, fmt.Errorf("failed to get namespace %q: %w", name, err)
+			return namespace{}, err
 		}
 	}
 	ns := namespace{labels: o.Labels, read: read}
 	if forbidden {
-		ns.labels, ns.nameOnly = labels.Set{corev1.LabelMetadataName: name}, true
+		ns.labels, ns.nameOnly, ns.forbidden = labels.Set{corev1.LabelMetadataName: name}, true, read
+		if known.nameOnly {
+			ns.forbidden = known.forbidden
+		}
+		if read.Sub(permitted) < labelsGrace && read.Sub(ns.forbidden) < labelsGrace {
+			ns.doubt = err
+		}
 	}
+	c.keep(name, ns)
+	return ns, nil
+}
+
+// keep records the labels of a namespace.
+func (c *Checker) keep(name string, ns namespace) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.known) >= maxNamespaces {
-		clear(c.known)
+	if !ns.nameOnly && ns.read.After(c.permitted) {
+		c.permitted = ns.read
+	}
+	if _, ok := c.known[name]; !ok && len(c.known) >= maxNamespaces {
+		c.forgetOld(ns.read)
 	}
 	c.known[name] = ns
-	return ns, nil
+}
+
+// forgetOld forgets all labels that are too old to be used. If there are none, it forgets the oldest ones. The caller
+// must hold mu.
+func (c *Checker) forgetOld(now time.Time) {
+	var oldest string
+	for name, ns := range c.known {
+		if now.Sub(ns.read) >= labelsGrace {
+			delete(c.known, name)
+		} else if oldest == "" || ns.read.Before(c.known[oldest].read) {
+			oldest = name
+		}
+	}
+	if len(c.known) >= maxNamespaces {
+		delete(c.known, oldest)
+	}
 }
 
 // Reader reads an object. Its error satisfies apierrors.IsNotFound if the object does not exist.

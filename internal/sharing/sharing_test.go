@@ -3,6 +3,7 @@ package sharing_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -174,6 +175,99 @@ func TestLabelsWhileForbidden(t *testing.T) {
 		if err != nil || allows != step.want || c.reads != step.reads {
 			t.Errorf("%s: %t, %v after %d reads; want %t after %d", step.why, allows, err, c.reads, step.want, step.reads)
 		}
+	}
+}
+
+// labelled is an API server that has all namespaces, with the label "models". It forbids to read those in forbidden,
+// and all of them if loading is true.
+type labelled struct {
+	client.Reader
+	forbidden map[string]bool
+	loading   bool
+}
+
+func (l *labelled) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	if l.loading || l.forbidden[key.Name] {
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "namespaces"}, key.Name, errors.New("not loaded"))
+	}
+	o.SetLabels(map[string]string{corev1.LabelMetadataName: key.Name, "models": "shared"})
+	return nil
+}
+
+// TestLabelsOfManyNamespaces checks that the labels of a new namespace displace only the oldest ones, and that the
+// displaced ones are in doubt while the API server loads its roles.
+func TestLabelsOfManyNamespaces(t *testing.T) {
+	t.Parallel()
+	cluster, now := &labelled{}, time.Unix(1_000_000, 0)
+	checker := sharing.New(cluster, func() time.Time { return now }, nil)
+	allows := func(number int) (bool, error) {
+		return checker.Allows(t.Context(), "owner", matching("models", "shared"), fmt.Sprintf("team-%d", number))
+	}
+	for i := range sharing.MaxNamespaces + 1 {
+		now = now.Add(time.Millisecond)
+		if ok, err := allows(i); !ok || err != nil {
+			t.Fatalf("namespace %d: %t, %v", i, ok, err)
+		}
+	}
+	now = now.Add(time.Minute)
+	if ok, err := allows(sharing.MaxNamespaces / 2); !ok || err != nil { // a known namespace displaces none
+		t.Fatalf("a known namespace: %t, %v", ok, err)
+	}
+	cluster.loading = true
+	for i := range sharing.MaxNamespaces {
+		if ok, err := allows(i + 1); !ok || err != nil {
+			t.Fatalf("while the API server loads its roles, namespace %d: %t, %v; want its last labels", i+1, ok, err)
+		}
+	}
+	if ok, err := allows(0); ok || !apierrors.IsForbidden(err) {
+		t.Errorf("the displaced namespace: %t, %v; want an error, so that the request is tried again", ok, err)
+	}
+}
+
+// TestUnknownLabelsWhileForbidden checks a namespace whose labels are not known, or are too old, when the API server
+// forbids to read it. If it permitted to read another namespace a moment ago, it may be loading its roles, and the
+// request must be tried again. Later, the permission counts as missing.
+func TestUnknownLabelsWhileForbidden(t *testing.T) {
+	t.Parallel()
+	cluster, now := &labelled{forbidden: map[string]bool{"closed": true}}, time.Unix(1_000_000, 0)
+	checker := sharing.New(cluster, func() time.Time { return now }, nil)
+	allows := func(namespace, label, value string) (bool, error) {
+		return checker.Allows(t.Context(), "owner", matching(label, value), namespace)
+	}
+	if ok, err := allows("closed", "models", "shared"); ok || err != nil {
+		t.Errorf("before any read was permitted: %t, %v; want no consent and no error", ok, err)
+	}
+	for _, namespace := range []string{"busy", "idle"} {
+		if ok, err := allows(namespace, "models", "shared"); !ok || err != nil {
+			t.Fatalf("namespace %s: %t, %v", namespace, ok, err)
+		}
+	}
+	now = now.Add(6 * time.Minute)
+	if ok, err := allows("busy", "models", "shared"); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	cluster.loading = true
+	for _, namespace := range []string{"idle", "new"} {
+		for range 2 { // the answer is not kept
+			if ok, err := allows(namespace, "models", "shared"); ok || !apierrors.IsForbidden(err) {
+				t.Errorf("namespace %s while the API server loads its roles: %t, %v; want an error", namespace, ok, err)
+			}
+		}
+		if ok, err := allows(namespace, corev1.LabelMetadataName, namespace); !ok || err != nil {
+			t.Errorf("namespace %s, selected by its name: %t, %v; want consent", namespace, ok, err)
+		}
+	}
+	if ok, err := allows("closed", "models", "shared"); ok || err != nil {
+		t.Errorf("a namespace that has been forbidden for minutes: %t, %v; want no error", ok, err)
+	}
+	cluster.loading = false
+	if ok, err := allows("new", "models", "shared"); !ok || err != nil {
+		t.Errorf("once the roles are loaded: %t, %v; want consent at once", ok, err)
+	}
+	cluster.loading = true
+	now = now.Add(6 * time.Minute)
+	if ok, err := allows("idle", "models", "shared"); ok || err != nil {
+		t.Errorf("without any permitted read for minutes: %t, %v; want no consent and no error", ok, err)
 	}
 }
 

@@ -1,0 +1,4 @@
+package sharing
+
+// MaxNamespaces is maxNamespaces, for tests.
+const MaxNamespaces = maxNamespaces
