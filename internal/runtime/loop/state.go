@@ -62,8 +62,10 @@ type FailedRequest struct {
 	Usage         model.Usage `json:"usage"`
 	Cost          *model.Cost `json:"cost,omitempty"`
 	DurationMS    int64       `json:"durationMilliseconds"`
-	// Unsent is true if nothing reached the endpoint, for example because a credential is missing.
-	Unsent bool `json:"unsent,omitempty"`
+	// Unsent is true if the request was not attempted, for example because a credential is missing. NotReached is true
+	// if no part of it reached the endpoint: see model.Error. NotReached is false in journals of older versions.
+	Unsent     bool `json:"unsent,omitempty"`
+	NotReached bool `json:"notReached,omitempty"`
 	// MayBeBilled is true if the endpoint may bill the failed request: see model.Error.
 	MayBeBilled bool `json:"mayBeBilled,omitempty"`
 	// GaveUp is the message with which the run stopped asking this model for this step and purpose. It is empty if the
@@ -72,6 +74,9 @@ type FailedRequest struct {
 	// Stack is the stack trace of the adapter if it panicked.
 	Stack string `json:"stack,omitempty"`
 }
+
+// WasSent reports whether a part of the request may have reached the endpoint. Only such a request counts as one.
+func (f *FailedRequest) WasSent() bool { return !f.Unsent && !f.NotReached }
 
 // Step is a journal entry: a reply of a model.
 type Step struct {
@@ -304,7 +309,7 @@ func (s *State) applyFailure(e journal.Entry) error {
 	}
 	newest := &s.FailedRequests[len(s.FailedRequests)-1]
 	if newest.Kind != model.OverBudget {
-		if newest.Unsent && s.newestOpen && s.cutOff[len(s.cutOff)-1].CountsTurn {
+		if !newest.WasSent() && s.newestOpen && s.cutOff[len(s.cutOff)-1].CountsTurn {
 			s.counted = false
 		}
 		s.closeRequest()
