@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode/utf8"
 
+	"github.com/capstan-dev/capstan/internal/runtime/cut"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
@@ -122,10 +122,7 @@ func (a *Answer) KeepData(piece string) string {
 	}
 	if room := int(MaxReplyBytes - a.kept); len(piece) > room {
 		a.tooLong = true
-		for room > 0 && !utf8.RuneStart(piece[room]) {
-			room--
-		}
-		piece = piece[:room]
+		piece = cut.Bytes(piece, room)
 	}
 	a.kept += int64(len(piece))
 	return piece
