@@ -288,7 +288,7 @@ func (h *history) replied(e journal.Entry, s loop.Step) {
 
 func (h *history) failed(e journal.Entry, a loop.FailedRequest) {
 	if r := h.endRequest(e, a.Step, a.Purpose); r != nil {
-		r.unsent, r.usage = a.Unsent, a.Usage
+		r.unsent, r.usage = !a.WasSent(), a.Usage
 	}
 }
 

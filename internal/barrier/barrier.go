@@ -16,6 +16,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/redact"
+	"github.com/capstan-dev/capstan/internal/runtime/cut"
 )
 
 // Client returns a client that redacts the texts of a status when it updates the status. known holds the credentials of
@@ -44,7 +45,9 @@ type statusWriter struct {
 func (w *statusWriter) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
 	clean := w.known.RedactFunc(namespacesOf(o)...)
 	for _, text := range texts(o) {
-		*text = within(clean(*text), max(utf8.RuneCountInString(*text), shortestLimit))
+		// A credential may be shorter than the mark that replaces it. The texts were cut to the limits of the schema
+		// before, and the API server refuses a status with a longer text.
+		*text = cut.Chars(clean(*text), max(utf8.RuneCountInString(*text), shortestLimit), "…")
 	}
 	if t, ok := o.(*v1alpha1.Turn); ok && t.Status.Result != nil && t.Status.Result.Data != nil {
 		data := t.Status.Result.Data
@@ -55,15 +58,6 @@ func (w *statusWriter) Update(ctx context.Context, o client.Object, options ...c
 
 // shortestLimit is the smallest limit of the schema for one of the texts, in characters.
 const shortestLimit = 32
-
-// within shortens a text to at most limit characters. A credential may be shorter than the mark that replaces it. The
-// texts were cut to the limits of the schema before, and the API server refuses a status with a longer text.
-func within(text string, limit int) string {
-	if utf8.RuneCountInString(text) <= limit {
-		return text
-	}
-	return string([]rune(text)[:limit-1]) + "…"
-}
 
 // namespacesOf returns the namespaces whose credentials must not appear in a text about an object.
 func namespacesOf(o metav1.Object) []string {

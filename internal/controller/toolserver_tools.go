@@ -7,12 +7,12 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/cut"
 	"github.com/capstan-dev/capstan/internal/runtime/schema"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
@@ -157,9 +157,5 @@ func quotedNames(names []string) string {
 
 // oneLine returns the beginning of a server's text, on one line, for a status.
 func oneLine(text string) string {
-	line := untrusted.Line(text)
-	if utf8.RuneCountInString(line) > maxDescription {
-		return string([]rune(line)[:maxDescription])
-	}
-	return line
+	return cut.Chars(untrusted.Line(text), maxDescription, "")
 }

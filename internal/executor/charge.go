@@ -164,8 +164,8 @@ func (c *Charger) EndFromObject(ctx context.Context, t *v1alpha1.Turn) (recorded
 	if err := c.chargeSession(ctx, t, in, &end); err != nil {
 		return false, err
 	}
-	trace := c.Traces.Of(t)
-	in.Observer, in.TraceID = lateObserver{observer{trace, t.Namespace, t.AgentName()}, end.At}, trace.TraceID()
+	o := observerOf(c.Traces, t)
+	in.Observer, in.TraceID = lateObserver{o, end.At}, o.TraceID()
 	recorded, err = c.Engine.EndFromObject(ctx, in, end, c.family().usage)
 	if isUnreadable(err) {
 		c.Log.Error(err, "Failed to end the journal of a turn, whose record has only the facts of its status", "turn",

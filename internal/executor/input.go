@@ -137,8 +137,8 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	in.HasEnded = func(ctx context.Context, name, uid string) (bool, error) {
 		return e.hasEnded(ctx, client.ObjectKey{Namespace: t.Namespace, Name: name}, uid)
 	}
-	trace := e.Traces.Of(t)
-	in.Observer, in.TraceID = observer{trace, t.Namespace, t.AgentName()}, trace.TraceID()
+	o := observerOf(e.Traces, t)
+	in.Observer, in.TraceID = o, o.TraceID()
 	return &in, nil
 }
 
@@ -158,14 +158,32 @@ func (e *Executor) hasEnded(ctx context.Context, key client.ObjectKey, uid strin
 // observer records the parts of a Turn in its trace, and counts its requests.
 type observer struct {
 	*tracing.Turn
-	namespace, agent string
+	requests requestCounter
+}
+
+// observerOf returns the observer of a Turn.
+func observerOf(traces *tracing.Provider, t *v1alpha1.Turn) observer {
+	return observer{traces.Of(t), requestCounter{t.Namespace, t.AgentName()}}
 }
 
 // Observe records a part of the Turn.
 func (o observer) Observe(s *turn.Span) {
-	metrics.Requested(o.namespace, o.agent, s)
+	o.requests.Observe(s)
 	o.Turn.Observe(s)
 }
+
+// requestCounter counts the requests of a Turn in the metrics. namespace is that of the Turn.
+type requestCounter struct{ namespace, agent string }
+
+// CountRequests returns an observer that only counts the requests of a Turn. It is for a Turn whose object is gone: the
+// trace of such a Turn is not known.
+func CountRequests(namespace, agent string) turn.Observer { return requestCounter{namespace, agent} }
+
+// Observe counts a request, and ignores all other parts of the Turn.
+func (c requestCounter) Observe(s *turn.Span) { metrics.Requested(c.namespace, c.agent, s) }
+
+// Within returns the context unchanged.
+func (requestCounter) Within(ctx context.Context, _ string) context.Context { return ctx }
 
 // budgetsOf returns the function that returns the Budgets that apply to a Turn at present.
 func (e *Executor) budgetsOf(ctx context.Context, t *v1alpha1.Turn, agent *v1alpha1.Agent) func() ([]budget.Rule, error) {

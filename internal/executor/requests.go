@@ -46,7 +46,7 @@ func newRequests(ctx context.Context, f *followUp) *requests {
 	e, t := f.executor, &f.turn
 	return &requests{
 		work: f, budgets: e.budgetsOf(ctx, t, f.agent), started: e.Now(),
-		observer: observer{e.Traces.Of(t), t.Namespace, t.AgentName()},
+		observer: observerOf(e.Traces, t),
 		key:      fmt.Sprintf("%s/%d", f.task.Kind, f.task.Claim),
 	}
 }

@@ -211,7 +211,9 @@ func (p *parts) addKeepers() error {
 	if err != nil {
 		return fmt.Errorf("failed to create a client that can watch: %w", err)
 	}
-	engine := &turn.Engine{Journal: p.options.Hooks.journal(p.store), Now: p.now, ReasonOf: turnstatus.ReasonOf}
+	engine := &turn.Engine{
+		Journal: p.options.Hooks.journal(p.store), Now: p.now, ReasonOf: turnstatus.ReasonOf, ObserveGone: executor.CountRequests,
+	}
 	reader := existence.Reader{Reader: identities.Reader{
 		Reader: mgr.GetAPIReader(), REST: p.clientset.Discovery().RESTClient(), Mapper: mgr.GetRESTMapper(),
 	}}
@@ -278,6 +280,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		Leases: leases, Events: p.events,
 		Engine: &turn.Engine{
 			Journal: meter.Journal(o.Hooks.journal(p.store)), Now: p.now, ReasonOf: turnstatus.ReasonOf, Finalizing: o.Hooks.Finalizing,
+			ObserveGone: executor.CountRequests,
 			Waiting: func(in turn.Input, err error, again time.Duration) {
 				log.Error(err, "Failed to write the journal of a turn, trying again",
 					"turn", client.ObjectKey{Namespace: in.Namespace, Name: in.Name}, "requester", in.Requester,

@@ -25,6 +25,8 @@ func TestCircuit(t *testing.T) {
 	unsent := failure(model.Network, 0)
 	unsent.Failure.Unsent = true
 	network := failure(model.Network, 0)
+	notReached := failure(model.Network, 0)
+	notReached.Failure.NotReached = true
 	times := func(n int, o pace.Outcome) []pace.Outcome { return slices.Repeat([]pace.Outcome{o}, n) }
 	for name, tc := range map[string]struct {
 		reason string
@@ -32,6 +34,7 @@ func TestCircuit(t *testing.T) {
 		open   bool
 	}{
 		"network":    {"five failures are enough", times(5, network), true},
+		"refused":    {"an endpoint that refuses connections has failed", times(5, notReached), true},
 		"four":       {"four failures are not enough", times(4, network), false},
 		"overload":   {"a status of 5xx is a failure", times(5, failure(model.Overloaded, 0)), true},
 		"timeouts":   {"an endpoint that does not answer has failed", times(5, failure(model.Timeout, 0)), true},

@@ -19,6 +19,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/access"
+	"github.com/capstan-dev/capstan/internal/runtime/cut"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -77,7 +78,7 @@ func (s *Server) redactComment(ctx context.Context, t *v1alpha1.Turn, comment *s
 		return refuse(http.StatusConflict, "the rules of Agent %q that redact comments cannot be used: %s", t.AgentKey(), err)
 	}
 	// The replacements may be longer than what they replace, and the user cannot know that.
-	*comment = translate.TruncateBytes(redaction.Redact(*comment), turnrecord.MaxComment)
+	*comment = cut.Bytes(redaction.Redact(*comment), turnrecord.MaxComment)
 	return nil
 }
 

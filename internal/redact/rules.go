@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/capstan-dev/capstan/internal/runtime/cut"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/pattern"
 )
@@ -245,8 +246,8 @@ func (r *Rules) search(ctx context.Context, text string, sum *replacements) []ma
 		begin := reads.read
 		found, tooMany := p.matchesIn(reads, text)
 		for start := 0; !isTextPlain && start < len(text) && !tooMany; {
-			next := boundary(text, start+chunk)
-			from, to := boundary(text, max(0, start-ruleReach)), boundary(text, next+ruleReach)
+			next := cut.Boundary(text, start+chunk)
+			from, to := cut.Boundary(text, max(0, start-ruleReach)), cut.Boundary(text, next+ruleReach)
 			var hidden []span
 			hidden, tooMany = p.hiddenMatchesIn(reads, vs, text[from:to])
 			for _, s := range hidden {
@@ -268,20 +269,6 @@ func (r *Rules) search(ctx context.Context, text string, sum *replacements) []ma
 		}
 	}
 	return all
-}
-
-// boundary returns the offset, or the next smaller one at which a character begins. It moves back by less than
-// utf8.UTFMax bytes: in a text that is not UTF-8, a search from one boundary to the next must still advance.
-func boundary(text string, at int) int {
-	if at >= len(text) {
-		return len(text)
-	}
-	for back := range utf8.UTFMax {
-		if at-back <= 0 || utf8.RuneStart(text[at-back]) {
-			return at - back
-		}
-	}
-	return at
 }
 
 // isPlain reports whether a text looks the same in all views: it is ASCII without escapes and without invisible

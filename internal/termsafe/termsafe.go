@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
+
+	"github.com/capstan-dev/capstan/internal/runtime/cut"
 )
 
 // Safe replaces each character of a text that controls a terminal by an escape such as \u001b. Line feeds and tabs
@@ -78,10 +80,7 @@ func Line(text string, limit int) string {
 		}
 		return r
 	}, strings.Join(strings.Fields(text), " "))
-	if runes := []rune(line); len(runes) > limit {
-		return string(runes[:limit-1]) + "…"
-	}
-	return line
+	return cut.Chars(line, limit, "…")
 }
 
 // Quote puts a bar before each line of a text, so that the text cannot imitate output of the program. The result

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/genai"
+	"github.com/capstan-dev/capstan/internal/runtime/cut"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/span"
@@ -349,7 +349,7 @@ func (t *Turn) outputOf(r *model.Reply) string {
 	}
 	for most := maxContent; ; most /= 2 {
 		for i := range parts {
-			parts[i].Content, parts[i].Arguments = cut(parts[i].Content, most), cut(parts[i].Arguments, most)
+			parts[i].Content, parts[i].Arguments = cut.Bytes(parts[i].Content, most), cut.Bytes(parts[i].Arguments, most)
 		}
 		data, err := json.Marshal([]any{map[string]any{"role": "assistant", "parts": parts, "finish_reason": r.FinishReason}})
 		switch {
@@ -365,18 +365,8 @@ func (t *Turn) outputOf(r *model.Reply) string {
 
 // content returns a text without credentials, of at most maxContent bytes. The text is a copy, because its span may
 // wait in the queue for long: a part of the arguments of a call would keep all of them, up to 1 MiB, in memory.
-func (t *Turn) content(text string) string { return strings.Clone(cut(t.redact(text), maxContent)) }
-
-// cut returns the beginning of a text, at most limit bytes. It shares the memory of the text.
-func cut(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	end := limit
-	for end > 0 && !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end]
+func (t *Turn) content(text string) string {
+	return strings.Clone(cut.Bytes(t.redact(text), maxContent))
 }
 
 // End records a Turn that has ended, with its final status. It must be called once for each Turn. since is the
@@ -462,8 +452,8 @@ func Annotate(t *v1alpha1.Turn, value string) error {
 	}
 	c, ok := span.Parse(value)
 	if !ok {
-		return fmt.Errorf("%q must be a W3C traceparent, such as 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", cut(value,
-			maxContent))
+		return fmt.Errorf("%q must be a W3C traceparent, such as 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+			cut.Bytes(value, maxContent))
 	}
 	if t.Annotations == nil {
 		t.Annotations = map[string]string{}

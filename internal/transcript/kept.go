@@ -120,7 +120,7 @@ var kept = map[journal.Kind]rule{
 	journal.ModelFailed: fields{
 		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "kind": aWord, "usage": usage, "cost": cost,
 		"durationMilliseconds": aNumber,
-		"unsent":               aBoolean, "place": aNumber,
+		"unsent":               aBoolean, "notReached": aBoolean, "place": aNumber,
 	},
 	journal.ModelReplied: fields{
 		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "cost": cost,

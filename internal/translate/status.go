@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/cut"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
@@ -68,7 +69,7 @@ func expression(e turncontext.Expression) *v1alpha1.Expression {
 	}
 	return &v1alpha1.Expression{
 		// A replacement of the redaction may be longer than the text that it replaces.
-		Tone:       truncateChars(e.Tone, maxToneChars),
+		Tone:       cut.Chars(e.Tone, maxToneChars, ""),
 		Directness: v1alpha1.Level(e.Directness), Warmth: v1alpha1.Level(e.Warmth), Humor: v1alpha1.Humor(e.Humor),
 		Initiative: v1alpha1.Level(e.Initiative), ExplanationDensity: v1alpha1.Level(e.ExplanationDensity),
 	}
@@ -218,22 +219,8 @@ func preview(text string) string {
 			return r
 		}
 		return -1
-	}, strings.Join(strings.Fields(TruncateBytes(strings.TrimSpace(text), 8*maxPreviewChars)), " "))
-	if runes := []rune(line); len(runes) > maxPreviewChars {
-		return string(runes[:maxPreviewChars-1]) + "…"
-	}
-	return line
-}
-
-// TruncateBytes shortens a text to at most limit bytes, without splitting a character.
-func TruncateBytes(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	for limit > 0 && !utf8.RuneStart(text[limit]) {
-		limit--
-	}
-	return text[:limit]
+	}, strings.Join(strings.Fields(cut.Bytes(strings.TrimSpace(text), 8*maxPreviewChars)), " "))
+	return cut.Chars(line, maxPreviewChars, "…")
 }
 
 // TruncateJSON shortens a text so that it takes at most limit bytes within a JSON string. JSON escapes some
@@ -283,10 +270,10 @@ func ToolCalls(calls []turn.CallRecord) []v1alpha1.ToolCallRecord {
 	left := maxCallsBytes
 	for _, c := range slices.Backward(calls) {
 		record := v1alpha1.ToolCallRecord{
-			CallID: truncateChars(c.CallID, maxIDChars), Name: truncateChars(c.Name, maxNameChars), Step: toInt32(c.Step),
+			CallID: cut.Chars(c.CallID, maxIDChars, ""), Name: cut.Chars(c.Name, maxNameChars, ""), Step: toInt32(c.Step),
 			Outcome:              cmp.Or(v1alpha1.ToolCallOutcome(c.Outcome), v1alpha1.ToolCallPending),
-			DurationMilliseconds: c.DurationMS, Bytes: c.Bytes, Artifact: truncateChars(c.Artifact, maxIDChars), Turn: c.Turn,
-			DecidedBy: truncateChars(c.DecidedBy, maxUserChars),
+			DurationMilliseconds: c.DurationMS, Bytes: c.Bytes, Artifact: cut.Chars(c.Artifact, maxIDChars, ""), Turn: c.Turn,
+			DecidedBy: cut.Chars(c.DecidedBy, maxUserChars, ""),
 		}
 		encoded, err := json.Marshal(record)
 		if left -= len(encoded) + 1; err != nil || left < 0 || len(out) == turn.MaxCalls {
@@ -304,14 +291,6 @@ func structuredAnswer(answer json.RawMessage) *apiextensionsv1.JSON {
 		return nil
 	}
 	return &apiextensionsv1.JSON{Raw: answer}
-}
-
-// truncateChars shortens a text to at most limit characters.
-func truncateChars(text string, limit int) string {
-	if len(text) <= limit || utf8.RuneCountInString(text) <= limit {
-		return text
-	}
-	return string([]rune(text)[:limit])
 }
 
 // Summary returns one line about a Turn that has ended: its reason, strategy, usage and time. The line contains no

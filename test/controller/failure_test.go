@@ -48,13 +48,13 @@ var failures = []failure{
 	},
 	{
 		name: "unreachable-host", provider: func(p *v1alpha1.ModelProvider) { p.Spec.BaseURL = "http://127.0.0.1:1/v1" },
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, maxDuration: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 0, maxDuration: 50 * time.Second,
 		message: And(ContainSubstring("the connection to the endpoint failed: "), ContainSubstring("refused"),
 			ContainSubstring("(2 attempts)")),
 	},
 	{
 		name: "unknown-host", provider: func(p *v1alpha1.ModelProvider) { p.Spec.BaseURL = "http://model.invalid/v1" },
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, maxDuration: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 0, maxDuration: 50 * time.Second,
 		message: And(ContainSubstring(`provider "unknown-host": `), ContainSubstring("(2 attempts)")),
 	},
 	{

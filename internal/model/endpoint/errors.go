@@ -21,6 +21,7 @@ import (
 // is the part of the reply that arrived before the error.
 func (x *exchange) classify(ctx context.Context, err error, partial model.Reply) *model.Error {
 	e := x.classifyCause(ctx, err, partial)
+	e.NotReached = !e.Unsent && x.status == 0 && !x.payload.hasBegun()
 	e.Message = fmt.Sprintf("provider %q: %s", x.provider.cfg.Name, e.Message)
 	e.RetryAfter = cmp.Or(x.retryAfter, e.RetryAfter, x.limitReset)
 	e.Usage, e.Received = partial.Usage, partial.Received

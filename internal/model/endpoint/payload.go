@@ -22,8 +22,9 @@ type payload struct {
 	// a second time.
 	body  []byte
 	again func() ([]byte, error)
-	// sent is the time at which the body was sent, or nil.
-	sent atomic.Pointer[time.Time]
+	// begun is true once a part of the body was sent. sent is the time at which all of it was sent, or nil.
+	begun atomic.Bool
+	sent  atomic.Pointer[time.Time]
 }
 
 // apply sets the body of a request, whose headers must be set already.
@@ -32,10 +33,10 @@ func (s *payload) apply(out *http.Request) {
 	if !mayBeRepeated(out.Header) {
 		out.GetBody = func() (io.ReadCloser, error) {
 			body, err := s.again()
-			return &requestBody{rest: body, sent: &s.sent}, err
+			return &requestBody{rest: body, payload: s}, err
 		}
 	}
-	out.Body, s.body = &requestBody{rest: s.body, sent: &s.sent}, nil
+	out.Body, s.body = &requestBody{rest: s.body, payload: s}, nil
 }
 
 // mayBeRepeated reports whether net/http would repeat a request with these headers, and with GetBody, over HTTP/1
@@ -46,6 +47,9 @@ func mayBeRepeated(h http.Header) bool {
 	_, older := h["X-Idempotency-Key"]
 	return current || older
 }
+
+// hasBegun reports whether a part of the body was sent, even if a later attempt could not connect.
+func (s *payload) hasBegun() bool { return s != nil && s.begun.Load() }
 
 // sinceSent returns the time since the body was sent, and whether it was sent.
 func (s *payload) sinceSent() (time.Duration, bool) {
@@ -65,18 +69,20 @@ func (s *payload) hasWaited() bool {
 	return since > unbilled
 }
 
-// requestBody is the body of a request. It drops its bytes once all of them were read, and notes the time.
+// requestBody is the body of a request. It drops its bytes once all of them were read, and notes in the payload that it
+// was read: net/http begins to read a body after it has made the connection.
 type requestBody struct {
-	rest []byte
-	sent *atomic.Pointer[time.Time]
+	rest    []byte
+	payload *payload
 }
 
 // Read returns the next bytes.
 func (c *requestBody) Read(p []byte) (int, error) {
 	n := copy(p, c.rest)
+	c.payload.begun.Store(true)
 	if c.rest = c.rest[n:]; len(c.rest) == 0 {
 		c.rest = nil
-		c.sent.Store(new(time.Now())) //nolint:forbidigo // because a duration is measured, not a time of day
+		c.payload.sent.Store(new(time.Now())) //nolint:forbidigo // because a duration is measured, not a time of day
 		return n, io.EOF
 	}
 	return n, nil

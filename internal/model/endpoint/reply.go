@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode/utf8"
 
+	"github.com/capstan-dev/capstan/internal/runtime/cut"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
@@ -104,10 +104,11 @@ func (a *Answer) RaiseUsage(reported model.Usage) {
 }
 
 // keep counts a piece, and returns the part of the piece that is kept. It is the whole piece until the reply is too
-// long. Of the first piece beyond the bound, the part that fits is kept.
+// long. Of the first piece beyond the bound, the part that fits is kept. A raw JSON value may contain bytes that are
+// not UTF-8. The journal cannot keep them in a text, so keep replaces them before anything is computed from the reply.
 func (a *Answer) keep(piece string) string {
 	a.received += int64(len(piece))
-	return a.KeepData(piece)
+	return a.KeepData(strings.ToValidUTF8(piece, "\uFFFD"))
 }
 
 // Reasoning returns the reasoning so far.
@@ -121,10 +122,7 @@ func (a *Answer) KeepData(piece string) string {
 	}
 	if room := int(MaxReplyBytes - a.kept); len(piece) > room {
 		a.tooLong = true
-		for room > 0 && !utf8.RuneStart(piece[room]) {
-			room--
-		}
-		piece = piece[:room]
+		piece = cut.Bytes(piece, room)
 	}
 	a.kept += int64(len(piece))
 	return piece

@@ -200,19 +200,11 @@ func TestMayBeBilled(t *testing.T) {
 				if tc.cancel > 0 {
 					time.AfterFunc(tc.cancel, cancel)
 				}
-				if _, e := ask(ctx, t, 0, tc.handle); e == nil || e.Kind != tc.kind || e.MayBeBilled != tc.want {
-					t.Errorf("the error is %+v, want %s, billed %t", e, tc.kind, tc.want)
+				if _, e := ask(ctx, t, 0, tc.handle); e == nil || e.Kind != tc.kind || e.MayBeBilled != tc.want || e.NotReached {
+					t.Errorf("the error is %+v, want %s, billed %t, of a request that has reached the endpoint", e, tc.kind, tc.want)
 				}
 			})
 		})
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	p := anthropic.New(anthropic.Config{Config: endpoint.Config{Name: "demo", BaseURL: "http://model.test/v1", IdleTimeout: time.Minute}})
-	defer p.Close()
-	p.DialWith(func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("no connection") })
-	if _, err := p.Generate(ctx, &model.Request{Model: "m"}); model.AsError(err).MayBeBilled {
-		t.Error("a request that was never sent may be billed")
 	}
 }
 
@@ -236,24 +228,48 @@ func TestUnreadableVectorsMayBeBilled(t *testing.T) {
 	}
 }
 
-// TestUnsentRequestIsNotBilled checks that a request that times out while it waits for a connection is not billed.
-func TestUnsentRequestIsNotBilled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		connects := make(chan struct{})
-		p := anthropic.New(anthropic.Config{Config: endpoint.Config{
-			Name: "demo", BaseURL: "http://model.test/v1", IdleTimeout: time.Minute, FirstEventTimeout: time.Minute,
-		}})
-		defer p.Close()
-		defer close(connects)
-		p.DialWith(func(context.Context, string, string) (net.Conn, error) {
-			<-connects
-			return nil, errors.New("no connection")
+// TestRequestWithoutConnection checks that a request for which no connection is made has not reached the endpoint, and
+// is not billed. It is not unsent: the failure may show that the endpoint fails.
+func TestRequestWithoutConnection(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fails  bool          // the endpoint refuses the connection; otherwise it does not answer
+		cancel time.Duration // when the request is cancelled, or 0
+		kind   model.ErrorKind
+	}{
+		"refused":            {true, 0, model.Network},
+		"no answer":          {false, 0, model.Timeout},
+		"cancelled":          {false, time.Second, model.Cancelled},
+		"cancelled at first": {true, -1, model.Cancelled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				connects := make(chan struct{})
+				p := anthropic.New(anthropic.Config{Config: endpoint.Config{
+					Name: "demo", BaseURL: "http://model.test/v1", IdleTimeout: time.Minute, FirstEventTimeout: time.Minute,
+				}})
+				defer p.Close()
+				defer close(connects)
+				p.DialWith(func(context.Context, string, string) (net.Conn, error) {
+					if !tc.fails {
+						<-connects
+					}
+					return nil, errors.New("no connection")
+				})
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				switch {
+				case tc.cancel < 0:
+					cancel()
+				case tc.cancel > 0:
+					time.AfterFunc(tc.cancel, cancel)
+				}
+				_, err := p.Generate(ctx, &model.Request{Model: "m"})
+				if e := model.AsError(err); e.Kind != tc.kind || !e.NotReached || e.Unsent || e.MayBeBilled {
+					t.Errorf("the error is %+v, want %s of a request that has not reached the endpoint", e, tc.kind)
+				}
+			})
 		})
-		_, err := p.Generate(t.Context(), &model.Request{Model: "m"})
-		if e := model.AsError(err); e.Kind != model.Timeout || e.MayBeBilled {
-			t.Errorf("the error is %+v, want a timeout that is not billed", e)
-		}
-	})
+	}
 }
 
 // TestConnectionIsUsedAgain checks that the connection is used for the next request if the server ends the response a

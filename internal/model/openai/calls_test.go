@@ -66,6 +66,11 @@ func TestToolCalls(t *testing.T) {
 			[]string{callPart(0, "a", "count", `{"n":1}`), callPart(1, "", "", ""), callPart(1, "b", "list", `{}`)},
 			"", "", two,
 		},
+		"not UTF-8": {
+			"bytes in raw arguments that are not UTF-8 become U+FFFD, as in the journal",
+			[]string{callEvent(`"index":0,"id":"a","function":{"name":"count","arguments":{"n":"` + "\x80\xff" + `"}}`)}, "", "",
+			[]model.ToolCall{{ID: "a", Name: "count", Arguments: `{"n":"` + "\uFFFD" + `"}`}},
+		},
 		"only an empty piece": {
 			"the answer is a text", []string{delta(`"content":"yes","tool_calls":[{}]`)}, "stop", "yes", nil,
 		},

@@ -199,8 +199,8 @@ func (run *runner) recordFailure(ctx context.Context, c *Candidate, r *Request, 
 	entry := FailedRequest{
 		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Place: r.Place, Kind: failure.Kind,
 		Message: failure.Message, RemoteMessage: failure.RemoteMessage,
-		Usage: usage, Cost: c.Pricing.Cost(usage), DurationMS: took, Unsent: failure.Unsent, MayBeBilled: failure.MayBeBilled,
-		Stack: stackOf(failure),
+		Usage: usage, Cost: c.Pricing.Cost(usage), DurationMS: took, Unsent: failure.Unsent, NotReached: failure.NotReached,
+		MayBeBilled: failure.MayBeBilled, Stack: stackOf(failure),
 	}
 	if final != nil && failure.Kind != model.Cancelled && ctx.Err() == nil {
 		entry.GaveUp = final.Message

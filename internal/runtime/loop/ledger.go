@@ -181,7 +181,7 @@ func settle(r *Request, u model.Usage, cost *model.Cost) *budget.Change {
 func settleFailure(r *Request, f *FailedRequest) *budget.Change {
 	change := settle(r, f.Usage, f.Cost)
 	if change != nil {
-		change.Uncount = f.Unsent && r.CountsTurn
+		change.Uncount = !f.WasSent() && r.CountsTurn
 	}
 	return change
 }

@@ -340,12 +340,15 @@ func TestContendedBudgetLeavesTheGate(t *testing.T) {
 // TestUnsentRequestsDoNotCount checks that a budget counts a Turn from its first request that may have been sent.
 func TestUnsentRequestsDoNotCount(t *testing.T) {
 	unsent := answer{err: &model.Error{Kind: model.Auth, Message: "no key", Unsent: true}}
+	notReached := answer{err: &model.Error{Kind: model.Network, Message: "connection refused", NotReached: true}}
 	for name, tc := range map[string]struct {
 		answers, fallback []answer
 		cutOff            bool // an earlier run was cut off during a request
 		turns             int64
 	}{
 		"none was sent":                {[]answer{unsent}, nil, false, 0},
+		"none could connect":           {[]answer{notReached, notReached}, nil, false, 0},
+		"the second could connect":     {[]answer{notReached, says("Fine.")}, nil, false, 1},
 		"the fallback was asked":       {[]answer{unsent}, []answer{says("Fine.")}, false, 1},
 		"the first was sent":           {[]answer{fails(model.Overloaded), unsent}, nil, false, 1},
 		"the first may have been sent": {[]answer{unsent}, nil, true, 1},

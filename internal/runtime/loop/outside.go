@@ -70,6 +70,7 @@ func FailureOutside(c *Candidate, r *Request, failure *model.Error, took int64) 
 	usage := usageOfFailure(r, failure)
 	return &FailedRequest{
 		Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Kind: failure.Kind, Message: failure.Message, Usage: usage,
-		Cost: c.Pricing.Cost(usage), DurationMS: took, Unsent: failure.Unsent, MayBeBilled: failure.MayBeBilled,
+		Cost: c.Pricing.Cost(usage), DurationMS: took, Unsent: failure.Unsent, NotReached: failure.NotReached,
+		MayBeBilled: failure.MayBeBilled,
 	}
 }

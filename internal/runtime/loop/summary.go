@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/capstan-dev/capstan/internal/runtime/cut"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
@@ -118,6 +119,6 @@ func shortened(text string, maxBytes int) string {
 		return text
 	}
 	kept := max(maxBytes-cutMark, 0) / 2
-	head, tail := runeStart(text, kept), runeStart(text, len(text)-kept)
+	head, tail := cut.Boundary(text, kept), cut.Boundary(text, len(text)-kept)
 	return fmt.Sprintf("%s [... %d bytes are omitted here ...] %s", text[:head], tail-head, text[tail:])
 }

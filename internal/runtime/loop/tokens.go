@@ -3,9 +3,10 @@ package loop
 import (
 	"hash/maphash"
 	"sync"
-	"unicode/utf8"
 
 	"github.com/tiktoken-go/tokenizer/codec"
+
+	"github.com/capstan-dev/capstan/internal/runtime/cut"
 )
 
 const (
@@ -46,23 +47,10 @@ func (c *tokenCounter) count(text string) int64 {
 	var tokens, bytes int64
 	for i := range counted {
 		begin := i * all / counted * chunkBytes
-		part := text[runeStart(text, begin):runeStart(text, begin+chunkBytes)]
+		part := text[cut.Boundary(text, begin):cut.Boundary(text, begin+chunkBytes)]
 		tokens, bytes = tokens+int64(c.chunk(part)), bytes+int64(len(part))
 	}
 	return int64(float64(tokens) * float64(len(text)) / float64(bytes))
-}
-
-// runeStart moves an index in a text back to the beginning of a character.
-func runeStart(text string, at int) int {
-	if at >= len(text) {
-		return len(text)
-	}
-	for back := range utf8.UTFMax {
-		if at-back <= 0 || utf8.RuneStart(text[at-back]) {
-			return at - back
-		}
-	}
-	return at // the text is not UTF-8
 }
 
 func (c *tokenCounter) chunk(text string) int {

@@ -107,6 +107,10 @@ type Error struct {
 	// Unsent is true if the request was never sent, for example because a credential is missing. An unsent request does
 	// not count as a request.
 	Unsent bool
+	// NotReached is true if the request was attempted, but no part of it reached the endpoint, for example because no
+	// connection was made. Like an unsent request, it does not count as a request. Unlike an unsent request, it may
+	// show that the endpoint fails.
+	NotReached bool
 	// MayBeBilled is true if the endpoint may bill the failed request: it timed out, broke off or was cancelled after
 	// it was sent, it failed after a part of the answer, its answer was too long, compressed or, after some time,
 	// unreadable, or the reply was whole but has no usable answer.

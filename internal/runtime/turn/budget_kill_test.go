@@ -35,7 +35,7 @@ func limitedTo(uid string, epoch, tokens int64, provider model.Provider) *turn.I
 	c, _ := candidate("p0", 1)
 	c.Provider, c.MaxOutputTokens = provider, 2000
 	in := input(c)
-	in.UID, in.Epoch = uid, epoch
+	in.UID, in.Epoch, in.Namespace, in.About.Agent = uid, epoch, "helpdesk", "support"
 	in.Budgets = func() ([]budget.Rule, error) {
 		return []budget.Rule{{
 			UID: "day", Name: "day", Unit: budget.Day, Zone: time.UTC, Currency: "USD", Limits: budget.Limits{Tokens: &tokens}, Queue: true,
@@ -154,11 +154,12 @@ func TestCutOffRequestsDoNotBlockEachOther(t *testing.T) {
 	})
 }
 
-// requestParts keeps the failures of the requests that it observes, by their keys.
+// requestParts keeps the failures of the requests that it observes, by their keys. A request that another run may have
+// observed does not count.
 type requestParts map[string]string
 
 func (p requestParts) Observe(s *turn.Span) {
-	if s.Kind == turn.SpanRequest {
+	if s.Kind == turn.SpanRequest && !s.Again {
 		p[s.Key] = s.Failure
 	}
 }
@@ -195,5 +196,30 @@ func TestKilledRequestBeforeAnUnsentOne(t *testing.T) {
 		if key != killed && key != answered && failure != string(model.OverBudget) {
 			t.Errorf("request %s has the failure %q, want OverBudget", key, failure)
 		}
+	}
+}
+
+// TestCutOffRequestOfADeletedTurnIsObserved checks that the end of a Turn whose object is gone reports the request that
+// was cut off, once.
+func TestCutOffRequestOfADeletedTurnIsObserved(t *testing.T) {
+	j := &journaltest.Store{}
+	killInRequest(t, j, "uid", 1<<40)
+	e, parts := engine(j), requestParts{}
+	e.ObserveGone = func(namespace, agent string) turn.Observer {
+		if namespace != "helpdesk" || agent != "support" {
+			t.Errorf("the observer is for Agent %q of namespace %q, want that of the Turn", agent, namespace)
+		}
+		return parts
+	}
+	if _, err := e.EndDeletedTurn(t.Context(), "uid", noChildren); err != nil {
+		t.Fatal(err)
+	}
+	requests := payloads[loop.Request](t, j, journal.ModelRequested)
+	if key := turn.RequestKey(requests[0].ID); len(parts) != 1 || parts[key] != turn.FailureInterrupted {
+		t.Errorf("requests %v, want %s as interrupted", parts, key)
+	}
+	clear(parts)
+	if _, err := e.EndDeletedTurn(t.Context(), "uid", noChildren); err != nil || len(parts) > 0 {
+		t.Errorf("requests %v after the end, %v; want none", parts, err)
 	}
 }

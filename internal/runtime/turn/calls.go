@@ -49,7 +49,7 @@ func (t *tally) count(e journal.Entry, s *loop.State) {
 			t.counts.ModelRetries++
 		}
 	case journal.ModelFailed:
-		if f := newest(s.FailedRequests); f.Unsent && f.Kind != model.OverBudget { // a request over budget was never counted
+		if f := newest(s.FailedRequests); !f.WasSent() && f.Kind != model.OverBudget { // a request over budget was never counted
 			t.unsent++
 		}
 	case journal.ModelReplied:

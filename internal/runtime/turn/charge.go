@@ -217,6 +217,9 @@ func (e *Engine) openGone(ctx context.Context, uid string, children SubAgentUsag
 	if err := e.setIdentity(ctx, in, first); err != nil {
 		return nil, err
 	}
+	if e.ObserveGone != nil {
+		in.Observer = e.ObserveGone(in.Namespace, in.About.Agent)
+	}
 	return e.openEnded(ctx, in, last.Epoch, children)
 }
 

@@ -310,7 +310,8 @@ func TestResultOfACancelledTurn(t *testing.T) {
 
 func TestRequestsThatNeverLeftDoNotCount(t *testing.T) {
 	unsent := answer{err: &model.Error{Kind: model.Network, Message: "no Secret", Unsent: true}}
-	c, _ := candidate("p0", 3, unsent, unsent, says("Nothing."))
+	notReached := answer{err: &model.Error{Kind: model.Network, Message: "connection refused", NotReached: true}}
+	c, _ := candidate("p0", 3, unsent, notReached, says("Nothing."))
 	got, err := engine(&journaltest.Store{}).Run(t.Context(), new(input(c)))
 	if want := (turn.Counts{Steps: 1, ModelRequests: 1}); err != nil || got.Counts != want {
 		t.Errorf("counts %+v, %v; want %+v", got.Counts, err, want)

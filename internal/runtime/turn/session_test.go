@@ -187,6 +187,13 @@ func TestAdditionOfATurnToItsSession(t *testing.T) {
 		"not sent": {
 			"a Turn whose request was not sent adds nothing", []answer{notSent()}, nil, turn.StopModelError, 0, 0, model.Usage{}, 77,
 		},
+		"not reached": {
+			"a Turn whose request did not reach the endpoint adds nothing",
+			[]answer{{err: &model.Error{Kind: model.Network, Message: "connection refused", NotReached: true}}},
+			nil, turn.StopModelError, 0, 0,
+			model.Usage{},
+			77,
+		},
 		"cancelled": {"a Turn that was cancelled before its first request adds nothing", nil, func(in *turn.Input) {
 			in.Cancel = cancelled()
 		}, turn.StopCancelled, 0, 0, model.Usage{}, 77},

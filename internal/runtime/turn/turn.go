@@ -40,6 +40,10 @@ type Engine struct {
 	// Finalizing is called before each step that finalizes a Turn, with the name of the step. If it returns an error or
 	// panics, the step has failed, and the Turn continues without it. Finalizing may be nil.
 	Finalizing func(step string) error
+	// ObserveGone returns the observer of the parts of a Turn whose object is gone, so that a request that was cut off
+	// is counted. If ObserveGone is nil, these parts are not observed. agent is empty if an older version began the
+	// Turn.
+	ObserveGone func(namespace, agent string) Observer
 }
 
 // Run runs a Turn to its end and returns its result. It continues a Turn that an earlier run has begun.
