@@ -307,9 +307,9 @@ func (r *TurnReconciler) cancelOrphan(ctx context.Context, v snapshot, d decisio
 // isOrphaned reports whether a Turn belongs to a sub-agent and its parent was cancelled, has ended or was deleted.
 // The cache has every unfinished parent, because a parent is older than its child.
 func (r *TurnReconciler) isOrphaned(ctx context.Context, t *v1alpha1.Turn) (bool, error) {
-	owner, ok := translate.Parent(t)
-	if _, called := t.Labels[translate.ParentLabel]; !ok || !called {
-		return false, nil // another client has created the Turn, and may set owner references for other reasons
+	owner, ok := translate.Caller(t)
+	if !ok {
+		return false, nil
 	}
 	var parent v1alpha1.Turn
 	err := r.Client.Get(ctx, types.NamespacedName{Namespace: t.Namespace, Name: owner.Name}, &parent)

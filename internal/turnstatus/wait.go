@@ -234,5 +234,20 @@ func TimeLeft(t *v1alpha1.Turn, limit time.Duration, now time.Time) time.Duratio
 	if t.Status.StartTime == nil {
 		return limit
 	}
-	return limit - max(0, now.Sub(t.Status.StartTime.Time)-parked(&t.Status, now))
+	return limit - max(0, now.Sub(limitedSince(t))-parked(&t.Status, now))
+}
+
+// limitedSince returns the time from which the time limit of a Turn that has started counts. The Turn of a sub-agent
+// has a part of the time of its caller, which also runs while this Turn waits for its start. So its time limit counts
+// from the beginning of that wait: otherwise, the caller would reach its own deadline first.
+func limitedSince(t *v1alpha1.Turn) time.Time {
+	start := t.Status.StartTime.Time
+	if _, called := translate.Caller(t); !called {
+		return start
+	}
+	// Object times are truncated to whole seconds; a Turn must not end earlier than its limit.
+	if since := t.WaitingSince().Add(time.Second); since.Before(start) {
+		return since
+	}
+	return start
 }
