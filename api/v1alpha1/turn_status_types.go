@@ -92,7 +92,7 @@ type TurnStatus struct {
 
 	// startTime is the time at which the Turn was first bound to an executor. If the Turn was suspended, or waited for
 	// a Budget before it sent its first request, startTime is the time of the first binding after that.
-	// limits.timeoutSeconds counts from startTime.
+	// limits.timeoutSeconds counts from startTime, except in the Turn of a sub-agent.
 	// +optional
 	StartTime *metav1.MicroTime `json:"startTime,omitempty"`
 

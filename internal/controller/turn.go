@@ -246,7 +246,7 @@ func (r *TurnReconciler) act(ctx context.Context, v snapshot, d decision) (ctrl.
 	case wait, queue:
 		changed = turnstatus.Wait(t, d.reason, d.message, scheduler.SessionOrder(t), r.Now())
 	case park:
-		changed = turnstatus.StayParked(t, d.reason, d.message, v.clockPaused(), v.now)
+		changed = turnstatus.StayParked(t, d.reason, d.message, v.pausedSince(), v.now)
 	case observe:
 		changed = turnstatus.Observe(t)
 	case cancelSubAgents: // the watch shows the change

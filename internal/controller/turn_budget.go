@@ -32,7 +32,7 @@ func whenBudgetExceeded(v snapshot) (decision, bool) {
 		d.action = park
 	}
 	d.wakeWithin(v.budgets.Until.Sub(v.now))
-	if !v.clockPaused() {
+	if v.pausedSince() == nil {
 		d.wakeWithin(untilDeadline(v))
 	}
 	return d, true

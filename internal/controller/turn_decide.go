@@ -321,7 +321,7 @@ func untilDeadline(v snapshot) time.Duration {
 	own := cmp.Or(v.turn.Spec.Limits, &v1alpha1.Limits{})
 	if v.turn.Status.StartTime != nil {
 		limit := v1alpha1.Timeout(own, agentLimits(v))
-		return v.leftWithoutAgent(turnstatus.TimeLeft(v.turn, limit, v.now), limit, own.TimeoutSeconds)
+		return v.leftWithoutAgent(turnstatus.TimeLeft(v.turn, limit, v.clock()), limit, own.TimeoutSeconds)
 	}
 	limit := v1alpha1.StartingDeadline(own, agentLimits(v))
 	left := limit

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,6 +32,9 @@ type waitProgress struct {
 	// unfinished holds the Turn's awaitedTurns that have not ended. They belong to the cache and must not be
 	// changed.
 	unfinished []*v1alpha1.Turn
+	// pausedSince is the earliest time since which the time limit of an unfinished Turn is paused, because that Turn, or
+	// a Turn that it waits for, waits for people or for the reset of a Budget. It is nil if no time limit is paused.
+	pausedSince *metav1.MicroTime
 }
 
 // isParked reports whether a Turn is parked: its executor has handed it back because it waits for people or
@@ -69,7 +73,7 @@ func whenParked(v snapshot) (decision, bool) {
 		if len(t.Status.AwaitedTurns) == 0 {
 			return decision{}, false // the Turn waits for nothing
 		}
-		if !v.childParked() {
+		if v.awaited.pausedSince == nil {
 			d.wakeWithin(untilDeadline(v))
 		}
 	}
@@ -89,16 +93,36 @@ func (d *decision) wakeWithin(after time.Duration) {
 
 func (w waitProgress) isDecided(i int) bool { return i < len(w.decided) && w.decided[i] }
 
-// childParked reports whether the time limit of an awaited Turn is paused, because that Turn waits for people or for
-// the reset of a Budget.
-func (v snapshot) childParked() bool {
-	return slices.ContainsFunc(v.awaited.unfinished, func(t *v1alpha1.Turn) bool { return t.Status.ParkedTime != nil })
+// pausedSince returns since when the time limit of a parked Turn is paused, or nil if it runs. It is paused while the
+// Turn, or a Turn that it waits for, waits for people or for the reset of a Budget. If the Turn itself waits, its
+// status has the exact time.
+func (v snapshot) pausedSince() *metav1.MicroTime {
+	if len(v.turn.Status.PendingApprovals) > 0 || waitsForReset(v.turn, v.now) {
+		return new(metav1.NewMicroTime(v.now))
+	}
+	since := v.awaited.pausedSince
+	if since == nil {
+		return nil
+	}
+	if start := v.turn.Status.StartTime; since.Before(start) { // the Turn was suspended since then
+		since = start
+	}
+	if since.After(v.now) { // clocks differ
+		since = new(metav1.NewMicroTime(v.now))
+	}
+	return since
 }
 
-// clockPaused reports whether the time limit of a parked Turn is paused. It is paused while the Turn, or a Turn that it
-// waits for, waits for people or for the reset of a Budget.
-func (v snapshot) clockPaused() bool {
-	return len(v.turn.Status.PendingApprovals) > 0 || v.childParked() || waitsForReset(v.turn, v.now)
+// clock returns the time up to which the time limit of the Turn has run. The status of a Turn that waits for a
+// sub-agent says only after this reconciliation that the time limit is paused. No controller may have run for a while
+// after the sub-agent began to wait, so the pause counts from its beginning.
+func (v snapshot) clock() time.Time {
+	if isParked(v.turn) && v.turn.Status.ParkedTime == nil {
+		if since := v.pausedSince(); since != nil {
+			return since.Time
+		}
+	}
+	return v.now
 }
 
 // waitProgress returns the state of everything that an unbound Turn waits for. agent is nil if the Agent does not
@@ -112,18 +136,58 @@ func (r *TurnReconciler) waitProgress(ctx context.Context, t *v1alpha1.Turn, age
 			return w, err
 		}
 	}
-	if len(t.Status.AwaitedTurns) > 0 {
-		children, err := r.children(ctx, t)
-		if err != nil {
-			return w, err
-		}
-		for i := range children {
-			if slices.Contains(t.Status.AwaitedTurns, children[i].Name) {
-				w.unfinished = append(w.unfinished, &children[i])
-			}
+	var err error
+	if w.unfinished, err = r.unfinishedAwaited(ctx, t); err != nil {
+		return w, err
+	}
+	w.pausedSince, err = r.pausedSince(ctx, w.unfinished, maxSubAgentDepth)
+	return w, err
+}
+
+// unfinishedAwaited returns the awaitedTurns of a Turn that have not ended. They belong to the cache and must not be
+// changed.
+func (r *TurnReconciler) unfinishedAwaited(ctx context.Context, t *v1alpha1.Turn) ([]*v1alpha1.Turn, error) {
+	if len(t.Status.AwaitedTurns) == 0 {
+		return nil, nil
+	}
+	children, err := r.children(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	var unfinished []*v1alpha1.Turn
+	for i := range children {
+		if slices.Contains(t.Status.AwaitedTurns, children[i].Name) {
+			unfinished = append(unfinished, &children[i])
 		}
 	}
-	return w, nil
+	return unfinished, nil
+}
+
+// maxSubAgentDepth is the highest depth of a sub-agent, which the schema of Turns sets, too. It ends the search for
+// sub-agents if edited statuses name each other.
+const maxSubAgentDepth = 8
+
+// pausedSince returns the earliest time since which the time limit of one of these Turns is paused, or nil if none is
+// paused. It looks at most at this number of levels of sub-agents below them: after a change of the leader, the status
+// of a Turn that itself waits for a sub-agent may not say yet that its time limit is paused.
+func (r *TurnReconciler) pausedSince(ctx context.Context, turns []*v1alpha1.Turn, levels int) (*metav1.MicroTime, error) {
+	var first *metav1.MicroTime
+	for _, t := range turns {
+		since := t.Status.ParkedTime
+		if since == nil && levels > 0 && isParked(t) {
+			awaited, err := r.unfinishedAwaited(ctx, t)
+			if err != nil {
+				return nil, err
+			}
+			if since, err = r.pausedSince(ctx, awaited, levels-1); err != nil {
+				return nil, err
+			}
+		}
+		if first == nil || since.Before(first) {
+			first = since
+		}
+	}
+	return first, nil
 }
 
 // decided reports for each of the Turn's pendingApprovals whether there is a decision that may be used. unused says why
@@ -243,9 +307,9 @@ func (r *TurnReconciler) cancelOrphan(ctx context.Context, v snapshot, d decisio
 // isOrphaned reports whether a Turn belongs to a sub-agent and its parent was cancelled, has ended or was deleted.
 // The cache has every unfinished parent, because a parent is older than its child.
 func (r *TurnReconciler) isOrphaned(ctx context.Context, t *v1alpha1.Turn) (bool, error) {
-	owner, ok := translate.Parent(t)
-	if _, called := t.Labels[translate.ParentLabel]; !ok || !called {
-		return false, nil // another client has created the Turn, and may set owner references for other reasons
+	owner, ok := translate.Caller(t)
+	if !ok {
+		return false, nil
 	}
 	var parent v1alpha1.Turn
 	err := r.Client.Get(ctx, types.NamespacedName{Namespace: t.Namespace, Name: owner.Name}, &parent)

@@ -186,7 +186,7 @@ func TestAParkedTurn(t *testing.T) {
 		},
 		"a sub-agent waits for people": {
 			"an event wakes it", turnWith(started(30*time.Second), parked(nil, "child")),
-			waitProgress{unfinished: []*v1alpha1.Turn{childOf("uid-one", "child", paused)}},
+			waitProgress{unfinished: []*v1alpha1.Turn{childOf("uid-one", "child", paused)}, pausedSince: new(metav1.NewMicroTime(now))},
 			decision{action: park, reason: v1alpha1.TurnReasonWaitingForSubAgent, message: "the Turn child of a sub-agent has not ended"},
 		},
 		"all sub-agents have ended": {
@@ -348,8 +348,69 @@ func TestTimeLimitPausesWithSubAgent(t *testing.T) {
 	if _, err := b.reconcile(t, "one"); err != nil {
 		t.Fatal(err)
 	}
-	if s := b.turn(t, "one").Status; s.ParkedTime != nil || s.ParkedMilliseconds != 5000 {
-		t.Errorf("status %+v, want a running time limit, and 5 s that do not count", s)
+	if s := b.turn(t, "one").Status; s.ParkedTime != nil || s.ParkedMilliseconds != 15_000 {
+		t.Errorf("status %+v, want a running time limit, and 15 s that do not count: the sub-agent has waited for 10 s before", s)
+	}
+}
+
+// TestNewLeaderPausesTimeLimit checks that the time limit of a Turn is paused from the time at which its sub-agent began
+// to wait for people, even if no process led then, so that the status of the Turn does not say so yet.
+func TestNewLeaderPausesTimeLimit(t *testing.T) {
+	waitsFor := func(d time.Duration) func(*v1alpha1.Turn) {
+		return func(t *v1alpha1.Turn) {
+			parked(waiting("a"))(t)
+			t.Status.ParkedTime = new(metav1.NewMicroTime(now.Add(-d)))
+		}
+	}
+	for name, tc := range map[string]struct {
+		reason    string
+		turns     []*v1alpha1.Turn
+		cancelled bool
+		paused    time.Duration
+	}{
+		"its sub-agent waits": {
+			"25 of the 60 s had passed", []*v1alpha1.Turn{childOf("uid-one", "child", started(80*time.Second), waitsFor(65*time.Second))},
+			false, 65 * time.Second,
+		},
+		"a sub-agent of its sub-agent waits": {
+			"the time of both callers is paused, whichever is reconciled first", []*v1alpha1.Turn{
+				childOf("uid-one", "child", started(80*time.Second), parked(nil, "grandchild")),
+				childOf("uid-child", "grandchild", started(70*time.Second), waitsFor(65*time.Second)),
+			}, false, 65 * time.Second,
+		},
+		"its sub-agent began to wait too late": {
+			"the time was over before", []*v1alpha1.Turn{childOf("uid-one", "child", started(80*time.Second), waitsFor(25*time.Second))},
+			true, 0,
+		},
+		"it was suspended while its sub-agent waits": {
+			"its time began to run after the suspension",
+			[]*v1alpha1.Turn{childOf("uid-one", "child", started(2*time.Hour), waitsFor(time.Hour))}, false, 90 * time.Second,
+		},
+		"the clock of an executor is ahead": {
+			"a pause cannot begin in the future",
+			[]*v1alpha1.Turn{childOf("uid-one", "child", started(80*time.Second), waitsFor(-time.Second))}, true, 0,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := []client.Object{turnWith(started(90*time.Second), parked(nil, "child")), agentWith(metav1.ConditionTrue, "")}
+			for _, child := range tc.turns {
+				objects = append(objects, child)
+			}
+			b := newTestEnv(t, interceptor.Funcs{}, objects...)
+			if _, err := b.reconcile(t, "one"); err != nil {
+				t.Fatal(err)
+			}
+			if got := b.turn(t, "child").IsCancelled(); got != tc.cancelled {
+				t.Errorf("the sub-agent is cancelled: %t, want %t: %s", got, tc.cancelled, tc.reason)
+			}
+			var paused time.Duration
+			if since := b.turn(t, "one").Status.ParkedTime; since != nil {
+				paused = now.Sub(since.Time)
+			}
+			if paused != tc.paused {
+				t.Errorf("the time is paused since %s, want %s: %s", paused, tc.paused, tc.reason)
+			}
+		})
 	}
 }
 

@@ -208,14 +208,21 @@ func (s *subAgent) find(ctx context.Context, wanted *v1alpha1.Turn, uid string) 
 	}
 	switch {
 	case !isOwn:
-		return tool.Result{Descendants: new(0)}, &tool.Error{
-			Class:   tool.Failed,
-			Message: fmt.Sprintf("another Turn already has the name %q", wanted.Name),
-		}
+		return tool.Result{Descendants: new(0)}, &tool.Error{Class: tool.Failed, Message: nameTaken(child, wanted, s.parent)}
 	case !child.IsFinished():
 		return tool.Result{}, &tool.Pending{Turn: wanted.Name, UID: string(child.UID)}
 	}
 	return s.outcome(ctx, child)
+}
+
+// nameTaken returns the message of a call whose child cannot be created, because another Turn has its name. After the
+// loss of its journal, a Turn that starts over may repeat the step and the call ID of a lost call, and so the name.
+func nameTaken(taken, wanted, parent *v1alpha1.Turn) string {
+	message := fmt.Sprintf("another Turn already has the name %q", wanted.Name)
+	if metav1.IsControlledBy(taken, parent) && taken.Spec.Message != wanted.Spec.Message {
+		message += ", with another task: an earlier run of the calling Turn, whose journal was lost, has created it"
+	}
+	return message
 }
 
 // outcome returns the result of a child. The child's usage counts even if its answer cannot be read.

@@ -242,8 +242,25 @@ func TestForeignTurnIsNotTheResultOfACall(t *testing.T) {
 	}
 	_, err := callHelper(t.Context(), e, stored(t, e))
 	if failure, ok := errors.AsType[*tool.Error](err); !ok || failure.Class != tool.Failed ||
-		!strings.Contains(failure.Message, "another Turn already has the name") {
-		t.Errorf("error %v, want a failure that says that the name is taken", err)
+		!strings.Contains(failure.Message, "another Turn already has the name") || strings.Contains(failure.Message, "lost") {
+		t.Errorf("error %v, want a failure that says only that the name is taken", err)
+	}
+}
+
+// TestChildOfALostRun checks that a call whose child has the name of a child of a lost run finds that child if it has
+// the same task. Otherwise, the call fails and says why.
+func TestChildOfALostRun(t *testing.T) {
+	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
+	if _, err := callHelper(t.Context(), e, stored(t, e)); !isPending(err) {
+		t.Fatal(err)
+	}
+	if _, err := callHelper(t.Context(), e, stored(t, e)); !isPending(err) || len(children(t, e)) != 1 {
+		t.Errorf("error %v, want the same call to find the Turn", err)
+	}
+	_, err := callHelper(t.Context(), e, stored(t, e), func(c *tool.Call) { c.Arguments = json.RawMessage(`{"task": "Find it."}`) })
+	if failure, ok := errors.AsType[*tool.Error](err); !ok || failure.Class != tool.Failed ||
+		!strings.HasSuffix(failure.Message, "an earlier run of the calling Turn, whose journal was lost, has created it") {
+		t.Errorf("error %v, want a failure that names the lost journal", err)
 	}
 }
 

@@ -194,7 +194,8 @@ func checkMessage(task, message string) error {
 const maxReportTime = 30 * time.Second
 
 // childLimits returns the limits of a child: what is left of the parent's limits. The child may not wait longer for its
-// start than this time, either. The parent keeps a tenth of the time, at most maxReportTime, because it must still
+// start than this time, either, and both limits count from the beginning of that wait (see turnstatus.TimeLeft), because
+// the parent's time runs meanwhile. The parent keeps a tenth of the time, at most maxReportTime, because it must still
 // continue and ask its model. maxTime limits the time: if clocks differ, the parent may seem to have more time left
 // than its limit.
 func childLimits(left tool.Left, maxTime time.Duration) *v1alpha1.Limits {
@@ -287,7 +288,16 @@ func costOf(l *v1alpha1.Limits) *float64 {
 	return new(amount.InexactFloat64())
 }
 
-// Parent returns the reference to the Turn that controls t. ok is false if t is not the Turn of a sub-agent.
+// Caller returns the reference to the Turn whose call of a sub-agent has created t. ok is false if t is not the Turn of a
+// sub-agent. Without the label, another client has created t, and may set owner references for other reasons.
+func Caller(t *v1alpha1.Turn) (caller *metav1.OwnerReference, ok bool) {
+	if _, called := t.Labels[ParentLabel]; !called {
+		return nil, false
+	}
+	return Parent(t)
+}
+
+// Parent returns the reference to the Turn that controls t. ok is false if no Turn does.
 func Parent(t *v1alpha1.Turn) (owner *metav1.OwnerReference, ok bool) {
 	owner = metav1.GetControllerOf(t)
 	if owner == nil || owner.Kind != "Turn" || !strings.HasPrefix(owner.APIVersion, v1alpha1.GroupVersion.Group+"/") {

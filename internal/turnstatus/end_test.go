@@ -35,7 +35,7 @@ func bound() *v1alpha1.Turn {
 	}
 	// StayParked only writes the conditions of a Turn that has not ended. Bind would also change the epoch and the
 	// start.
-	turnstatus.StayParked(t, v1alpha1.TurnReasonRunning, "running", false, now.Add(-time.Second))
+	turnstatus.StayParked(t, v1alpha1.TurnReasonRunning, "running", nil, now.Add(-time.Second))
 	return t
 }
 

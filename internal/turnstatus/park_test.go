@@ -115,18 +115,20 @@ func TestParkedTime(t *testing.T) {
 	if turnstatus.Bind(got, turnstatus.Binding{Executor: "e"}, at(20)); !slices.Equal(got.Status.AwaitedTurns, []string{"child"}) {
 		t.Errorf("status %+v, want the Turn whose answer the run reads next", got.Status)
 	}
+	since := func(seconds float64) *metav1.MicroTime { return new(metav1.NewMicroTime(at(seconds))) }
 	for _, step := range []struct {
-		paused, changed bool
-		at              float64
-	}{{true, true, 20}, {true, false, 21}, {false, true, 22}, {false, false, 23}} {
-		if changed := turnstatus.StayParked(got, "WaitingForSubAgent", "", step.paused, at(step.at)); changed != step.changed {
-			t.Errorf("StayParked(%t) = %t, want %t", step.paused, changed, step.changed)
+		since   *metav1.MicroTime
+		changed bool
+		at      float64
+	}{{since(19), true, 20}, {since(19), false, 21}, {nil, true, 21}, {nil, false, 23}} {
+		if changed := turnstatus.StayParked(got, "WaitingForSubAgent", "", step.since, at(step.at)); changed != step.changed {
+			t.Errorf("StayParked(%s) = %t, want %t", step.since, changed, step.changed)
 		}
 	}
 	if p := parkedFor(at(30)); p != 6*time.Second {
 		t.Errorf("parked for %s, want 6s: 4 s of its own, and 2 s of its sub-agent", p)
 	}
-	turnstatus.StayParked(got, "WaitingForSubAgent", "", true, at(31))
+	turnstatus.StayParked(got, "WaitingForSubAgent", "", since(31), at(31))
 	turnstatus.Finish(got, &turn.Result{Stop: turn.StopCancelled}, at(32))
 	if s := got.Status; s.ParkedTime != nil || s.ParkedMilliseconds != 7000 || s.AwaitedTurns != nil || *s.DurationMilliseconds != 33500 {
 		t.Errorf("status %+v, want 7 s parked of 33.5 s in all, and no awaited Turns", s)

@@ -37,7 +37,7 @@ func Wait(t *v1alpha1.Turn, reason, message string, order int64, now time.Time) 
 	if reason == v1alpha1.TurnReasonSuspended && s.AwaitedBudget != nil {
 		s.AwaitedBudget, changed = nil, true
 	}
-	changed = pauseClock(s, false, now) || changed
+	changed = pauseClock(s, nil, now) || changed
 	return setUnfinished(t, reason, message, now) || changed
 }
 
@@ -82,10 +82,10 @@ func Park(t *v1alpha1.Turn, r Run, waits *loop.Parked, now time.Time) {
 	setUnfinished(t, reason, message, now)
 }
 
-// StayParked writes why a Turn stays parked, and reports whether the status changed. If paused is true, the time of the
-// Turn does not run.
-func StayParked(t *v1alpha1.Turn, reason, message string, paused bool, now time.Time) bool {
-	changed := pauseClock(&t.Status, paused, now)
+// StayParked writes why a Turn stays parked, and reports whether the status changed. The time of the Turn has not run
+// since pausedSince. If pausedSince is nil, the time runs.
+func StayParked(t *v1alpha1.Turn, reason, message string, pausedSince *metav1.MicroTime, now time.Time) bool {
+	changed := pauseClock(&t.Status, pausedSince, now)
 	return setUnfinished(t, reason, message, now) || changed
 }
 
@@ -196,13 +196,14 @@ func unpark(s *v1alpha1.TurnStatus, now time.Time) {
 	s.PendingApprovals, s.AwaitedTurns, s.AwaitedBudget = nil, nil, nil
 }
 
-// pauseClock stops the time of a Turn, or starts it again, and reports whether the status changed.
-func pauseClock(s *v1alpha1.TurnStatus, paused bool, now time.Time) bool {
-	if paused == (s.ParkedTime != nil) {
+// pauseClock stops the time of a Turn from the time since on, or starts it again if since is nil, and reports whether
+// the status changed.
+func pauseClock(s *v1alpha1.TurnStatus, since *metav1.MicroTime, now time.Time) bool {
+	if (since != nil) == (s.ParkedTime != nil) {
 		return false
 	}
-	if paused {
-		s.ParkedTime = new(metav1.NewMicroTime(now))
+	if since != nil {
+		s.ParkedTime = since.DeepCopy()
 	} else {
 		resumeClock(s, now)
 	}
@@ -233,5 +234,20 @@ func TimeLeft(t *v1alpha1.Turn, limit time.Duration, now time.Time) time.Duratio
 	if t.Status.StartTime == nil {
 		return limit
 	}
-	return limit - max(0, now.Sub(t.Status.StartTime.Time)-parked(&t.Status, now))
+	return limit - max(0, now.Sub(limitedSince(t))-parked(&t.Status, now))
+}
+
+// limitedSince returns the time from which the time limit of a Turn that has started counts. The Turn of a sub-agent
+// has a part of the time of its caller, which also runs while this Turn waits for its start. So its time limit counts
+// from the beginning of that wait: otherwise, the caller would reach its own deadline first.
+func limitedSince(t *v1alpha1.Turn) time.Time {
+	start := t.Status.StartTime.Time
+	if _, called := translate.Caller(t); !called {
+		return start
+	}
+	// Object times are truncated to whole seconds; a Turn must not end earlier than its limit.
+	if since := t.WaitingSince().Add(time.Second); since.Before(start) {
+		return since
+	}
+	return start
 }

@@ -217,7 +217,7 @@ var _ = Describe("A call that requires approval", func() {
 		Expect(calls.Load()).To(BeZero())
 	}, SpecTimeout(patience))
 
-	It("requires a new approval after a suspension", func(ctx SpecContext) {
+	It("is made if it is approved during a suspension", func(ctx SpecContext) {
 		s := newTestEnv(ctx, deletingModel)
 		var calls atomic.Int64
 		s.run(deletes(&calls))
