@@ -52,7 +52,36 @@ func (r *Options) openStore(ctx context.Context) (*store, error) {
 		}
 		return nil, err
 	}
-	return &store{Store: s, temporary: temporary}, nil
+	opened := &store{Store: s, temporary: temporary}
+	if err := opened.purgeMemories(ctx, earlier(r.Env.Now(), r.Clock()())); err != nil {
+		return nil, errors.Join(err, opened.close())
+	}
+	return opened, nil
+}
+
+// purgeBatch is the number of memories that one transaction deletes.
+const purgeBatch = 500
+
+// purgeMemories deletes the memories that have expired, because no manager does so for a directory.
+func (s *store) purgeMemories(ctx context.Context, now time.Time) error {
+	for {
+		n, err := s.PurgeMemories(ctx, now, purgeBatch)
+		if err != nil {
+			return fmt.Errorf("failed to delete expired memories: %w", err)
+		}
+		if n < purgeBatch {
+			return nil
+		}
+	}
+}
+
+// earlier returns the earlier of two times. A memory is deleted only if it has expired both now and at --now: --now may
+// be any time, and runs with the same --now in the past still use their memories.
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 func (s *store) close() error {
