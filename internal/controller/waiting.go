@@ -17,6 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
+	"github.com/capstan-dev/capstan/internal/writeerror"
 )
 
 const (
@@ -42,11 +43,11 @@ type waitingTurns struct {
 	gaps     map[client.ObjectKey]agentGap // also of Turns that wait for people or sub-agents
 	counts   map[metrics.Wait]int
 	warnings map[waitCause]*warningBudget
-	// rejections are the Turns whose last status the API server has not accepted.
+	// rejections are the Turns of which the API server has accepted no status since it rejected one.
 	rejections map[client.ObjectKey]rejection
 }
 
-// rejection is since when the API server has accepted no status of a Turn, and whether an Event has reported it.
+// rejection is since when the API server has rejected each status of a Turn, and whether an Event has reported it.
 type rejection struct {
 	uid    types.UID
 	since  time.Time
@@ -205,7 +206,7 @@ func (w *waitingTurns) forget(key client.ObjectKey) {
 	w.drop(key)
 }
 
-// rejected notes that the API server has not accepted a status of a Turn. warn reports whether to emit an Event, and
+// rejected notes that the API server has rejected a status of a Turn. warn reports whether to emit an Event, and
 // since is the time since which it has accepted none.
 func (w *waitingTurns) rejected(t *v1alpha1.Turn, now time.Time) (warn bool, since time.Time) {
 	key := client.ObjectKeyFromObject(t)
@@ -323,10 +324,11 @@ func (r *TurnReconciler) warnLongWait(t *v1alpha1.Turn, agent *v1alpha1.Agent, r
 	return result, nil
 }
 
-// warnRejected emits an Event for a Turn if the API server has accepted no status of it for waitWarning, once. Such a
-// Turn neither starts nor ends, and its status cannot say so. A conflict is no rejection.
+// warnRejected emits an Event for a Turn if the API server has rejected each status of it for waitWarning, once. Such a
+// Turn neither starts nor ends, and its status cannot say so. A conflict is no rejection, and neither is an outage of
+// the API server: afterwards it accepts the status.
 func (r *TurnReconciler) warnRejected(t *v1alpha1.Turn, err error) {
-	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || !writeerror.IsRefused(err) {
 		return
 	}
 	now := r.Now()
