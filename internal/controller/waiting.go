@@ -33,7 +33,7 @@ const (
 
 // waitingTurns records the Turns that wait, except those that wait for people or sub-agents: since when each Turn
 // waits, and whether an Event has reported the wait. The metrics count these Turns, except bound ones, which have a
-// slot. The zero value is ready to use.
+// slot, and the Turns whose status the API server rejects. The zero value is ready to use.
 //
 // A new leader does not know since when Turns have waited. So it measures their waits from its own start, and may
 // repeat an Event that the previous leader has emitted.
@@ -47,7 +47,8 @@ type waitingTurns struct {
 	rejections map[client.ObjectKey]rejection
 }
 
-// rejection is since when the API server has rejected each status of a Turn, and whether an Event has reported it.
+// rejection is since when the API server has rejected each status of a Turn, and whether that was longer than
+// waitWarning, so that an Event has reported it, if the namespace had one left.
 type rejection struct {
 	uid    types.UID
 	since  time.Time
@@ -261,11 +262,22 @@ func (w *waitingTurns) count(cause waitCause, delta int) {
 	}
 }
 
-// countsByCause returns the number of waiting Turns by cause.
+// countsByCause returns the number of waiting Turns by cause. A Turn that cannot have a condition with the cause of its
+// wait, because the API server has rejected each status of it for waitWarning, counts under the reason of its Event.
 func (w *waitingTurns) countsByCause() map[metrics.Wait]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return maps.Clone(w.counts)
+	counts := maps.Clone(w.counts)
+	for key, r := range w.rejections {
+		if _, counted := w.turns[key]; counted || !r.warned {
+			continue
+		}
+		if counts == nil {
+			counts = map[metrics.Wait]int{}
+		}
+		counts[metrics.Wait{Namespace: key.Namespace, Reason: v1alpha1.EventStatusRejected}]++
+	}
+	return counts
 }
 
 // takeWarning takes an Event from the budget of a cause, if one is left. It drops the budgets whose window is over.

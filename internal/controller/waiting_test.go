@@ -153,15 +153,47 @@ func TestTurnWithoutAnyStatusEmitsAnEvent(t *testing.T) {
 			if diff := cmp.Diff([]string{want}, reconcileFor(3)); diff != "" {
 				t.Errorf("Events (-want +got):\n%s", diff)
 			}
+			wantCounts := map[metrics.Wait]int{{Namespace: "helpdesk", Reason: v1alpha1.EventStatusRejected}: 1}
+			if diff := cmp.Diff(wantCounts, b.turns.waiting.countsByCause()); diff != "" {
+				t.Errorf("waiting Turns (-want +got):\n%s", diff)
+			}
 			b.turns.waiting.accepted(client.ObjectKey{Namespace: "helpdesk", Name: "one"})
 			if got := reconcileFor(1); len(got) > 0 {
 				t.Errorf("Events %q, want none after the first rejection since an accepted status", got)
+			}
+			if n := b.turns.waiting.countsByCause(); len(n) > 0 {
+				t.Errorf("waiting Turns = %v, want none after a short rejection", n)
 			}
 			rejected = conflict
 			if got := strings.Join(reconcileFor(3), ""); strings.Contains(got, v1alpha1.EventStatusRejected) {
 				t.Errorf("Events %q, want no %s: a conflict is no rejection", got, v1alpha1.EventStatusRejected)
 			}
 		})
+	}
+}
+
+// TestRejectedTurnCountsOnce checks that a Turn that has a condition counts under its reason, although the API server
+// rejects its next status, and that a deleted Turn does not count.
+func TestRejectedTurnCountsOnce(t *testing.T) {
+	var w waitingTurns
+	one := turnWith(created("one"))
+	for _, at := range []time.Time{now, now.Add(waitWarning)} {
+		w.rejected(one, at)
+	}
+	rejected := map[metrics.Wait]int{{Namespace: "helpdesk", Reason: v1alpha1.EventStatusRejected}: 1}
+	if diff := cmp.Diff(rejected, w.countsByCause()); diff != "" {
+		t.Errorf("without a condition (-want +got):\n%s", diff)
+	}
+	one.Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionUnknown, Reason: v1alpha1.TurnReasonQueued,
+	}}
+	w.observe(one, true, time.Hour, now.Add(waitWarning))
+	queued := map[metrics.Wait]int{{Namespace: "helpdesk", Reason: v1alpha1.TurnReasonQueued}: 1}
+	if diff := cmp.Diff(queued, w.countsByCause()); diff != "" {
+		t.Errorf("with a condition (-want +got):\n%s", diff)
+	}
+	if w.forget(client.ObjectKeyFromObject(one)); len(w.countsByCause()) > 0 {
+		t.Errorf("waiting Turns = %v after the deletion, want none", w.countsByCause())
 	}
 }
 
