@@ -77,8 +77,8 @@ func TestRunLearnsAndMemoryShowsIt(t *testing.T) {
 	capstan(t, "memory", "show", id, "--data-dir", data).mustEnd(t, exit.Failed)
 }
 
-// TestExpiredMemoriesOfADirectory checks that memory list marks expired memories, and that a run deletes them unless its
-// --now is before their expiry.
+// TestExpiredMemoriesOfADirectory checks that memory list marks expired memories, and that a run deletes them unless
+// its --now is before their expiry.
 func TestExpiredMemoriesOfADirectory(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, learningModel)
@@ -93,7 +93,8 @@ func TestExpiredMemoriesOfADirectory(t *testing.T) {
 	mustSay(t, capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", expired, "--now", past).mustEnd(t, exit.OK).err,
 		"learned memories: 1;")
 	mustSay(t, list(expired), " 2026-01-02 (expired) ", "Has an HP 4000.")
-	mustSay(t, capstan(t, "memory", "list", "--data-dir", expired, "-o", "json").mustEnd(t, exit.OK).out, `"expires":"2026-01-02T12:00:00Z"`)
+	mustSay(t, capstan(t, "memory", "list", "--data-dir", expired, "-o", "json").mustEnd(t, exit.OK).out,
+		`"expires":"2026-01-02T12:00:00Z"`)
 	capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", expired, "--now", past).mustEnd(t, exit.OK)
 	mustSay(t, list(expired), "Has an HP 4000.")
 	capstan(t, "run", "-f", dir, "--turn", "second", "--data-dir", expired).mustEnd(t, exit.OK)

@@ -197,8 +197,8 @@ func TestRejectedTurnCountsOnce(t *testing.T) {
 	}
 }
 
-// TestOutageRejectsNoStatus checks that an outage of the API server is not reported as a rejection, also if it is longer
-// than waitWarning, and that an outage between two rejections ends nothing.
+// TestOutageRejectsNoStatus checks that an outage of the API server is not reported as a rejection, also if it is
+// longer than waitWarning, and that an outage between two rejections ends nothing.
 func TestOutageRejectsNoStatus(t *testing.T) {
 	for name, failure := range map[string]error{
 		"no connection":     syscall.ECONNREFUSED,

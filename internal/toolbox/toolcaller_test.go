@@ -162,8 +162,8 @@ func TestCheckOfAnUnreadTool(t *testing.T) {
 	}
 }
 
-// unreadFor is a toolbox whose first reads from the API server fail: those of the ToolServer and the Agent, or else those
-// of the credentials for a call.
+// unreadFor is a toolbox whose first reads from the API server fail: those of the ToolServer and the Agent, or else
+// those of the credentials for a call.
 type unreadFor struct {
 	fakeCluster
 	objects, credentials int
@@ -244,8 +244,8 @@ func TestCallWaitsForTheAPIServer(t *testing.T) {
 	}
 }
 
-// TestCallEndsWithItsContext checks that a call that waits for the API server ends with its context, and still says that
-// nothing was sent.
+// TestCallEndsWithItsContext checks that a call that waits for the API server ends with its context, and still says
+// that nothing was sent.
 func TestCallEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -84,7 +84,8 @@ func TestMeaning(t *testing.T) {
 			err: webhookerrors.ToStatusErr("check.example", &metav1.Status{Code: 500}), denied: true,
 		},
 		"a webhook fails": {
-			err:           fmt.Errorf("failed to write: %w", apierrors.NewInternalError(errors.New(`failed calling webhook "check.example": refused`))),
+			err: fmt.Errorf("failed to write: %w",
+				apierrors.NewInternalError(errors.New(`failed calling webhook "check.example": refused`))),
 			failedWebhook: true,
 		},
 		"denied by a policy": {

@@ -25,8 +25,8 @@ const (
 	unlockedFor = time.Minute
 )
 
-// NewTemporaryDir creates a directory with this prefix, and removes those of processes that were killed. The caller must
-// call Remove.
+// NewTemporaryDir creates a directory with this prefix, and removes those of processes that were killed. The caller
+// must call Remove.
 func NewTemporaryDir(ctx context.Context, prefix string) (*TemporaryDir, error) {
 	removeAbandoned(prefix)
 	path, err := os.MkdirTemp("", prefix)
@@ -45,8 +45,8 @@ func (t *TemporaryDir) Remove() error {
 	return errors.Join(t.lock.Close(), os.RemoveAll(t.Path))
 }
 
-// removeAbandoned removes the directories with a prefix that no process uses. It ignores errors: the directories of other
-// users cannot be removed, and the next call tries again.
+// removeAbandoned removes the directories with a prefix that no process uses. It ignores errors: the directories of
+// other users cannot be removed, and the next call tries again.
 func removeAbandoned(prefix string) {
 	all, err := os.ReadDir(os.TempDir())
 	if err != nil || !hasLocks {
@@ -59,8 +59,8 @@ func removeAbandoned(prefix string) {
 	}
 }
 
-// isAbandoned reports whether the path is that of a TemporaryDir that no process uses. Other users can create files with
-// any name, so isAbandoned follows no link to another directory.
+// isAbandoned reports whether the path is that of a TemporaryDir that no process uses. Other users can create files
+// with any name, so isAbandoned follows no link to another directory.
 func isAbandoned(path string) bool {
 	info, err := os.Lstat(path)
 	if err != nil || !info.IsDir() || time.Since(info.ModTime()) < unlockedFor {
