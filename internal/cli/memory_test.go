@@ -77,6 +77,37 @@ func TestRunLearnsAndMemoryShowsIt(t *testing.T) {
 	capstan(t, "memory", "show", id, "--data-dir", data).mustEnd(t, exit.Failed)
 }
 
+// TestExpiredMemoriesOfADirectory checks that memory list marks expired memories, and that a run deletes them unless
+// its --now is before their expiry.
+func TestExpiredMemoriesOfADirectory(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, learningModel)
+	f := conversing(t).with(t, "agent.yaml", "spec:\n", "spec:\n  memory: {learning: {scopes: [User], expiryDays: 1}}\n")
+	dir := f.with(t, "turn.yaml", "What is up?", "My printer is an HP.").written(t, url)
+	expired, valid := t.TempDir(), t.TempDir()
+	const past, future = "2026-01-01T12:00:00Z", "2030-01-01T12:00:00Z" // the tests' clock begins on 2026-04-09
+	list := func(data string) string {
+		t.Helper()
+		return capstan(t, "memory", "list", "--data-dir", data).mustEnd(t, exit.OK).out
+	}
+	mustSay(t, capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", expired, "--now", past).mustEnd(t, exit.OK).err,
+		"learned memories: 1;")
+	mustSay(t, list(expired), " 2026-01-02 (expired) ", "Has an HP 4000.")
+	mustSay(t, capstan(t, "memory", "list", "--data-dir", expired, "-o", "json").mustEnd(t, exit.OK).out,
+		`"expires":"2026-01-02T12:00:00Z"`)
+	capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", expired, "--now", past).mustEnd(t, exit.OK)
+	mustSay(t, list(expired), "Has an HP 4000.")
+	capstan(t, "run", "-f", dir, "--turn", "second", "--data-dir", expired).mustEnd(t, exit.OK)
+	if got := list(expired); strings.Contains(got, "HP") {
+		t.Errorf("after a run, the list is %q, want no expired memory", got)
+	}
+	capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", valid).mustEnd(t, exit.OK)
+	capstan(t, "run", "-f", dir, "--turn", "second", "--data-dir", valid, "--now", future).mustEnd(t, exit.OK)
+	if got := list(valid); !strings.Contains(got, "Has an HP 4000.") || strings.Contains(got, "(expired)") {
+		t.Errorf("after a run with --now in the future, the list is %q, want the memory, which has not expired", got)
+	}
+}
+
 // TestRenderOfAnAgentThatLearns checks that render says that a prompt may get learned memories.
 func TestRenderOfAnAgentThatLearns(t *testing.T) {
 	t.Parallel()

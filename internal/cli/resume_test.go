@@ -3,6 +3,7 @@ package cli_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -342,6 +343,11 @@ func TestTemporaryJournalIsRemoved(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "manifests")
 	_, url := fake(t, answers)
 	if err := os.Rename(complete().written(t, url), dir); err != nil {
+		t.Fatal(err)
+	}
+	killed, long := filepath.Join(temporary, "capstan-run-1"), time.Now().Add(-time.Hour) // of a run that was killed
+	if err := errors.Join(os.Mkdir(killed, 0o700), os.WriteFile(filepath.Join(killed, "owner.lock"), nil, 0o600),
+		os.Chtimes(killed, long, long)); err != nil {
 		t.Fatal(err)
 	}
 	capstan(t, "run", "-f", dir).mustEnd(t, exit.OK)

@@ -388,6 +388,14 @@ func TestExpiredRequestIsADenial(t *testing.T) {
 	// Without --now, each call of the tests' clock adds half a second, so the request expires during the run.
 	late := capstan(t, "run", "-f", f.written(t, url), "--data-dir", t.TempDir(), "-o", "json").mustEnd(t, exit.OK)
 	mustSay(t, late.err, "The request for approval of the call call_1 of step 1 has expired: the call is denied\n")
+	// With --now, the clock stands still while the question about the first of two calls is open.
+	_, twice := fake(t, strings.Replace(closing, `"}'}]}}`, `"}'}, {id: call_2, name: close_ticket, arguments: '{"id": "1043"}'}]}}`, 1))
+	silent, person := io.Pipe()
+	defer func() { _ = person.Close() }() // never fails
+	unanswered := call{terminal: true, env: map[string]string{"TERM": "dumb"}, in: silent}.
+		run(t.Context(), "run", "-f", f.written(t, twice), "--now", noon, "-o", "json").mustEnd(t, exit.OK)
+	mustSay(t, unanswered.err, "approve? [y/N]", "The request for approval of the call call_1 of step 1 has expired: the call is denied\n",
+		"The request for approval of the call call_2 of step 1 has expired: the call is denied\n")
 	if tools.closedTickets() != "" {
 		t.Errorf("want nothing closed, have %q", tools.closedTickets())
 	}

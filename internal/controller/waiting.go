@@ -17,6 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
+	"github.com/capstan-dev/capstan/internal/writeerror"
 )
 
 const (
@@ -32,7 +33,7 @@ const (
 
 // waitingTurns records the Turns that wait, except those that wait for people or sub-agents: since when each Turn
 // waits, and whether an Event has reported the wait. The metrics count these Turns, except bound ones, which have a
-// slot. The zero value is ready to use.
+// slot, and the Turns whose status the API server rejects. The zero value is ready to use.
 //
 // A new leader does not know since when Turns have waited. So it measures their waits from its own start, and may
 // repeat an Event that the previous leader has emitted.
@@ -42,11 +43,12 @@ type waitingTurns struct {
 	gaps     map[client.ObjectKey]agentGap // also of Turns that wait for people or sub-agents
 	counts   map[metrics.Wait]int
 	warnings map[waitCause]*warningBudget
-	// rejections are the Turns whose last status the API server has not accepted.
+	// rejections are the Turns of which the API server has accepted no status since it rejected one.
 	rejections map[client.ObjectKey]rejection
 }
 
-// rejection is since when the API server has accepted no status of a Turn, and whether an Event has reported it.
+// rejection is since when the API server has rejected each status of a Turn, and whether that was longer than
+// waitWarning, so that an Event has reported it, if the namespace had one left.
 type rejection struct {
 	uid    types.UID
 	since  time.Time
@@ -205,7 +207,7 @@ func (w *waitingTurns) forget(key client.ObjectKey) {
 	w.drop(key)
 }
 
-// rejected notes that the API server has not accepted a status of a Turn. warn reports whether to emit an Event, and
+// rejected notes that the API server has rejected a status of a Turn. warn reports whether to emit an Event, and
 // since is the time since which it has accepted none.
 func (w *waitingTurns) rejected(t *v1alpha1.Turn, now time.Time) (warn bool, since time.Time) {
 	key := client.ObjectKeyFromObject(t)
@@ -260,11 +262,22 @@ func (w *waitingTurns) count(cause waitCause, delta int) {
 	}
 }
 
-// countsByCause returns the number of waiting Turns by cause.
+// countsByCause returns the number of waiting Turns by cause. A Turn that cannot have a condition with the cause of its
+// wait, because the API server has rejected each status of it for waitWarning, counts under the reason of its Event.
 func (w *waitingTurns) countsByCause() map[metrics.Wait]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return maps.Clone(w.counts)
+	counts := maps.Clone(w.counts)
+	for key, r := range w.rejections {
+		if _, counted := w.turns[key]; counted || !r.warned {
+			continue
+		}
+		if counts == nil {
+			counts = map[metrics.Wait]int{}
+		}
+		counts[metrics.Wait{Namespace: key.Namespace, Reason: v1alpha1.EventStatusRejected}]++
+	}
+	return counts
 }
 
 // takeWarning takes an Event from the budget of a cause, if one is left. It drops the budgets whose window is over.
@@ -323,10 +336,11 @@ func (r *TurnReconciler) warnLongWait(t *v1alpha1.Turn, agent *v1alpha1.Agent, r
 	return result, nil
 }
 
-// warnRejected emits an Event for a Turn if the API server has accepted no status of it for waitWarning, once. Such a
-// Turn neither starts nor ends, and its status cannot say so. A conflict is no rejection.
+// warnRejected emits an Event for a Turn if the API server has rejected each status of it for waitWarning, once. Such a
+// Turn neither starts nor ends, and its status cannot say so. A conflict is no rejection, and neither is an outage of
+// the API server: afterwards it accepts the status.
 func (r *TurnReconciler) warnRejected(t *v1alpha1.Turn, err error) {
-	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || !writeerror.IsRefused(err) {
 		return
 	}
 	now := r.Now()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -104,6 +105,29 @@ func TestLongWaitEmitsOneEventPerCause(t *testing.T) {
 	}
 }
 
+// newRejectingEnv returns a testEnv with a Turn whose status writes all fail with *failure, and a function that
+// reconciles the Turn once a minute and returns the Events.
+func newRejectingEnv(t *testing.T, failure *error) (b *testEnv, reconcileFor func(minutes int) []string) {
+	t.Helper()
+	b = newTestEnv(t, interceptor.Funcs{SubResourceUpdate: func(context.Context, client.Client, string, client.Object,
+		...client.SubResourceUpdateOption,
+	) error {
+		return *failure
+	}}, turnWith(created("one")))
+	clock, recorder := now, events.NewFakeRecorder(1000)
+	b.turns.Now, b.turns.Events = func() time.Time { return clock }, recorder
+	return b, func(minutes int) []string {
+		t.Helper()
+		for range minutes {
+			if _, err := b.reconcile(t, "one"); err == nil && !apierrors.IsConflict(*failure) {
+				t.Fatal("the reconciliation succeeded, want the error of the write")
+			}
+			clock = clock.Add(waitWarning)
+		}
+		return drain(recorder)
+	}
+}
+
 // TestTurnWithoutAnyStatusEmitsAnEvent checks that a Turn whose status the API server rejects gets one Event, although
 // its status cannot say why it does not start, and that a status that is accepted ends the count.
 func TestTurnWithoutAnyStatusEmitsAnEvent(t *testing.T) {
@@ -113,29 +137,14 @@ func TestTurnWithoutAnyStatusEmitsAnEvent(t *testing.T) {
 		rejected error
 		remedy   string
 	}{
-		"denied":    {denied, "Correct the admission webhook or policy that the cause names: "},
-		"too large": {large, "Remove labels, annotations, ownerReferences, finalizers or managedFields, or delete the turn: "},
-		"no answer": {broken, "Remove the cause: "},
+		"denied":          {denied, "Correct the admission webhook or policy that the cause names: "},
+		"too large":       {large, "Remove labels, annotations, ownerReferences, finalizers or managedFields, or delete the turn: "},
+		"not permitted":   {apierrors.NewForbidden(turnResource, "one", errors.New("no rule")), "Remove the cause: "},
+		"a webhook fails": {apierrors.NewInternalError(errors.New(`failed calling webhook "a.example": refused`)), "Remove the cause: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rejected := tc.rejected
-			b := newTestEnv(t, interceptor.Funcs{SubResourceUpdate: func(context.Context, client.Client, string, client.Object,
-				...client.SubResourceUpdateOption,
-			) error {
-				return rejected
-			}}, turnWith(created("one")))
-			clock, recorder := now, events.NewFakeRecorder(1000)
-			b.turns.Now, b.turns.Events = func() time.Time { return clock }, recorder
-			reconcileFor := func(minutes int) []string {
-				t.Helper()
-				for range minutes {
-					if _, err := b.reconcile(t, "one"); err == nil && !apierrors.IsConflict(rejected) {
-						t.Fatal("the reconciliation succeeded, want the error of the write")
-					}
-					clock = clock.Add(waitWarning)
-				}
-				return drain(recorder)
-			}
+			b, reconcileFor := newRejectingEnv(t, &rejected)
 			if got := reconcileFor(1); len(got) > 0 {
 				t.Errorf("Events %q, want none after the first rejection", got)
 			}
@@ -144,13 +153,78 @@ func TestTurnWithoutAnyStatusEmitsAnEvent(t *testing.T) {
 			if diff := cmp.Diff([]string{want}, reconcileFor(3)); diff != "" {
 				t.Errorf("Events (-want +got):\n%s", diff)
 			}
+			wantCounts := map[metrics.Wait]int{{Namespace: "helpdesk", Reason: v1alpha1.EventStatusRejected}: 1}
+			if diff := cmp.Diff(wantCounts, b.turns.waiting.countsByCause()); diff != "" {
+				t.Errorf("waiting Turns (-want +got):\n%s", diff)
+			}
 			b.turns.waiting.accepted(client.ObjectKey{Namespace: "helpdesk", Name: "one"})
 			if got := reconcileFor(1); len(got) > 0 {
 				t.Errorf("Events %q, want none after the first rejection since an accepted status", got)
 			}
+			if n := b.turns.waiting.countsByCause(); len(n) > 0 {
+				t.Errorf("waiting Turns = %v, want none after a short rejection", n)
+			}
 			rejected = conflict
 			if got := strings.Join(reconcileFor(3), ""); strings.Contains(got, v1alpha1.EventStatusRejected) {
 				t.Errorf("Events %q, want no %s: a conflict is no rejection", got, v1alpha1.EventStatusRejected)
+			}
+		})
+	}
+}
+
+// TestRejectedTurnCountsOnce checks that a Turn that has a condition counts under its reason, although the API server
+// rejects its next status, and that a deleted Turn does not count.
+func TestRejectedTurnCountsOnce(t *testing.T) {
+	var w waitingTurns
+	one := turnWith(created("one"))
+	for _, at := range []time.Time{now, now.Add(waitWarning)} {
+		w.rejected(one, at)
+	}
+	rejected := map[metrics.Wait]int{{Namespace: "helpdesk", Reason: v1alpha1.EventStatusRejected}: 1}
+	if diff := cmp.Diff(rejected, w.countsByCause()); diff != "" {
+		t.Errorf("without a condition (-want +got):\n%s", diff)
+	}
+	one.Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionUnknown, Reason: v1alpha1.TurnReasonQueued,
+	}}
+	w.observe(one, true, time.Hour, now.Add(waitWarning))
+	queued := map[metrics.Wait]int{{Namespace: "helpdesk", Reason: v1alpha1.TurnReasonQueued}: 1}
+	if diff := cmp.Diff(queued, w.countsByCause()); diff != "" {
+		t.Errorf("with a condition (-want +got):\n%s", diff)
+	}
+	if w.forget(client.ObjectKeyFromObject(one)); len(w.countsByCause()) > 0 {
+		t.Errorf("waiting Turns = %v after the deletion, want none", w.countsByCause())
+	}
+}
+
+// TestOutageRejectsNoStatus checks that an outage of the API server is not reported as a rejection, also if it is
+// longer than waitWarning, and that an outage between two rejections ends nothing.
+func TestOutageRejectsNoStatus(t *testing.T) {
+	for name, failure := range map[string]error{
+		"no connection":     syscall.ECONNREFUSED,
+		"no answer in time": context.DeadlineExceeded,
+		"no etcd":           broken,
+		"a time-out":        apierrors.NewTimeoutError("request did not complete within the requested timeout", 1),
+		"unavailable":       apierrors.NewServiceUnavailable("apiserver is shutting down"),
+		"too many requests": apierrors.NewTooManyRequestsError("try again"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := failure
+			_, reconcileFor := newRejectingEnv(t, &err)
+			if got := reconcileFor(5); len(got) > 0 {
+				t.Errorf("Events %q, want none: the API server has rejected nothing", got)
+			}
+			err = webhookerrors.ToStatusErr("check.example", nil)
+			if got := reconcileFor(1); len(got) > 0 {
+				t.Errorf("Events %q, want none after the first rejection", got)
+			}
+			err = failure
+			if got := reconcileFor(1); len(got) > 0 {
+				t.Errorf("Events %q, want none in the outage", got)
+			}
+			err = webhookerrors.ToStatusErr("check.example", nil)
+			if got := strings.Join(reconcileFor(1), ""); !strings.Contains(got, "accepted no status of the turn for 2m0s") {
+				t.Errorf("Events %q, want one that counts from the first rejection", got)
 			}
 		})
 	}

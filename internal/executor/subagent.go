@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http/httptrace"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -179,13 +178,8 @@ func noteSending(ctx context.Context, sent *atomic.Bool) context.Context {
 // created the object: it refused the request before it reached the storage. A time-out or a lost connection is no such
 // error, nor is any other failure within the API server.
 func isNotCreated(err error) bool {
-	if apierrors.IsTooManyRequests(err) || apierrors.IsUnauthorized(err) || writeerror.IsDenied(err) {
-		return true
-	}
-	// The API server has no reason of its own for webhooks that fail, but this message has not changed for years. If it
-	// changes, the call has an unknown outcome, which is safe.
-	status, ok := errors.AsType[*apierrors.StatusError](err)
-	return ok && strings.HasPrefix(status.ErrStatus.Message, "Internal error occurred: failed calling webhook ")
+	return apierrors.IsTooManyRequests(err) || apierrors.IsUnauthorized(err) || writeerror.IsDenied(err) ||
+		writeerror.IsFailedWebhook(err) // if this is not recognized, the call has an unknown outcome, which is safe
 }
 
 // find returns the result of the existing child. uid is the UID of the child, or empty if it is unknown. If the child

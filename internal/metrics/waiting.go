@@ -6,7 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Wait is a group of waiting Turns: their namespace, and the reason of their main condition.
+// Wait is a group of waiting Turns: their namespace, and the reason of their main condition, or of their Event if they
+// can have no condition.
 type Wait struct{ Namespace, Reason string }
 
 // SetWaitingCount sets the function that counts the waiting Turns. Each scrape calls the function, so it must return
@@ -19,8 +20,8 @@ type waits struct {
 }
 
 var turnsWaiting = prometheus.NewDesc("capstan_turns_waiting",
-	"Turns that wait to start or to continue, by the reason of their main condition. Turns that wait for "+
-		"approvals or sub-agents are not counted.",
+	"Turns that wait to start or to continue, by the reason of their main condition, or StatusRejected if the API "+
+		"server rejects each status. Turns that wait for approvals or sub-agents are not counted.",
 	[]string{"namespace", "reason"}, nil)
 
 // Describe sends the description of the gauge.

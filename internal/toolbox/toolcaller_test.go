@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -160,6 +162,105 @@ func TestCheckOfAnUnreadTool(t *testing.T) {
 	}
 }
 
+// unreadFor is a toolbox whose first reads from the API server fail: those of the ToolServer and the Agent, or else
+// those of the credentials for a call.
+type unreadFor struct {
+	fakeCluster
+	objects, credentials int
+	mayHaveActed         bool
+}
+
+// fails reports whether a read fails, and counts it.
+func fails(left *int) bool {
+	*left--
+	return *left >= 0
+}
+
+// Caller returns a caller that needs the credentials.
+func (u *unreadFor) Caller(*v1alpha1.ToolServer, string) tool.Caller {
+	return tool.CallerFunc(func(ctx context.Context, c tool.Call) (tool.Result, error) {
+		if fails(&u.credentials) {
+			return tool.Result{}, &tool.Error{
+				Class: tool.Unavailable, Message: "its credentials could not be read", MayHaveActed: u.mayHaveActed, Err: tool.ErrUnread,
+			}
+		}
+		return u.Call(ctx, c)
+	})
+}
+
+// TestCallWaitsForTheAPIServer checks that a call without approval waits within its time while the API server gives no
+// answer about its tool, and then fails without a call.
+func TestCallWaitsForTheAPIServer(t *testing.T) {
+	const callTime = 10 * time.Second
+	for name, tc := range map[string]struct {
+		source tool.Source
+		unread unreadFor
+		made   bool
+		waits  bool
+	}{
+		"credentials":           {tool.Source{Server: "tickets", Name: "look"}, unreadFor{credentials: 3}, true, true},
+		"ToolServer":            {tool.Source{Server: "tickets", Name: "look"}, unreadFor{objects: 3}, true, true},
+		"Agent":                 {tool.Source{Agent: "owner/helper"}, unreadFor{objects: 3}, true, true},
+		"credentials, for long": {tool.Source{Server: "tickets", Name: "look"}, unreadFor{credentials: 1000}, false, true},
+		"Agent, for long":       {tool.Source{Agent: "owner/helper"}, unreadFor{objects: 1000}, false, true},
+		"after a call that may have been sent": {
+			tool.Source{Server: "tickets", Name: "look"}, unreadFor{credentials: 1, mayHaveActed: true}, false, false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				u := tc.unread
+				box := u.box()
+				box.Servers = &u
+				server, agent := box.Server, box.SubAgent
+				away := errors.New("the API server is away")
+				box.Server = func(ctx context.Context, name string) (*v1alpha1.ToolServer, error) {
+					if fails(&u.objects) {
+						return nil, away
+					}
+					return server(ctx, name)
+				}
+				box.SubAgent = func(ctx context.Context, name string) (*v1alpha1.Agent, error) {
+					if fails(&u.objects) {
+						return nil, away
+					}
+					return agent(ctx, name)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), callTime)
+				defer cancel()
+				begin := time.Now()
+				_, err := box.Caller(tool.Tool{Source: tc.source}).Call(ctx, tool.Call{Attempt: 1, Arguments: json.RawMessage(`{}`)})
+				if (err == nil) != tc.made || u.calls == 1 != tc.made {
+					t.Errorf("Call: %v after %d calls, want it made: %t", err, u.calls, tc.made)
+				}
+				if err != nil && (tool.AsError(err).Class != tool.Unavailable || !errors.Is(err, tool.ErrUnread)) {
+					t.Errorf("Call: %v, want the error of the read", err)
+				}
+				if took := time.Since(begin); took > callTime/2 || took > 0 != tc.waits {
+					t.Errorf("Call took %s of %s, want at most half, and a wait: %t", took, callTime, tc.waits)
+				}
+			})
+		})
+	}
+}
+
+// TestCallEndsWithItsContext checks that a call that waits for the API server ends with its context, and still says
+// that nothing was sent.
+func TestCallEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		u := unreadFor{credentials: 1000}
+		box := u.box()
+		box.Servers = &u
+		time.AfterFunc(time.Second, cancel)
+		begin := time.Now()
+		_, err := box.Caller(tool.Tool{Source: tool.Source{Server: "tickets", Name: "look"}}).Call(ctx, tool.Call{Attempt: 1})
+		if tool.AsError(err).Class != tool.Unavailable || tool.IsUncertain(err) || time.Since(begin) != time.Second {
+			t.Errorf("Call: %v after %s, want an error of the class Unavailable after a second", err, time.Since(begin))
+		}
+	})
+}
+
 // TestEffectIsTheCurrentDeclaration checks that the effect is the one that the ToolServer declares now, and that
 // another ToolServer with the same name declares nothing.
 func TestEffectIsTheCurrentDeclaration(t *testing.T) {
@@ -246,7 +347,9 @@ func TestCallsOfAgentsOfOtherNamespaces(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			called := ""
 			box := &toolbox.Box{
-				SubAgent: func(context.Context, string) (*v1alpha1.Agent, error) { return nil, errors.New("refused") },
+				SubAgent: func(context.Context, string) (*v1alpha1.Agent, error) {
+					return nil, fmt.Errorf("%w: refused", toolbox.ErrUnusable)
+				},
 				Call: func(agent string, mayCreate func(context.Context) error) tool.Caller {
 					return tool.CallerFunc(func(ctx context.Context, _ tool.Call) (tool.Result, error) {
 						if !tc.found {

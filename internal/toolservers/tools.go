@@ -122,9 +122,6 @@ func (c *Cache) Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Too
 		return nil, err
 	}
 	client, err := c.connection(ctx, e, s, secretTTL)
-	if _, ofServer := errors.AsType[*mcp.Error](err); err != nil && !ofServer && secrets.IsAway(err) {
-		return nil, fmt.Errorf("%w: %w", tool.ErrUnread, err)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +169,7 @@ func (c *Cache) call(ctx context.Context, s *v1alpha1.ToolServer, name string, c
 	return client.Call(ctx, name, call)
 }
 
-// connectionError returns the error of a call for which there is no connection.
+// connectionError returns the error of a call for which there is no connection. It matches tool.ErrUnread if err does.
 func connectionError(server string, err error) *tool.Error {
 	message, remote := "its credentials could not be read, and the call was not made", ""
 	if e, ok := errors.AsType[*secrets.Error](err); ok {

@@ -255,7 +255,7 @@ func (c *Cache) entry(s *v1alpha1.ToolServer) (*entry, error) {
 
 // connection returns the client of an object, with credentials that are at most ttl old, or older while the API server
 // is unreachable, or has just begun to forbid to read them. It returns a *secrets.Error if the credentials are missing,
-// or the error of reading them.
+// or the error of reading them, which matches tool.ErrUnread if the API server did not return them for the moment.
 func (c *Cache) connection(ctx context.Context, e *entry, s *v1alpha1.ToolServer, ttl time.Duration) (*mcp.Client, error) {
 	if err := e.acquire(ctx); err != nil {
 		return nil, err
@@ -273,7 +273,7 @@ func (c *Cache) connection(ctx context.Context, e *entry, s *v1alpha1.ToolServer
 		return e.client, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, unread(err)
 	}
 	if e.client == nil || e.uid != s.UID || !reflect.DeepEqual(settings, e.settings) {
 		earlier := redact.RetainPrevious(e.earlier, mcp.Secrets(e.settings.token, e.settings.headers),
@@ -294,6 +294,23 @@ func (c *Cache) connection(ctx context.Context, e *entry, s *v1alpha1.ToolServer
 	e.uid, e.version, e.read, e.refusal = s.UID, s.Generation, c.now(), grace.Refusal{}
 	return e.client, nil
 }
+
+// unread returns an error of settings. The error matches tool.ErrUnread if the Secrets may be readable soon.
+func unread(err error) error {
+	if _, ofServer := errors.AsType[*mcp.Error](err); ofServer || !secrets.IsAway(err) {
+		return err
+	}
+	return &unreadError{err}
+}
+
+// unreadError is tool.ErrUnread with the text of its cause.
+type unreadError struct{ error }
+
+// Is reports whether the target is tool.ErrUnread.
+func (e *unreadError) Is(target error) bool { return target == tool.ErrUnread }
+
+// Unwrap returns the cause.
+func (e *unreadError) Unwrap() error { return e.error }
 
 func (c *Cache) newClient(name string, e *entry, s settings, earlier []string) (*mcp.Client, error) {
 	certificates, err := s.certificates.TLS()

@@ -272,8 +272,8 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// TestCurrentWithoutSecrets checks that Current says whether the credentials may be readable soon.
-func TestCurrentWithoutSecrets(t *testing.T) {
+// TestCallWithoutSecrets checks that Current and a call say whether the credentials may be readable soon.
+func TestCallWithoutSecrets(t *testing.T) {
 	secrets := schema.GroupResource{Resource: "secrets"}
 	for name, tc := range map[string]struct {
 		err  error
@@ -293,6 +293,9 @@ func TestCurrentWithoutSecrets(t *testing.T) {
 			env.set(func(env *environment) { env.err = tc.err })
 			if _, err := c.Current(patient(t), object(s.URL)); err == nil || errors.Is(err, tool.ErrUnread) != tc.want {
 				t.Errorf("Current: %v, want ErrUnread: %t", err, tc.want)
+			}
+			if _, err := call(t, c, object(s.URL), "a"); err == nil || errors.Is(err, tool.ErrUnread) != tc.want {
+				t.Errorf("Call: %v, want ErrUnread: %t", err, tc.want)
 			}
 		})
 	}

@@ -30,6 +30,21 @@ func ChangedNothing(err error) bool {
 	}
 }
 
+// IsRefused reports whether the API server has answered a write with a refusal: it has changed nothing, admission has
+// denied the write, or a webhook that admission needs does not work. If IsRefused returns false, there may have been no
+// answer, for example in an outage of the API server, or an answer that only asks for a repetition.
+func IsRefused(err error) bool {
+	return ChangedNothing(err) || IsDenied(err) || IsFailedWebhook(err)
+}
+
+// IsFailedWebhook reports whether the API server has refused a request because it could not call an admission webhook.
+// The API server has no reason of its own for this, but its message has not changed for years. If the message changes,
+// IsFailedWebhook returns false, so callers must be safe then.
+func IsFailedWebhook(err error) bool {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	return ok && strings.HasPrefix(status.ErrStatus.Message, "Internal error occurred: failed calling webhook ")
+}
+
 // IsRejected reports whether the API server rejects the object as it is, so that a repetition of the write cannot
 // succeed until the object, or a rule of admission, is changed. A denial by admission is a rejection unless its code
 // asks for a repetition, or a policy could not be evaluated. Another Forbidden is not: a missing permission does not

@@ -34,6 +34,7 @@ func TestMeaning(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err                                                    error
 		changedNothing, rejected, unstorable, tooLarge, denied bool
+		failedWebhook                                          bool
 	}{
 		"no error":                 {},
 		"the connection was lost":  {err: errors.New("connection reset by peer")},
@@ -82,7 +83,11 @@ func TestMeaning(t *testing.T) {
 		"denied by a webhook with 500": {
 			err: webhookerrors.ToStatusErr("check.example", &metav1.Status{Code: 500}), denied: true,
 		},
-		"a webhook fails": {err: apierrors.NewInternalError(errors.New(`failed calling webhook "check.example": refused`))},
+		"a webhook fails": {
+			err: fmt.Errorf("failed to write: %w",
+				apierrors.NewInternalError(errors.New(`failed calling webhook "check.example": refused`))),
+			failedWebhook: true,
+		},
 		"denied by a policy": {
 			err: deniedBy("ValidatingAdmissionPolicy 'check' with binding 'all' denied request: no",
 				metav1.StatusReasonForbidden, 403),
@@ -138,6 +143,13 @@ func TestMeaning(t *testing.T) {
 			}
 			if got := writeerror.IsDenied(tc.err); got != tc.denied {
 				t.Errorf("IsDenied = %t, want %t", got, tc.denied)
+			}
+			if got := writeerror.IsFailedWebhook(tc.err); got != tc.failedWebhook {
+				t.Errorf("IsFailedWebhook = %t, want %t", got, tc.failedWebhook)
+			}
+			want := tc.changedNothing || tc.denied || tc.failedWebhook
+			if got := writeerror.IsRefused(tc.err); got != want {
+				t.Errorf("IsRefused = %t, want %t", got, want)
 			}
 		})
 	}

@@ -38,13 +38,20 @@ type approvalKey struct {
 	turnUID, request string
 }
 
+// reply is how a question about a call has ended.
+type reply struct {
+	// approved is the person's decision. expired is true if the request expired before there was one.
+	approved, expired bool
+}
+
 func approvalKeyOf(w *localTurn, a loop.Approval) approvalKey {
 	return approvalKey{string(w.turn.UID), a.Request}
 }
 
 // decide returns the decision about a call, or nil if no decision was made. With --approve=all or none, it returns nil
-// once the request has expired. A person's reply that was given in time always counts. decide never asks a question,
-// because the Turn's deadline is running.
+// once the request has expired. A person's reply that was given in time always counts, and so does the end of the time
+// for a reply: the clock cannot tell it, because with --now it stands still. decide never asks a question, because the
+// Turn's deadline is running.
 func (j *localRun) decide(w *localTurn, a loop.Approval) *loop.Decision {
 	d := a.Decided(false)
 	d.By = decidedBy
@@ -57,21 +64,23 @@ func (j *localRun) decide(w *localTurn, a loop.Approval) *loop.Decision {
 		return d
 	case ApproveAsk:
 	}
-	approved, ok := j.decided[approvalKeyOf(w, a)]
+	r, ok := j.replies[approvalKeyOf(w, a)]
 	if !ok {
 		return nil
 	}
-	d.Approved = approved
+	if d.Approved, d.Expired = r.approved, r.expired; r.expired {
+		d.By = ""
+	}
 	return d
 }
 
 // resolve asks for a decision about a pending call. It reports whether the Turn must be run again: there is a reply,
 // the request has expired (so the call is denied), or the run is being stopped (so the Turn ends). The Turn's deadline
-// does not run during the question.
-func (j *localRun) resolve(w *localTurn, a loop.Approval) (bool, error) {
+// does not run during the question. open are all pending calls of the Turn, which expire together with this one.
+func (j *localRun) resolve(w *localTurn, a loop.Approval, open []loop.Approval) (bool, error) {
 	now := j.Clock()()
 	switch {
-	case !now.Before(a.Expires):
+	case !now.Before(a.Expires) || j.replies[approvalKeyOf(w, a)].expired:
 		return true, nil
 	case j.ask == nil:
 		return false, nil
@@ -90,12 +99,25 @@ func (j *localRun) resolve(w *localTurn, a loop.Approval) (bool, error) {
 	case ctx.Err() != nil && err != nil:
 		j.Env.Logf("")
 		j.ask = nil // a late reply would be taken for the reply to the next question
+		if errors.Is(context.Cause(ctx), errExpired) {
+			j.expire(w, open, a.Expires)
+		}
 		return true, nil
 	case err != nil:
 		return false, exit.WithCode(exit.Failed, fmt.Errorf("failed to ask about %s: %w", termsafe.Line(a.CallID, output.LongestID), err))
 	}
-	j.decided[approvalKeyOf(w, a)] = approved
+	j.replies[approvalKeyOf(w, a)] = reply{approved: approved}
 	return true, nil
+}
+
+// expire records that the time for a reply to the open requests that expire at this time, or before it, is over.
+func (j *localRun) expire(w *localTurn, open []loop.Approval, at time.Time) {
+	for _, a := range open {
+		key := approvalKeyOf(w, a)
+		if _, replied := j.replies[key]; !replied && !a.Expires.After(at) {
+			j.replies[key] = reply{expired: true}
+		}
+	}
 }
 
 // card returns the text that a person sees before the decision about a call.

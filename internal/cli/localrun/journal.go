@@ -19,8 +19,8 @@ import (
 // store is a SQLite store, which may be temporary.
 type store struct {
 	*sqlite.Store
-	// temporary is the directory to remove at the end. It is empty if the journal is kept.
-	temporary string
+	// temporary is the directory to remove at the end. It is nil if the journal is kept.
+	temporary *sqlite.TemporaryDir
 }
 
 // hasJournals reports whether --data-dir may have journals of earlier runs.
@@ -34,31 +34,60 @@ func (r *Options) hasJournals() bool {
 
 // openStore opens the journal of --data-dir, or a temporary journal. Only the user of this process can read it.
 func (r *Options) openStore(ctx context.Context) (*store, error) {
-	dir, temporary := r.DataDir, ""
+	dir, temporary := r.DataDir, (*sqlite.TemporaryDir)(nil)
 	if dir == "" {
 		var err error
-		if dir, err = os.MkdirTemp("", "capstan-run-"); err != nil {
-			return nil, fmt.Errorf("failed to create a directory for the journal: %w", err)
+		if temporary, err = sqlite.NewTemporaryDir(ctx, "capstan-run-"); err != nil {
+			return nil, err
 		}
-		temporary = dir
+		dir = temporary.Path
 	}
 	s, err := sqlite.Open(ctx, filepath.Join(dir, journals.FileName))
 	if err != nil {
-		if temporary != "" {
-			err = errors.Join(err, os.RemoveAll(temporary))
+		if temporary != nil {
+			err = errors.Join(err, temporary.Remove())
 		}
 		if errors.Is(err, sqlite.ErrInUse) {
 			err = fmt.Errorf("%w; another capstan run uses the same --data-dir: wait for it, or use another directory", err)
 		}
 		return nil, err
 	}
-	return &store{Store: s, temporary: temporary}, nil
+	opened := &store{Store: s, temporary: temporary}
+	if err := opened.purgeMemories(ctx, earlier(r.Env.Now(), r.Clock()())); err != nil {
+		return nil, errors.Join(err, opened.close())
+	}
+	return opened, nil
+}
+
+// purgeBatch is the number of memories that one transaction deletes.
+const purgeBatch = 500
+
+// purgeMemories deletes the memories that have expired, because no manager does so for a directory.
+func (s *store) purgeMemories(ctx context.Context, now time.Time) error {
+	for {
+		n, err := s.PurgeMemories(ctx, now, purgeBatch)
+		if err != nil {
+			return fmt.Errorf("failed to delete expired memories: %w", err)
+		}
+		if n < purgeBatch {
+			return nil
+		}
+	}
+}
+
+// earlier returns the earlier of two times. A memory is deleted only if it has expired both now and at --now: --now may
+// be any time, and runs with the same --now in the past still use their memories.
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 func (s *store) close() error {
 	err := s.Close()
-	if s.temporary != "" {
-		err = errors.Join(err, os.RemoveAll(s.temporary))
+	if s.temporary != nil {
+		err = errors.Join(err, s.temporary.Remove())
 	}
 	if err != nil {
 		return exit.WithCode(exit.Failed, fmt.Errorf("failed to close the journal: %w", err))

@@ -58,10 +58,10 @@ type localRun struct {
 	// cancelled; if it is nil, they are never cancelled.
 	watched, life context.Context //nolint:containedctx // because the Turns of sub-agents live no longer than that of their parent
 	cancel        context.Context //nolint:containedctx // because it is a signal, and not the context of a call
-	// ask asks a person. It is nil if no person can be asked, or must not be asked. decided holds the replies, and
-	// asking is the total time for which questions were open.
+	// ask asks a person. It is nil if no person can be asked, or must not be asked. replies holds how the questions
+	// have ended, and asking is the total time for which questions were open.
 	ask     *terminal.Asker
-	decided map[approvalKey]bool
+	replies map[approvalKey]reply
 	asking  time.Duration
 }
 
@@ -72,7 +72,7 @@ func (r *Options) newLocalRun(ctx context.Context, p *bundle.Bundle) (*localRun,
 	// without its outcome, and a temporary journal would stay.
 	signal.Ignore(syscall.SIGPIPE)
 	j := &localRun{
-		Options: r, Env: r.Env, credentials: redact.NewSet(), decided: map[approvalKey]bool{},
+		Options: r, Env: r.Env, credentials: redact.NewSet(), replies: map[approvalKey]reply{},
 		chains: map[string][]translate.Link{},
 	}
 	j.providers = providers.NewCache(p.ReadSecret, r.Env.Now, netpolicy.NewLocalPolicy(), nil)
@@ -321,7 +321,7 @@ func (j *localRun) serve(w *localTurn, waits *loop.Parked) (again bool, err erro
 		again = true
 	}
 	for _, a := range waits.Approvals {
-		ok, err := j.resolve(w, a)
+		ok, err := j.resolve(w, a, waits.Approvals)
 		if err != nil {
 			return false, err
 		}

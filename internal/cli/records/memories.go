@@ -145,13 +145,23 @@ func (m *Memories) List(ctx context.Context) error {
 		if m.AllNamespaces {
 			row = append(row, one.Namespace)
 		}
-		t.row(append(row, one.ID, string(one.Scope), ownerOf(one), one.Agent, one.Turn, one.Expires.UTC().Format(time.DateOnly), one.Text))
+		t.row(append(row, one.ID, string(one.Scope), ownerOf(one), one.Agent, one.Turn, m.expiry(one, time.DateOnly), one.Text))
 		return nil
 	})
 	if err != nil || m.Output == JSON {
 		return err
 	}
 	return m.Env.Print(t.text())
+}
+
+// expiry returns the time at which a memory expires, and says so if it has expired: it is not used any more, and is
+// deleted soon.
+func (m *Memories) expiry(one *memories.Memory, layout string) string {
+	text := one.Expires.UTC().Format(layout)
+	if m.Env.Now().Before(one.Expires) {
+		return text
+	}
+	return text + " (expired)"
 }
 
 // ownerOf returns the name of the Session or the user to whom a memory belongs.
@@ -191,7 +201,7 @@ func (m *Memories) Show(ctx context.Context) error {
 			{Name: "model", Value: line(one.Model)},
 			{Name: "confidence", Value: strconv.Itoa(one.Confidence) + " %"},
 			{Name: "learned", Value: one.Learned.UTC().Format(time.RFC3339)},
-			{Name: "expires", Value: one.Expires.UTC().Format(time.RFC3339)},
+			{Name: "expires", Value: m.expiry(one, time.RFC3339)},
 		}))
 	})
 	if err == nil && !found {

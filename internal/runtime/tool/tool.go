@@ -147,7 +147,7 @@ func (t Tool) ShownSchema() (json.RawMessage, error) {
 //
 // Call returns the result of a call. If the call failed, it returns an *Error with the class of the failure. If the
 // result comes later, it returns a *Pending. Call must return promptly when ctx ends, must not leave anything
-// running, and must not retry: the loop does that. It must be safe for concurrent use.
+// running, and must not retry a call that it may have sent: the loop does that. It must be safe for concurrent use.
 type Caller interface {
 	Call(ctx context.Context, c Call) (Result, error)
 }

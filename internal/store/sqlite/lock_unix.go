@@ -8,6 +8,9 @@ import (
 	"syscall"
 )
 
+// hasLocks reports whether flock locks files.
+const hasLocks = true
+
 // flock locks a file until the file is closed. It returns false if another process has locked it.
 func flock(f *os.File) (taken bool, err error) {
 	for {

@@ -7,6 +7,9 @@ import (
 	"golang.org/x/sys/windows"
 )
 
+// hasLocks reports whether flock locks files.
+const hasLocks = true
+
 // lockedByte is the high half of the position of the byte that flock locks. Locks of Windows also keep other processes
 // from reading, so the byte is far behind the name of the owner.
 const lockedByte = 1 << 30

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"iter"
 	"net/url"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -19,8 +18,8 @@ import (
 // Reader reads the journals in a file that another process may use at the same time. It changes no entries.
 type Reader struct {
 	store *Store
-	// copied is the directory of the copy that is read, or empty.
-	copied string
+	// copied is the directory of the copy that is read, or nil.
+	copied *TemporaryDir
 }
 
 // OpenReader opens the journals in a file for reading, and does not change the file. If the file has an older schema,
@@ -32,13 +31,13 @@ func OpenReader(ctx context.Context, path string) (*Reader, error) {
 	if !errors.Is(err, errOlder) {
 		return r, err
 	}
-	dir, err := os.MkdirTemp("", "capstan-read-")
+	dir, err := NewTemporaryDir(ctx, "capstan-read-")
 	if err != nil {
-		return nil, fmt.Errorf("failed to create a directory for a copy of the journal %q, whose schema is older: %w", path, err)
+		return nil, fmt.Errorf("failed to copy the journal %q, whose schema is older: %w", path, err)
 	}
-	if r, err = openCopy(ctx, path, filepath.Join(dir, "copy.db")); err != nil {
+	if r, err = openCopy(ctx, path, filepath.Join(dir.Path, "copy.db")); err != nil {
 		err = fmt.Errorf("failed to read a copy of the journal %q, whose schema is older: %w", path, err)
-		return nil, errors.Join(err, os.RemoveAll(dir))
+		return nil, errors.Join(err, dir.Remove())
 	}
 	r.copied = dir
 	return r, nil
@@ -66,7 +65,7 @@ func openCopy(ctx context.Context, path, to string) (*Reader, error) {
 }
 
 // IsCopy reports whether the Reader reads a copy of the file, to which nothing is added any more.
-func (r *Reader) IsCopy() bool { return r.copied != "" }
+func (r *Reader) IsCopy() bool { return r.copied != nil }
 
 // errOlder means that the schema of a file is older than this program's schema.
 var errOlder = errors.New("its schema is older than this program's")
@@ -137,7 +136,7 @@ func (r *Reader) UIDs(ctx context.Context, after string, limit int) ([]string, e
 func (r *Reader) Close() error {
 	err := r.store.db.Close()
 	if r.IsCopy() {
-		err = errors.Join(err, os.RemoveAll(r.copied))
+		err = errors.Join(err, r.copied.Remove())
 	}
 	return err
 }

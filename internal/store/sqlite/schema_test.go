@@ -244,6 +244,70 @@ func TestReaderDoesNotMigrate(t *testing.T) {
 	}
 }
 
+// TestCopiesOfKilledReadersAreRemoved checks that a reader removes the copies of readers that were killed, and no other
+// directory.
+func TestCopiesOfKilledReadersAreRemoved(t *testing.T) {
+	temporary := t.TempDir()
+	for _, name := range []string{"TMPDIR", "TMP", "TEMP"} {
+		t.Setenv(name, temporary)
+	}
+	path := filepath.Join(t.TempDir(), "journal.db")
+	migrateTo(t, path, 1, func(*sql.DB) {})
+	open := func() *sqlite.Reader {
+		t.Helper()
+		r, err := sqlite.OpenReader(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	makeOld := func(dir string) {
+		t.Helper()
+		long := time.Now().Add(-time.Hour)
+		if err := os.Chtimes(dir, long, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// leave creates a directory that no process uses.
+	leave := func(name, lock string) (dir string) {
+		t.Helper()
+		dir = filepath.Join(temporary, name)
+		err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, lock), nil, 0o600),
+			os.WriteFile(filepath.Join(dir, "copy.db"), nil, 0o600))
+		if err != nil {
+			t.Fatal(err)
+		}
+		makeOld(dir)
+		return dir
+	}
+	running := open()
+	used, err := filepath.Glob(filepath.Join(temporary, "capstan-read-*"))
+	if err != nil || len(used) != 1 {
+		t.Fatalf("the copies are %v (%v), want one", used, err)
+	}
+	makeOld(used[0])
+	killed := leave("capstan-read-1", "owner.lock")
+	kept := []string{used[0], leave("capstan-read-2", "other"), leave("other-1", "owner.lock")}
+	starting := leave("capstan-read-3", "owner.lock")
+	if err := os.Chtimes(starting, time.Now(), time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := open().Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(killed); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the copy of a killed reader: %v, want it removed", err)
+	}
+	for _, dir := range append(kept, starting) {
+		if files, err := os.ReadDir(dir); err != nil || len(files) < 2 {
+			t.Errorf("%s has the files %v (%v), want it kept", filepath.Base(dir), files, err)
+		}
+	}
+	if err := running.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestChangelogNamesTheSchema checks that the changelog names the newest version of the schema, which older programs
 // refuse, and that both stores have this version.
 func TestChangelogNamesTheSchema(t *testing.T) {
