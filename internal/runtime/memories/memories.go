@@ -17,9 +17,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-
-	"golang.org/x/text/unicode/norm"
 
 	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
@@ -52,8 +49,8 @@ const (
 	MaxNewest = 16
 	// MaxNearest is the maximum number of memories of an owner that are ranked because of their vectors.
 	MaxNearest = 16
-	// maxWords is the maximum number of words of a query. maxWord is the maximum length of a word, in bytes.
-	maxWords, maxWord = 128, 64
+	// maxWords is the maximum number of words of a query.
+	maxWords = 128
 	// maxQuery is the maximum length of the text of a query, in characters.
 	maxQuery = 4000
 )
@@ -149,31 +146,10 @@ func Clean(text string) string {
 
 // normal returns the form of a text by which memories are compared: its words, or the text itself if it has no words.
 func normal(text string) string {
-	if words := Words(text); len(words) > 0 {
+	if words := ranking.Words(text); len(words) > 0 {
 		return strings.Join(words, " ")
 	}
 	return text
-}
-
-// Words returns the words of a text in lower case: runs of letters, digits and marks. Each character of a script
-// without spaces is a word.
-func Words(text string) []string {
-	var b strings.Builder
-	for _, r := range norm.NFKC.String(text) {
-		switch {
-		case unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai, unicode.Lao, unicode.Khmer, unicode.Myanmar):
-			b.WriteString(" " + string(r) + " ")
-		case unicode.IsLetter(r) || unicode.IsNumber(r) || unicode.IsMark(r):
-			b.WriteRune(unicode.ToLower(r))
-		default:
-			b.WriteByte(' ')
-		}
-	}
-	words := strings.Fields(b.String())
-	for i, w := range words {
-		words[i] = strings.ToValidUTF8(w[:min(len(w), maxWord)], "")
-	}
-	return words
 }
 
 // maxExcerpt is the maximum length of a text that is turned into a vector, in characters. Many models accept 512
@@ -186,7 +162,7 @@ func Excerpt(text string) string {
 	if all := []rune(text); len(all) > maxExcerpt {
 		text = string(all[:maxExcerpt/2]) + " " + string(all[len(all)-maxExcerpt/2+1:]) // the space counts, too
 	}
-	if text = strings.ToValidUTF8(strings.TrimSpace(text), ""); len(Words(text)) == 0 {
+	if text = strings.ToValidUTF8(strings.TrimSpace(text), ""); len(ranking.Words(text)) == 0 {
 		return ""
 	}
 	return text
@@ -198,7 +174,7 @@ func Query(text string) []string {
 	if all := []rune(text); len(all) > maxQuery {
 		text = string(all[:maxQuery/2]) + " " + string(all[len(all)-maxQuery/2:])
 	}
-	words := Words(text)
+	words := ranking.Words(text)
 	query := map[string]bool{}
 	for i := 0; i < len(words) && len(query) < maxWords/2; i++ {
 		query[words[i]] = true

@@ -25,25 +25,6 @@ func memory(text string, days int) memories.Memory {
 	return m
 }
 
-func TestWords(t *testing.T) {
-	for text, want := range map[string][]string{
-		"Ada's printer: HP-4000!":  {"ada", "s", "printer", "hp", "4000"},
-		"":                         nil,
-		"... !":                    nil,
-		"ＦＵＬＬ ﬁne":                 {"full", "fine"},
-		"東京 tower":                 {"東", "京", "tower"},
-		"a\x00b \xff c":            {"a", "b", "c"},
-		"' OR 1=1; \" * NEAR(x)":   {"or", "1", "1", "near", "x"},
-		strings.Repeat("é", 100):   {strings.Repeat("é", 32)},
-		strings.Repeat("wort ", 1): {"wort"},
-	} {
-		got := memories.Words(text)
-		if diff := cmp.Diff(want, got); diff != "" && len(want)+len(got) > 0 {
-			t.Errorf("Words(%q): -want +got:\n%s", text, diff)
-		}
-	}
-}
-
 // TestQuery checks that the query has the words of a question before, after or between long texts.
 func TestQuery(t *testing.T) {
 	var log strings.Builder
