@@ -25,6 +25,19 @@ func memory(text string, days int) memories.Memory {
 	return m
 }
 
+// TestWordsOfCleanTexts checks that a memory, which is stored without invisible characters, has the words of the text
+// from which it was learned.
+func TestWordsOfCleanTexts(t *testing.T) {
+	for _, text := range []string{
+		"کاربر از نرم\u200cافزار استفاده می\u200cکند", "ශ්\u200dරී ලංකාව", "Kranken\u00adversicherung", "long\u200bword", "\ufeffe\u2060\u0301",
+		"two\u2028lines", "\u202ereversed\u202c", "Ada \u00ad has a cat.",
+	} {
+		if diff := cmp.Diff(memories.Query(memories.Clean(text)), memories.Query(text)); diff != "" {
+			t.Errorf("the words of %q: -clean +as written:\n%s", text, diff)
+		}
+	}
+}
+
 // TestQuery checks that the query has the words of a question before, after or between long texts.
 func TestQuery(t *testing.T) {
 	var log strings.Builder

@@ -18,8 +18,15 @@ var unspaced = []*unicode.RangeTable{
 }
 
 // Words returns the words of a text in lower case: runs of letters, digits and marks. Each character of a script
-// without spaces is a word.
+// without spaces is a word. Words ignores format characters, such as joiners and soft hyphens, because texts are stored
+// without them: see untrusted.Strip.
 func Words(text string) []string {
+	text = strings.Map(func(r rune) rune {
+		if unicode.Is(unicode.Cf, r) {
+			return -1
+		}
+		return r
+	}, text)
 	var b strings.Builder
 	for _, r := range norm.NFKC.String(text) {
 		switch {
