@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
@@ -152,20 +153,52 @@ func normal(text string) string {
 	return text
 }
 
-// maxExcerpt is the maximum length of a text that is turned into a vector, in characters. Many models accept 512
-// tokens.
+// maxExcerpt is the maximum length of a text that is turned into a vector: see width. Many models accept 512 tokens, and
+// refuse longer texts.
 const maxExcerpt = 2000
+
+// width returns the length of a character as a part of an excerpt. Four letters of English are about one token, but
+// outside of ASCII one character may be a token of its own.
+func width(r rune) int {
+	if r < utf8.RuneSelf {
+		return 1
+	}
+	return 4
+}
 
 // Excerpt returns the part of a text that is turned into a vector: the beginning and the end of a long text, because
 // people paste long texts after or before their question. Excerpt returns an empty text if the text has no words.
 func Excerpt(text string) string {
-	if all := []rune(text); len(all) > maxExcerpt {
-		text = string(all[:maxExcerpt/2]) + " " + string(all[len(all)-maxExcerpt/2+1:]) // the space counts, too
+	if headOf(text, maxExcerpt) < len(text) {
+		tail := tailOf(text, maxExcerpt/2-1) // the space counts, too
+		text = text[:headOf(text, maxExcerpt/2)] + " " + text[tail:]
 	}
 	if text = strings.ToValidUTF8(strings.TrimSpace(text), ""); len(ranking.Words(text)) == 0 {
 		return ""
 	}
 	return text
+}
+
+// headOf returns the offset of the end of the longest beginning of a text with at most this width.
+func headOf(text string, most int) int {
+	for i, r := range text {
+		if most -= width(r); most < 0 {
+			return i
+		}
+	}
+	return len(text)
+}
+
+// tailOf returns the offset of the longest end of a text with at most this width.
+func tailOf(text string, most int) int {
+	for i := len(text); i > 0; {
+		r, size := utf8.DecodeLastRuneInString(text[:i])
+		if most -= width(r); most < 0 {
+			return i
+		}
+		i -= size
+	}
+	return 0
 }
 
 // Query returns the words of a text for which memories are searched, sorted and each once. For a long text, it returns

@@ -38,6 +38,24 @@ func TestWordsOfCleanTexts(t *testing.T) {
 	}
 }
 
+// TestExcerpt checks that an excerpt has about as many tokens in each language, and both ends of a long text.
+func TestExcerpt(t *testing.T) {
+	many := strings.Repeat
+	for name, tc := range map[string]struct{ text, want string }{
+		"short":                {"Where is the printer?", "Where is the printer?"},
+		"long":                 {many("a", 3000) + many("b", 3000), many("a", 1000) + " " + many("b", 999)},
+		"the longest memory":   {many("字", memories.MaxText), many("字", memories.MaxText)},
+		"long, in Chinese":     {many("字", 700) + many("句", 700), many("字", 250) + " " + many("句", 249)},
+		"long, two languages":  {many("ab字", 1000), many("ab字", 166) + "ab " + many("ab字", 166)},
+		"no words":             {many("! ", 3000), ""},
+		"bytes without a text": {"a\xff\xfeb", "ab"},
+	} {
+		if diff := cmp.Diff(tc.want, memories.Excerpt(tc.text)); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", name, diff)
+		}
+	}
+}
+
 // TestQuery checks that the query has the words of a question before, after or between long texts.
 func TestQuery(t *testing.T) {
 	var log strings.Builder
