@@ -170,6 +170,29 @@ func TestRules(t *testing.T) {
 			`{"score": NaN, "ok": True, "user": $USER, "limit": -Infinity, "customer": {"phone": "[redacted]"}, "password": "[redacted]"}`,
 			redact.Matches{"$..password": 1, "$.customer.phone": 1},
 		},
+		"escaped names after words that are no JSON": {
+			nil,
+			[]string{"$..住所", "$..straße", "$..🔑", "$..password"},
+			`{"score": NaN, "\u4f4f\u6240": "\u6771\u4eac", "stra\u00DFe": {"n": 1}, "\ud83d\udd11": 7, "\u0070assword": "x", "\u5e74": 1}`,
+			`{"score": NaN, "\u4f4f\u6240": "[redacted]", "stra\u00DFe": "[redacted]", "\ud83d\udd11": "[redacted]", ` +
+				`"\u0070assword": "[redacted]", "\u5e74": 1}`,
+			redact.Matches{"$..住所": 1, "$..straße": 1, "$..🔑": 1, "$..password": 1},
+		},
+		"escaped names in strings": {
+			nil,
+			[]string{"$..住所"},
+			`{"a": NaN, "b": "{\"\\u4f4f\\u6240\": \"\\u6771\", \"c\": NaN}"}`,
+			`{"a": NaN, "b": "{\"\\u4f4f\\u6240\": \"[redacted]\", \"c\": NaN}"}`,
+			redact.Matches{"$..住所": 1},
+		},
+		"escaped names without quotes": {
+			nil, []string{"$..住所"}, `{a: 1, \u4f4f所: "x", \u005f住所: 2}`, `{a: 1, \u4f4f所: "[redacted]", \u005f住所: 2}`,
+			redact.Matches{"$..住所": 1},
+		},
+		"escaped quotes around a name": {
+			nil, []string{"$.a"}, `{"x": NaN, "\u0022a\u0022": 1, "\ud83da": 2, "a": 3}`,
+			`{"x": NaN, "\u0022a\u0022": 1, "\ud83da": 2, "a": "[redacted]"}`, redact.Matches{"$.a": 1},
+		},
 		"comments and gaps": {
 			nil,
 			[]string{"$.password"},
@@ -695,6 +718,9 @@ func TestRulesTakeLinearTime(t *testing.T) {
 		"names after slashes":    "{x " + strings.Repeat("/password:", size/10),
 		"broken lists":           strings.Repeat(`{"a":[x],`, size/9),
 		"escaped objects":        strings.Repeat(`{\"password\":1}`, size/16),
+		"escaped names":          "{x " + strings.Repeat(`"\u0070assword":1,`, size/18),
+		"halves of characters":   "{x " + strings.Repeat(`\ud83d`, size/6),
+		"backslashes of names":   `{x \u0070` + strings.Repeat(`\`, size),
 		"in strings":             strings.Repeat(`{"b":"{\"password\":1}"}`, size/24),
 	} {
 		for _, r := range []*redact.Rules{all, names} {

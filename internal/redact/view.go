@@ -370,11 +370,12 @@ func octets(text []byte, begin int) (r rune, size int) {
 }
 
 // hexadecimal decodes an escape with the given number of digits after the text that begins it.
-func hexadecimal(text []byte, begin, digits int) (r rune, size int) {
+func hexadecimal[T string | []byte](text T, begin, digits int) (r rune, size int) {
 	if len(text) < begin+digits {
 		return 0, 0
 	}
-	for _, c := range text[begin : begin+digits] {
+	for i := begin; i < begin+digits; i++ {
+		c := text[i]
 		digit := strings.IndexByte("0123456789abcdef", c|0x20)
 		if digit < 0 || c < '0' {
 			return 0, 0
