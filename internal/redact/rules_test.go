@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/text/unicode/norm"
 
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
@@ -192,6 +193,17 @@ func TestRules(t *testing.T) {
 		"escaped quotes around a name": {
 			nil, []string{"$.a"}, `{"x": NaN, "\u0022a\u0022": 1, "\ud83da": 2, "a": 3}`,
 			`{"x": NaN, "\u0022a\u0022": 1, "\ud83da": 2, "a": "[redacted]"}`, redact.Matches{"$.a": 1},
+		},
+		"decomposed letters": {
+			[]redact.PatternRule{
+				{Name: "name", Pattern: `(?i)geburtsname:\s*\p{L}+ Müller`}, {Name: "address", Pattern: `ご住所:\S+`},
+				{Name: "korean", Pattern: `성명:\s*[가-힣]{2,4}`},
+			},
+			nil,
+			norm.NFD.String("ä Geburtsname: Zoë Müller, ご住所:東京 성명: 홍길동 é ") + `{"ü":"` + norm.NFD.String("성명: 홍길동") + `"}`,
+			norm.NFD.String("ä ") + "[redacted:name], [redacted:address] [redacted:korean]" + norm.NFD.String(" é ") +
+				`{"ü":"[redacted:korean]"}`,
+			redact.Matches{"name": 1, "address": 1, "korean": 2},
 		},
 		"comments and gaps": {
 			nil,
@@ -697,7 +709,7 @@ func TestRulesTakeLinearTime(t *testing.T) {
 		"objects": strings.Repeat(`{"a":`, size/5), "quotes": strings.Repeat(`["`, size/2),
 		"strings": "[" + strings.Repeat(`"a@b",`, size/6),
 		"list":    "[" + strings.Repeat(`{"password":"x","b":"ab"},`, size/26) + "1]", "escapes": strings.Repeat(`\\`, size/2),
-		"invisible": strings.Repeat("a\u200b", size/4), "broken": strings.Repeat(`{"a":x`, size/6),
+		"marks": strings.Repeat("a"+strings.Repeat("\u0301", 40), size/81), "invisible": strings.Repeat("a\u200b", size/4), "broken": strings.Repeat(`{"a":x`, size/6),
 		"matches": strings.Repeat("a@b.cd ", size/7),
 		"escaped": strings.Repeat(`{\"a\":`, size/7), "no escapes": strings.Repeat(`{\x`, size/3),
 		"escapes and quotes": strings.Repeat(`[\n {"`, size/6), "escapes before a list": `[\n` + strings.Repeat("[", size) + `"`,

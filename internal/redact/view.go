@@ -8,6 +8,8 @@ import (
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
 )
 
 const (
@@ -205,6 +207,22 @@ func (v *view) pack(text string) {
 	}
 	v.keep(text, begin, len(text))
 	v.low = lower(v.low, v.text)
+}
+
+// compose makes a view of the whole text in which letters and their marks are composed, as in patterns that people write.
+func (v *view) compose(text string) {
+	v.text, v.from, v.to, v.hasPositions = v.text[:0], v.from[:0], v.to[:0], true
+	var parts norm.Iter
+	parts.InitString(norm.NFC, text)
+	for !parts.Done() {
+		from := int32(parts.Pos()) //nolint:gosec // because no text is as long as 2 GiB
+		part := parts.Next()
+		to := int32(parts.Pos()) //nolint:gosec // because of the reason above
+		v.text = append(v.text, part...)
+		for range part {
+			v.from, v.to = append(v.from, from), append(v.to, to)
+		}
+	}
 }
 
 // fold returns the text by which a character is compared, until the next call. encoded is the character in UTF-8.
