@@ -55,6 +55,15 @@ func newMemberNames(paths []jsonPath) *memberNames {
 // has reports whether a name is the last name of a path.
 func (n *memberNames) has(name string) bool { return n != nil && n.paths[name] != "" }
 
+// find returns the positions of the first member in a text, as package regexp does. If escapes is true, the text may
+// have escaped names.
+func (n *memberNames) find(text string, escapes bool) []int {
+	if !escapes {
+		return n.begin.FindStringSubmatchIndex(text)
+	}
+	return n.begin.FindReaderSubmatchIndex(&nameReader{text})
+}
+
 // edits returns the edits that remove the values of members from an offset on, except for members within known parts of
 // the text, and for values that earlier edits remove. known and earlier must be in order.
 func (n *memberNames) edits(
@@ -63,6 +72,7 @@ func (n *memberNames) edits(
 	if n == nil {
 		return nil
 	}
+	escapes := strings.Contains(text[at:], `\u`)
 	turnStart, done := at, fairgate.AcquireProcessor(ctx, min(len(text), chunk))
 	defer func() { done() }()
 	for at < len(text) && !sum.tooMany() {
@@ -70,7 +80,7 @@ func (n *memberNames) edits(
 			done()
 			turnStart, done = at, fairgate.AcquireProcessor(ctx, min(len(text)-at, chunk))
 		}
-		m := n.begin.FindStringSubmatchIndex(text[at:])
+		m := n.find(text[at:], escapes)
 		if m == nil {
 			return all
 		}
@@ -94,7 +104,7 @@ func (n *memberNames) edits(
 		}
 		quote := strings.Repeat(`\`, backslashes) + `"`
 		all = append(all, edit{span{from, to}, quote + redacted + quote})
-		found[n.paths[name]]++
+		found[n.paths[unescapedName(name)]]++
 		sum.add(1)
 		at = to
 	}

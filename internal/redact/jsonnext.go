@@ -158,8 +158,14 @@ func quotedNameEnd(text string, at, limit int) int {
 		return -1
 	}
 	at++
-	for at < limit && !isQuote(text[at]) && text[at] != '\\' {
-		at++
+	for at < limit && !isQuote(text[at]) {
+		size := 1
+		if text[at] == '\\' {
+			if _, size = unicodeEscape(text[at:limit]); size == 0 {
+				break
+			}
+		}
+		at += size
 	}
 	at = skipBackslashes(text, at, limit)
 	if at == limit || !isQuote(text[at]) {

@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 	"unsafe"
 
+	"golang.org/x/text/unicode/norm"
+
 	"github.com/capstan-dev/capstan/internal/fairgate"
 )
 
@@ -145,18 +147,31 @@ func (p *compiledPattern) hiddenMatchesIn(r *reading, vs *views, part string) (a
 	n := 0
 	vs.now.keepSpaces, vs.next.keepSpaces = true, true
 	r.add(len(part)) // the views are made in turns, too
+	if !norm.NFC.IsNormalString(part) {
+		vs.now.compose(part)
+		if all, tooMany = p.matchesInView(r, &vs.now); tooMany {
+			return all, true
+		}
+	}
 	for v := range vs.each(part, true) {
 		var found []span
-		// A copy of each view for each pattern would need many times the memory of the text. The string is safe,
-		// because no match keeps it, and the view changes only when the next one is made.
-		text := unsafe.String(unsafe.SliceData(v.text), len(v.text)) //nolint:gosec // because of the reason above
-		found, tooMany = p.matchesIn(r, text)
-		for _, m := range found {
-			all = append(all, v.source(m.from, m.to))
-		}
+		found, tooMany = p.matchesInView(r, v)
+		all = append(all, found...)
 		if n++; n > rounds || tooMany {
 			break
 		}
+	}
+	return all, tooMany
+}
+
+// matchesInView is matchesIn for a view. The spans are those in the text of which the view was made.
+func (p *compiledPattern) matchesInView(r *reading, v *view) (all []span, tooMany bool) {
+	// A copy of each view for each pattern would need many times the memory of the text. The string is safe, because no
+	// match keeps it, and the view changes only when the next one is made.
+	text := unsafe.String(unsafe.SliceData(v.text), len(v.text)) //nolint:gosec // because of the reason above
+	all, tooMany = p.matchesIn(r, text)
+	for i, m := range all {
+		all[i] = v.source(m.from, m.to)
 	}
 	return all, tooMany
 }

@@ -142,9 +142,9 @@ func (r *Rules) checkReplacements(field string) error {
 
 // Redact returns a text without the matches of the rules, and adds their number to found, which may be nil.
 //
-//   - A pattern is searched for in three forms of the text: the text itself; the text without invisible characters, in
-//     which full-width, styled and accented letters are replaced by plain ones; and the text after escapes of JSON,
-//     URLs and HTML are decoded.
+//   - A pattern is searched for in four forms of the text: the text itself; the text with composed letters (NFC); the
+//     text without invisible characters, in which full-width, styled and accented letters are replaced by plain ones;
+//     and the text after escapes of JSON, URLs and HTML are decoded.
 //   - In a JSON object or list, also within other text, a pattern is searched for in each name, string and number by
 //     itself, so the JSON stays valid. A number with a match becomes a string. A text that is a JSON string counts as a
 //     string within JSON.

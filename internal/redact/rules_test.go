@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/text/unicode/norm"
 
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
@@ -169,6 +170,40 @@ func TestRules(t *testing.T) {
 			`{"score": NaN, "ok": True, "user": $USER, "limit": -Infinity, "customer": {"phone": 1}, "password": "hunter2"}`,
 			`{"score": NaN, "ok": True, "user": $USER, "limit": -Infinity, "customer": {"phone": "[redacted]"}, "password": "[redacted]"}`,
 			redact.Matches{"$..password": 1, "$.customer.phone": 1},
+		},
+		"escaped names after words that are no JSON": {
+			nil,
+			[]string{"$..住所", "$..straße", "$..🔑", "$..password"},
+			`{"score": NaN, "\u4f4f\u6240": "\u6771\u4eac", "stra\u00DFe": {"n": 1}, "\ud83d\udd11": 7, "\u0070assword": "x", "\u5e74": 1}`,
+			`{"score": NaN, "\u4f4f\u6240": "[redacted]", "stra\u00DFe": "[redacted]", "\ud83d\udd11": "[redacted]", ` +
+				`"\u0070assword": "[redacted]", "\u5e74": 1}`,
+			redact.Matches{"$..住所": 1, "$..straße": 1, "$..🔑": 1, "$..password": 1},
+		},
+		"escaped names in strings": {
+			nil,
+			[]string{"$..住所"},
+			`{"a": NaN, "b": "{\"\\u4f4f\\u6240\": \"\\u6771\", \"c\": NaN}"}`,
+			`{"a": NaN, "b": "{\"\\u4f4f\\u6240\": \"[redacted]\", \"c\": NaN}"}`,
+			redact.Matches{"$..住所": 1},
+		},
+		"escaped names without quotes": {
+			nil, []string{"$..住所"}, `{a: 1, \u4f4f所: "x", \u005f住所: 2}`, `{a: 1, \u4f4f所: "[redacted]", \u005f住所: 2}`,
+			redact.Matches{"$..住所": 1},
+		},
+		"escaped quotes around a name": {
+			nil, []string{"$.a"}, `{"x": NaN, "\u0022a\u0022": 1, "\ud83da": 2, "a": 3}`,
+			`{"x": NaN, "\u0022a\u0022": 1, "\ud83da": 2, "a": "[redacted]"}`, redact.Matches{"$.a": 1},
+		},
+		"decomposed letters": {
+			[]redact.PatternRule{
+				{Name: "name", Pattern: `(?i)geburtsname:\s*\p{L}+ Müller`}, {Name: "address", Pattern: `ご住所:\S+`},
+				{Name: "korean", Pattern: `성명:\s*[가-힣]{2,4}`},
+			},
+			nil,
+			norm.NFD.String("ä Geburtsname: Zoë Müller, ご住所:東京 성명: 홍길동 é ") + `{"ü":"` + norm.NFD.String("성명: 홍길동") + `"}`,
+			norm.NFD.String("ä ") + "[redacted:name], [redacted:address] [redacted:korean]" + norm.NFD.String(" é ") +
+				`{"ü":"[redacted:korean]"}`,
+			redact.Matches{"name": 1, "address": 1, "korean": 2},
 		},
 		"comments and gaps": {
 			nil,
@@ -674,7 +709,7 @@ func TestRulesTakeLinearTime(t *testing.T) {
 		"objects": strings.Repeat(`{"a":`, size/5), "quotes": strings.Repeat(`["`, size/2),
 		"strings": "[" + strings.Repeat(`"a@b",`, size/6),
 		"list":    "[" + strings.Repeat(`{"password":"x","b":"ab"},`, size/26) + "1]", "escapes": strings.Repeat(`\\`, size/2),
-		"invisible": strings.Repeat("a\u200b", size/4), "broken": strings.Repeat(`{"a":x`, size/6),
+		"marks": strings.Repeat("a"+strings.Repeat("\u0301", 40), size/81), "invisible": strings.Repeat("a\u200b", size/4), "broken": strings.Repeat(`{"a":x`, size/6),
 		"matches": strings.Repeat("a@b.cd ", size/7),
 		"escaped": strings.Repeat(`{\"a\":`, size/7), "no escapes": strings.Repeat(`{\x`, size/3),
 		"escapes and quotes": strings.Repeat(`[\n {"`, size/6), "escapes before a list": `[\n` + strings.Repeat("[", size) + `"`,
@@ -695,6 +730,9 @@ func TestRulesTakeLinearTime(t *testing.T) {
 		"names after slashes":    "{x " + strings.Repeat("/password:", size/10),
 		"broken lists":           strings.Repeat(`{"a":[x],`, size/9),
 		"escaped objects":        strings.Repeat(`{\"password\":1}`, size/16),
+		"escaped names":          "{x " + strings.Repeat(`"\u0070assword":1,`, size/18),
+		"halves of characters":   "{x " + strings.Repeat(`\ud83d`, size/6),
+		"backslashes of names":   `{x \u0070` + strings.Repeat(`\`, size),
 		"in strings":             strings.Repeat(`{"b":"{\"password\":1}"}`, size/24),
 	} {
 		for _, r := range []*redact.Rules{all, names} {

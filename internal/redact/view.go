@@ -8,6 +8,8 @@ import (
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
 )
 
 const (
@@ -207,6 +209,22 @@ func (v *view) pack(text string) {
 	v.low = lower(v.low, v.text)
 }
 
+// compose makes a view of the whole text in which letters and their marks are composed, as in patterns that people write.
+func (v *view) compose(text string) {
+	v.text, v.from, v.to, v.hasPositions = v.text[:0], v.from[:0], v.to[:0], true
+	var parts norm.Iter
+	parts.InitString(norm.NFC, text)
+	for !parts.Done() {
+		from := int32(parts.Pos()) //nolint:gosec // because no text is as long as 2 GiB
+		part := parts.Next()
+		to := int32(parts.Pos()) //nolint:gosec // because of the reason above
+		v.text = append(v.text, part...)
+		for range part {
+			v.from, v.to = append(v.from, from), append(v.to, to)
+		}
+	}
+}
+
 // fold returns the text by which a character is compared, until the next call. encoded is the character in UTF-8.
 func (v *view) fold(r rune, encoded string) (folded []byte, plain bool) {
 	if v.keepSpaces && unicode.IsSpace(r) {
@@ -370,11 +388,12 @@ func octets(text []byte, begin int) (r rune, size int) {
 }
 
 // hexadecimal decodes an escape with the given number of digits after the text that begins it.
-func hexadecimal(text []byte, begin, digits int) (r rune, size int) {
+func hexadecimal[T string | []byte](text T, begin, digits int) (r rune, size int) {
 	if len(text) < begin+digits {
 		return 0, 0
 	}
-	for _, c := range text[begin : begin+digits] {
+	for i := begin; i < begin+digits; i++ {
+		c := text[i]
 		digit := strings.IndexByte("0123456789abcdef", c|0x20)
 		if digit < 0 || c < '0' {
 			return 0, 0

@@ -182,11 +182,12 @@ func (run *runner) outputNotes(c *Candidate, p *prepare.Prompt) []model.Message 
 }
 
 // schemaNote returns a message with a schema. The creator of a Turn wrote the schema, so it has no more weight than
-// the user's message and is fenced. Escaping <, > and & as JSON does not change the meaning of the schema.
+// the user's message and is fenced. <, >, & and invisible characters are escaped as JSON, which does not change the
+// meaning of the schema: the answer must fit it with these characters.
 func schemaNote(source json.RawMessage) string {
 	var escaped bytes.Buffer
 	json.HTMLEscape(&escaped, source)
-	text, leftOut := untrusted.Cap(untrusted.Strip(escaped.String()), maxSchemaChars)
+	text, leftOut := untrusted.Cap(untrusted.Escape(escaped.String()), maxSchemaChars)
 	label := "## JSON Schema of the answer"
 	if leftOut > 0 {
 		label += fmt.Sprintf("\nIt is too long: the last %d characters are omitted.", leftOut)

@@ -333,8 +333,48 @@ func TestSchemaStaysInItsFence(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &got); err != nil {
 		t.Fatal(err)
 	}
-	if want := strings.ReplaceAll(hostile, "\u202e", ""); got.Description != want || got.Title != "a < b" {
-		t.Errorf("the schema has the description %q and the title %q, want %q and \"a < b\"", got.Description, got.Title, want)
+	if got.Description != hostile || got.Title != "a < b" {
+		t.Errorf("the schema has the description %q and the title %q, want %q and \"a < b\"", got.Description, got.Title, hostile)
+	}
+}
+
+// TestInvisibleCharactersOfASchema checks that a model receives the names and values of a schema with the invisible
+// characters that Persian, Sinhala and flags need, and learns that one of them is missing in its answer.
+func TestInvisibleCharactersOfASchema(t *testing.T) {
+	const name, value, flag = "نام\u200cخانوادگی", "ශ්\u200dරී", "\U0001F3F4\U000E0067\U000E007F"
+	source := `{"type":"object","required":["` + name + `"],` + "\r\n" +
+		`"properties":{"` + name + `":{"enum":["` + value + `","` + flag + `"]}}}`
+	s, err := schema.Compile(json.RawMessage(source))
+	if err != nil {
+		t.Fatal(err)
+	}
+	without := strings.NewReplacer("\u200c", "", "\u200d", "")
+	c, m := candidate("one", 1, says(`{"`+without.Replace(name)+`":1}`), says(`{"`+name+`":"`+without.Replace(value)+`"}`),
+		says(`{"`+name+`":"`+value+`"}`))
+	in := input(t, c)
+	in.Output = s
+	if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {
+		t.Fatalf("the end is %+v, %v; want that the last answer is accepted", end, err)
+	}
+	_, body, _ := strings.Cut(m.requests[0].Messages[2].Content, "\n<untrusted-text>\n")
+	var shown, want any
+	if err := json.Unmarshal([]byte(strings.TrimSuffix(body, "\n</untrusted-text>")), &shown); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(source), &want); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, shown); diff != "" {
+		t.Errorf("the schema in the prompt: -want +got:\n%s", diff)
+	}
+	for i, want := range []string{
+		`must have "نام\u200cخانوادگی"`,
+		`/نام\u200cخانوادگی: must be one of "ශ්\u200dරී", "` + "\U0001F3F4" + `\udb40\udc67\udb40\udc7f"`,
+	} {
+		r := m.requests[i+1].Messages
+		if got := r[len(r)-1].Content; !strings.Contains(got, "- "+want+"\n") {
+			t.Errorf("rejection %d is %q, want that it has %q", i+1, got, want)
+		}
 	}
 }
 

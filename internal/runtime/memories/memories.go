@@ -17,9 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-
-	"golang.org/x/text/unicode/norm"
+	"unicode/utf8"
 
 	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
@@ -52,8 +50,8 @@ const (
 	MaxNewest = 16
 	// MaxNearest is the maximum number of memories of an owner that are ranked because of their vectors.
 	MaxNearest = 16
-	// maxWords is the maximum number of words of a query. maxWord is the maximum length of a word, in bytes.
-	maxWords, maxWord = 128, 64
+	// maxWords is the maximum number of words of a query.
+	maxWords = 128
 	// maxQuery is the maximum length of the text of a query, in characters.
 	maxQuery = 4000
 )
@@ -149,47 +147,58 @@ func Clean(text string) string {
 
 // normal returns the form of a text by which memories are compared: its words, or the text itself if it has no words.
 func normal(text string) string {
-	if words := Words(text); len(words) > 0 {
+	if words := ranking.Words(text); len(words) > 0 {
 		return strings.Join(words, " ")
 	}
 	return text
 }
 
-// Words returns the words of a text in lower case: runs of letters, digits and marks. Each character of a script
-// without spaces is a word.
-func Words(text string) []string {
-	var b strings.Builder
-	for _, r := range norm.NFKC.String(text) {
-		switch {
-		case unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai, unicode.Lao, unicode.Khmer, unicode.Myanmar):
-			b.WriteString(" " + string(r) + " ")
-		case unicode.IsLetter(r) || unicode.IsNumber(r) || unicode.IsMark(r):
-			b.WriteRune(unicode.ToLower(r))
-		default:
-			b.WriteByte(' ')
-		}
-	}
-	words := strings.Fields(b.String())
-	for i, w := range words {
-		words[i] = strings.ToValidUTF8(w[:min(len(w), maxWord)], "")
-	}
-	return words
-}
-
-// maxExcerpt is the maximum length of a text that is turned into a vector, in characters. Many models accept 512
-// tokens.
+// maxExcerpt is the maximum length of a text that is turned into a vector: see width. Many models accept 512 tokens, and
+// refuse longer texts.
 const maxExcerpt = 2000
+
+// width returns the length of a character as a part of an excerpt. Four letters of English are about one token, but
+// outside of ASCII one character may be a token of its own.
+func width(r rune) int {
+	if r < utf8.RuneSelf {
+		return 1
+	}
+	return 4
+}
 
 // Excerpt returns the part of a text that is turned into a vector: the beginning and the end of a long text, because
 // people paste long texts after or before their question. Excerpt returns an empty text if the text has no words.
 func Excerpt(text string) string {
-	if all := []rune(text); len(all) > maxExcerpt {
-		text = string(all[:maxExcerpt/2]) + " " + string(all[len(all)-maxExcerpt/2+1:]) // the space counts, too
+	if headOf(text, maxExcerpt) < len(text) {
+		tail := tailOf(text, maxExcerpt/2-1) // the space counts, too
+		text = text[:headOf(text, maxExcerpt/2)] + " " + text[tail:]
 	}
-	if text = strings.ToValidUTF8(strings.TrimSpace(text), ""); len(Words(text)) == 0 {
+	if text = strings.ToValidUTF8(strings.TrimSpace(text), ""); len(ranking.Words(text)) == 0 {
 		return ""
 	}
 	return text
+}
+
+// headOf returns the offset of the end of the longest beginning of a text with at most this width.
+func headOf(text string, most int) int {
+	for i, r := range text {
+		if most -= width(r); most < 0 {
+			return i
+		}
+	}
+	return len(text)
+}
+
+// tailOf returns the offset of the longest end of a text with at most this width.
+func tailOf(text string, most int) int {
+	for i := len(text); i > 0; {
+		r, size := utf8.DecodeLastRuneInString(text[:i])
+		if most -= width(r); most < 0 {
+			return i
+		}
+		i -= size
+	}
+	return 0
 }
 
 // Query returns the words of a text for which memories are searched, sorted and each once. For a long text, it returns
@@ -198,7 +207,7 @@ func Query(text string) []string {
 	if all := []rune(text); len(all) > maxQuery {
 		text = string(all[:maxQuery/2]) + " " + string(all[len(all)-maxQuery/2:])
 	}
-	words := Words(text)
+	words := ranking.Words(text)
 	query := map[string]bool{}
 	for i := 0; i < len(words) && len(query) < maxWords/2; i++ {
 		query[words[i]] = true

@@ -25,21 +25,33 @@ func memory(text string, days int) memories.Memory {
 	return m
 }
 
-func TestWords(t *testing.T) {
-	for text, want := range map[string][]string{
-		"Ada's printer: HP-4000!":  {"ada", "s", "printer", "hp", "4000"},
-		"":                         nil,
-		"... !":                    nil,
-		"ＦＵＬＬ ﬁne":                 {"full", "fine"},
-		"東京 tower":                 {"東", "京", "tower"},
-		"a\x00b \xff c":            {"a", "b", "c"},
-		"' OR 1=1; \" * NEAR(x)":   {"or", "1", "1", "near", "x"},
-		strings.Repeat("é", 100):   {strings.Repeat("é", 32)},
-		strings.Repeat("wort ", 1): {"wort"},
+// TestWordsOfCleanTexts checks that a memory, which is stored without invisible characters, has the words of the text
+// from which it was learned.
+func TestWordsOfCleanTexts(t *testing.T) {
+	for _, text := range []string{
+		"کاربر از نرم\u200cافزار استفاده می\u200cکند", "ශ්\u200dරී ලංකාව", "Kranken\u00adversicherung", "long\u200bword", "\ufeffe\u2060\u0301",
+		"two\u2028lines", "\u202ereversed\u202c", "Ada \u00ad has a cat.",
 	} {
-		got := memories.Words(text)
-		if diff := cmp.Diff(want, got); diff != "" && len(want)+len(got) > 0 {
-			t.Errorf("Words(%q): -want +got:\n%s", text, diff)
+		if diff := cmp.Diff(memories.Query(memories.Clean(text)), memories.Query(text)); diff != "" {
+			t.Errorf("the words of %q: -clean +as written:\n%s", text, diff)
+		}
+	}
+}
+
+// TestExcerpt checks that an excerpt has about as many tokens in each language, and both ends of a long text.
+func TestExcerpt(t *testing.T) {
+	many := strings.Repeat
+	for name, tc := range map[string]struct{ text, want string }{
+		"short":                {"Where is the printer?", "Where is the printer?"},
+		"long":                 {many("a", 3000) + many("b", 3000), many("a", 1000) + " " + many("b", 999)},
+		"the longest memory":   {many("字", memories.MaxText), many("字", memories.MaxText)},
+		"long, in Chinese":     {many("字", 700) + many("句", 700), many("字", 250) + " " + many("句", 249)},
+		"long, two languages":  {many("ab字", 1000), many("ab字", 166) + "ab " + many("ab字", 166)},
+		"no words":             {many("! ", 3000), ""},
+		"bytes without a text": {"a\xff\xfeb", "ab"},
+	} {
+		if diff := cmp.Diff(tc.want, memories.Excerpt(tc.text)); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", name, diff)
 		}
 	}
 }

@@ -311,6 +311,23 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// TestInvisibleCharactersAreShown checks that a message shows the invisible characters of names and values, so that it
+// does not demand a name that the value already has.
+func TestInvisibleCharactersAreShown(t *testing.T) {
+	const name = "نام\u200cخانوادگی"
+	s := compiled(t, `{"required":["`+name+`"],"properties":{"`+name+`":{"enum":["a\u200db"]}},"propertyNames":{"pattern":"."},`+
+		`"dependentRequired":{"x":["y\u00adz"]},"additionalProperties":{"const":"\u007f"}}`)
+	for value, want := range map[string][]string{
+		`{}`:                                 {`must have "نام\u200cخانوادگی"`},
+		`{"` + name + `":"ab"}`:              {`/نام\u200cخانوادگی: must be one of "a\u200db"`},
+		`{"` + name + `":"a\u200db","x":""}`: {`must have "y\u00adz", which "x" requires`, `/x: must be "\u007f"`},
+	} {
+		if diff := cmp.Diff(want, texts(s.Validate(t.Context(), json.RawMessage(value)))); diff != "" {
+			t.Errorf("the violations of %s: -want +got:\n%s", value, diff)
+		}
+	}
+}
+
 // short returns a line with its path cut to the maximum length.
 func short(line string) string {
 	path, message, _ := strings.Cut(line, ": ")

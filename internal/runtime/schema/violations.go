@@ -19,7 +19,7 @@ import (
 const (
 	maxPath    = 100
 	maxMessage = 200
-	// examined is how many times more characters of a text are examined than are shown, because some are removed.
+	// examined is how many times more characters of a text are examined than are shown, because white space is removed.
 	// mostExamined is the number for a message.
 	examined     = 4
 	mostExamined = examined * maxMessage
@@ -207,7 +207,7 @@ func quoted(names []string) string {
 	more := len(names) - most
 	names = names[:min(most, len(names))]
 	for i, n := range names {
-		names[i] = fmt.Sprintf("%q", short(n, maxPath))
+		names[i] = fmt.Sprintf("%q", line(n, maxPath))
 	}
 	text := strings.Join(names, ", ")
 	if more > 0 {
@@ -264,10 +264,17 @@ func begin(text string) string {
 	return text
 }
 
-// short returns the first characters of a text, on one line.
+// short returns the first characters of a text, on one line. Invisible characters are escaped, because without them a
+// name or a value may be one that the schema does not allow.
 func short(text string, most int) string {
 	text, _ = untrusted.Cap(text, examined*most)
-	text, out := untrusted.Cap(strings.Join(strings.Fields(untrusted.Strip(text)), " "), most-1)
+	return line(untrusted.Escape(text), most)
+}
+
+// line is short for a text that is quoted afterwards, which escapes invisible characters, too.
+func line(text string, most int) string {
+	text, _ = untrusted.Cap(text, examined*most)
+	text, out := untrusted.Cap(strings.Join(strings.Fields(text), " "), most-1)
 	if out > 0 {
 		text += "…"
 	}

@@ -37,17 +37,17 @@ func textOf(t Tool) string {
 	return b.String()
 }
 
-// words returns the words of a text in lower case: runs of letters and digits. A capital letter after a small
-// letter or a digit also begins a word, because names often combine words this way.
+// words returns the words of a text, and the pairs of characters in scripts without spaces. A capital letter after a
+// small letter or a digit also begins a word, because names often combine words this way.
 func words(text string) []string {
 	var b strings.Builder
 	before := ' '
 	for _, r := range text {
 		if unicode.IsUpper(r) && (unicode.IsLower(before) || unicode.IsDigit(before)) {
-			b.WriteRune(' ')
+			b.WriteByte(' ')
 		}
-		b.WriteRune(unicode.ToLower(r))
+		b.WriteRune(r)
 		before = r
 	}
-	return strings.FieldsFunc(b.String(), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !unicode.IsMark(r) })
+	return ranking.WithPairs(ranking.Words(b.String()))
 }

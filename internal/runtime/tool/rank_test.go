@@ -38,8 +38,10 @@ func TestWords(t *testing.T) {
 		"sendEmailV2Now":              "[send email v2 now]",
 		"HTTP server":                 "[http server]",
 		"Größe, naïve ÉTÉ":            "[größe naïve été]",
-		"e\u0301te\u0301 <b>x</b>\n1": "[e\u0301te\u0301 b x b 1]",
-		"日本 語":                        "[日本 語]",
+		"e\u0301te\u0301 <b>x</b>\n1": "[été b x b 1]",
+		"日本 語":                        "[日 本 語 日本 本語]",
+		"查询订单1042的状态":                 "[查 询 订 单 1042 的 状 态 查询 询订 订单 的状 状态]",
+		"ｆｉｎｄＵｓｅｒ":                    "[find user]",
 	} {
 		if got := fmt.Sprint(words(text)); got != want {
 			t.Errorf("words of %q are %s, want %s", text, got, want)

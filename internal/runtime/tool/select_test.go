@@ -107,6 +107,27 @@ func TestSelect(t *testing.T) {
 	}
 }
 
+// TestSelectInAnyScript checks that a tool is found by the words of its description in scripts without spaces between
+// words, and in a message whose letters are composed in another way.
+func TestSelectInAnyScript(t *testing.T) {
+	for name, tc := range map[string]struct{ other, wanted, query string }{
+		"Chinese":    {"翻译一段文字", "查询订单状态", "帮我查询订单1042的状态"},
+		"Japanese":   {"文章を翻訳します", "天気予報を返します", "明日の天気は?"},
+		"Thai":       {"แปลข้อความ", "คืนสภาพอากาศ", "อากาศวันนี้เป็นอย่างไร"},
+		"Burmese":    {"စာသားဘာသာပြန်", "ရာသီဥတု", "ဒီနေ့ရာသီဥတုဘယ်လိုလဲ"},
+		"decomposed": {"Übersetzt Texte.", "Zeigt Verträge.", "Meine Vertra\u0308ge?"},
+		"full width": {"Sends a message.", "Returns a forecast.", "ｆｏｒｅｃａｓｔ"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			all := []tool.Tool{described("a", tc.other), described("b", tc.wanted)}
+			kept, _ := tool.Select(all, tool.Selection{Most: 1, Semantic: true, Query: tc.query})
+			if len(kept) != 1 || kept[0].Name != "b" {
+				t.Errorf("the message %q selects %v, want the tool %q", tc.query, kept, tc.wanted)
+			}
+		})
+	}
+}
+
 func TestSelectDoesNotChangeItsInput(t *testing.T) {
 	all := desk()
 	tool.Select(all, tool.Selection{Most: 2, Semantic: true, Query: "translate the weather"})

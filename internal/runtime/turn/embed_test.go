@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/shopspring/decimal"
@@ -339,5 +340,23 @@ func TestRefusedTexts(t *testing.T) {
 					e.asked, tools, want)
 			}
 		})
+	}
+}
+
+// TestLongMessageInChinese checks that a model that accepts few tokens, which are single characters in Chinese, makes
+// the vector of a long message.
+func TestLongMessageInChinese(t *testing.T) {
+	failed := []*model.Error{}
+	e := &embedder{words: []string{"新", "zeta"}, refuses: func(texts []string) bool {
+		return slices.ContainsFunc(texts, func(s string) bool { return utf8.RuneCountInString(s) > 510 })
+	}}
+	in := embedding(e, &vectors.Cache{}, &failed)
+	in.Preparation = preparationOf(func(in *prepare.Input) { in.Turn.Message = strings.Repeat("字", 700) + "新" })
+	j := &journaltest.Store{}
+	if _, err := engine(j).Run(t.Context(), &in); err != nil {
+		t.Fatal(err)
+	}
+	if tools := toolsOf(t, j); tools != "zeta" || len(failed) > 0 {
+		t.Errorf("the Turn has the tools %s and the failures %v, want zeta, and no failures", tools, failed)
 	}
 }

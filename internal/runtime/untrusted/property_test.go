@@ -72,6 +72,9 @@ func checkClean(t *testing.T, place, text, got string) {
 func check(t *testing.T, text string, most int) {
 	t.Helper()
 	block, line, item := untrusted.Block(text), untrusted.Line(text), untrusted.Item(text)
+	if got := untrusted.Escape(text); got != untrusted.Strip(got) {
+		t.Errorf("Escape(%q) = %q, want no character that Strip removes", text, got)
+	}
 	checkClean(t, "Block", text, block)
 	checkClean(t, "Line", text, line)
 	checkClean(t, "Item", text, item)

@@ -3,8 +3,10 @@
 package untrusted
 
 import (
+	"fmt"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -149,6 +151,27 @@ func Strip(text string) string {
 		}
 		return r // strings.Map passes each invalid byte as U+FFFD
 	}, text)
+}
+
+// Escape is Strip for a text of JSON, and for a text with names and values of JSON. It writes the characters that Strip
+// removes as escapes of JSON, such as \u200c, because each of them makes a name or a value another one. It removes the
+// carriage return, which JSON itself may have between its tokens.
+func Escape(text string) string {
+	if utf8.ValidString(text) && strings.IndexFunc(text, invisible) < 0 {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text { // an invalid byte is U+FFFD
+		switch {
+		case !invisible(r):
+			b.WriteRune(r)
+		case r != '\r':
+			for _, unit := range utf16.AppendRune(nil, r) {
+				fmt.Fprintf(&b, `\u%04x`, unit)
+			}
+		}
+	}
+	return b.String()
 }
 
 // invisible reports whether a character is removed. This includes the carriage return of a CR LF.

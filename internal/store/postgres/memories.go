@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/runtime/ranking"
 	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/store"
 )
@@ -62,7 +63,7 @@ func keep(ctx context.Context, tx pgx.Tx, l *task.Learned) error {
 	for i := range kept {
 		m := &kept[i]
 		if _, err := tx.Exec(ctx, upsertMemory, m.ID, m.Owner().Key(), m.Namespace, m.Agent, string(m.Scope), text(m.Requester), m.Session,
-			m.SessionUID, m.Turn, m.TurnUID, m.Text, notNull(memories.Words(m.Text)), m.Confidence, text(m.Model), m.Learned.UnixMicro(),
+			m.SessionUID, m.Turn, m.TurnUID, m.Text, notNull(ranking.Words(m.Text)), m.Confidence, text(m.Model), m.Learned.UnixMicro(),
 			m.Expires.UnixMicro()); err != nil {
 			return err
 		}

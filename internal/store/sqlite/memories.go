@@ -42,7 +42,7 @@ func (t *tx) keep(l *task.Learned) error {
 				expires_at = excluded.expires_at
 			WHERE excluded.learned_at >= memory.learned_at`,
 			m.ID, m.Owner().Key(), m.Namespace, m.Agent, string(m.Scope), m.Requester, m.Session, m.SessionUID, m.Turn, m.TurnUID,
-			m.Text, strings.Join(memories.Words(m.Text), " "), m.Confidence, m.Model, m.Learned.UnixMicro(),
+			m.Text, strings.Join(ranking.Words(m.Text), " "), m.Confidence, m.Model, m.Learned.UnixMicro(),
 			m.Expires.UnixMicro()); err != nil {
 			return fmt.Errorf("failed to store a memory: %w", err)
 		}

@@ -93,7 +93,7 @@ func (m *Store) FindMemories(
 		nearest.SetSimilarities(own)
 		near := nearest.IDs()
 		for _, memory := range own {
-			fits := slices.ContainsFunc(memories.Words(memory.Text), func(w string) bool { return slices.Contains(s.Words, w) })
+			fits := slices.ContainsFunc(ranking.Words(memory.Text), func(w string) bool { return slices.Contains(s.Words, w) })
 			if position++; fits || position <= memories.MaxNewest || slices.Contains(near, memory.ID) {
 				all = append(all, memory)
 			}

@@ -230,10 +230,12 @@ func testMemoriesFound(t *testing.T, s MemoryStore) {
 	for i := range 90 {
 		many = append(many, learnedFrom("a-4", fmt.Sprintf("Number %d is a fact.", i), 10, ofUser("eve")))
 	}
-	needle := learnedFrom("a-4", "Needle from 東京.", 5, ofUser("eve"))
+	needle := learnedFrom("a-4", memories.Clean("Needle from 東京, نرم\u200cافزار."), 5, ofUser("eve"))
 	learn(t, s, "a-4", append(many, needle)...)
 	eve := memories.Owner{Namespace: "a", Agent: "desk", Scope: memories.User, ID: "eve"}
-	for _, text := range []string{"needle", "where is the NEEDLE?", "京", `' OR "1" = 1 needle`, strings.Repeat("word ", 500) + "needle"} {
+	for _, text := range []string{
+		"needle", "where is the NEEDLE?", "京", "کدام نرم\u200cافزار", `' OR "1" = 1 needle`, strings.Repeat("word ", 500) + "needle",
+	} {
 		search := memories.Search{Words: memories.Query(text)}
 		found, err := s.FindMemories(t.Context(), []memories.Owner{eve}, search, later(20))
 		if err != nil || !slices.ContainsFunc(found, func(m memories.Memory) bool { return m.ID == needle.ID }) {
