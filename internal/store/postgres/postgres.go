@@ -224,6 +224,7 @@ func (s *Store) run(parent context.Context, timeout time.Duration, do func(conte
 	if s.closed.Load() {
 		return ErrClosed
 	}
+	begun := time.Now() //nolint:forbidigo // because two times of this process are compared
 	ctx, cancel := context.WithTimeoutCause(parent, timeout, fmt.Errorf("PostgreSQL did not reply within %s: it is out of reach, "+
 		"or busy, or all connections are in use: %w", timeout, context.DeadlineExceeded))
 	defer cancel()
@@ -238,7 +239,7 @@ func (s *Store) run(parent context.Context, timeout time.Duration, do func(conte
 		return fmt.Errorf("%w: %w", errBusy, context.DeadlineExceeded)
 	case ctx.Err() != nil:
 		if parent.Err() == nil {
-			s.pool.Reset() // the other connections to this server may be dead, too; do not try them one by one
+			s.closeIdle(begun) // the other connections to this server may be dead, too; do not try them one by one
 		}
 		return context.Cause(ctx)
 	}
@@ -254,4 +255,21 @@ func (s *Store) dropLost(ctx context.Context, err error) bool {
 	}
 	s.pool.Reset()
 	return true
+}
+
+// connectedKey is the key of a connection's custom data under which the time of its connection is stored.
+const connectedKey = "capstan-connected"
+
+// closeIdle closes the idle connections that were established before a time. It does not use Pool.Reset, which would
+// also close the connections that are not established yet as soon as they are. If it took longer to connect than a call
+// may wait, no call would ever get a connection. Connections in use need not be closed: those to a dead server fail.
+func (s *Store) closeIdle(before time.Time) {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel() // a dead server cannot confirm the end of a connection
+	for _, conn := range s.pool.AcquireAllIdle(ended) {
+		if at, known := conn.Conn().PgConn().CustomData()[connectedKey].(time.Time); !known || at.Before(before) {
+			_ = conn.Conn().Close(ended)
+		}
+		conn.Release() // discards a connection that is closed
+	}
 }
