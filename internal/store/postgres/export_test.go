@@ -59,9 +59,13 @@ func OpenDialing(ctx context.Context, databaseURL string, dial pgconn.DialFunc) 
 // CloseIdle closes the idle connections that were established before a time.
 func (s *Store) CloseIdle(before time.Time) { s.closeIdle(before) }
 
-// Ping gets a connection within a time limit, and executes a statement.
+// Ping gets a connection within a time limit, and executes a statement. If it gets none, the server counts as one that
+// does not respond.
 func (s *Store) Ping(ctx context.Context, timeout time.Duration) error {
-	return s.call(ctx, timeout, s.pool.Ping)
+	return s.call(ctx, timeout, func(ctx context.Context) error {
+		*ctx.Value(waitingKey{}).(*waiting) = waiting{}
+		return s.pool.Ping(ctx)
+	})
 }
 
 // MaxConns returns the maximum number of connections.
