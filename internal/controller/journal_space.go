@@ -19,6 +19,8 @@ import (
 type journalSpace struct {
 	mu      sync.Mutex
 	reports map[string]journalReport // by the name of the Lease
+	// combined is the report of all executors, or nil if there are no reports.
+	combined *quota.Report
 	// tight holds the namespaces whose new Turns had to wait when opened was last called; the empty name means all
 	// namespaces.
 	tight []string
@@ -41,6 +43,16 @@ func (s *journalSpace) observe(l *coordinationv1.Lease) {
 		s.reports = map[string]journalReport{}
 	}
 	s.reports[l.Name] = journalReport{text, quota.Decode(text)}
+	s.combine()
+}
+
+// combine combines the reports. The caller must hold the lock.
+func (s *journalSpace) combine() {
+	reports := make([]*quota.Report, 0, len(s.reports))
+	for _, r := range s.reports {
+		reports = append(reports, r.report)
+	}
+	s.combined = quota.Combine(reports...)
 }
 
 // forget drops the report of a lost executor.
@@ -48,19 +60,14 @@ func (s *journalSpace) forget(lease string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.reports, lease)
+	s.combine()
 }
 
-// verdictFor returns the effect of the quotas on a namespace: the strictest of the executors' reports.
+// verdictFor returns the effect of the quotas on a namespace.
 func (s *journalSpace) verdictFor(namespace string) quota.Verdict {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var strictest quota.Verdict
-	for _, r := range s.reports {
-		if v := r.report.VerdictFor(namespace); v.Running && !strictest.Running || v.New && !strictest.New {
-			strictest = v
-		}
-	}
-	return strictest
+	return s.combined.VerdictFor(namespace)
 }
 
 // opened returns the namespaces whose Turns had to wait at the last call of opened and need not wait any more. The
@@ -68,12 +75,7 @@ func (s *journalSpace) verdictFor(namespace string) quota.Verdict {
 func (s *journalSpace) opened() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var tight []string
-	for _, r := range s.reports {
-		tight = append(tight, r.report.WaitingNamespaces()...)
-	}
-	slices.Sort(tight)
-	tight = slices.Compact(tight)
+	tight := s.combined.WaitingNamespaces()
 	opened := slices.DeleteFunc(s.tight, func(namespace string) bool { return slices.Contains(tight, namespace) })
 	s.tight = tight
 	return opened

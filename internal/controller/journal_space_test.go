@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -104,5 +105,13 @@ func TestLeasesReportJournalSpace(t *testing.T) {
 	check("the total quota is nearly used up", allTight, 5*time.Second, false, true)
 	check("all namespaces have space again", idle, 5*time.Second, false, false, "one", "one")
 	check("the namespace has used up its quota again", spent, 5*time.Second, true, true)
+	reserving := &quota.Report{Namespaces: map[string]quota.Budget{"helpdesk": {Used: 10, Expected: 40, Limit: 100}}}
+	check("the Turns of one executor reserve less than the rest", reserving, time.Second, false, false, "one")
+	b.executors.space.observe(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		Name: "another", Annotations: map[string]string{executor.JournalUseAnnotation: reserving.Encode()},
+	}})
+	check("the Turns of two executors reserve the rest", reserving, time.Second, false, true)
+	b.executors.space.forget("another")
+	check("the namespace has used up its quota once more", spent, time.Second, true, true)
 	check("the report of a lost executor does not count", nil, time.Minute, false, false, "one")
 }

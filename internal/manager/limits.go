@@ -17,11 +17,11 @@ import (
 	"github.com/capstan-dev/capstan/internal/scheduler"
 )
 
-// countInterval is the time between two counts of the executors that share the limits of ModelProviders.
+// countInterval is the time between two counts of the executors that share limits.
 const countInterval = 2 * time.Second
 
-// addLimits keeps the limits of ModelProviders up to date: their specs, and the number of executors that share them. If
-// the store is not shared, only one executor works at a time, so executors are not counted.
+// addLimits keeps the limits of ModelProviders up to date: their specs, and the number of executors that share them and
+// the quotas of journals. If the store is not shared, only one executor works at a time, so executors are not counted.
 func (p *parts) addLimits(ctx context.Context) error {
 	informer, err := p.manager.GetCache().GetInformer(ctx, &v1alpha1.ModelProvider{})
 	if err != nil {
@@ -46,8 +46,9 @@ func (p *parts) addLimits(ctx context.Context) error {
 			n, err := count.alive(ctx)
 			if err == nil {
 				p.providers.SetExecutors(n)
+				p.meter.SetExecutors(n)
 			} else if ctx.Err() == nil {
-				p.log.Error(err, "Failed to count the executors that share the limits of ModelProviders")
+				p.log.Error(err, "Failed to count the executors that share the limits of ModelProviders and the quotas of journals")
 			}
 			select {
 			case <-ticker.C:

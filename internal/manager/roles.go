@@ -101,6 +101,8 @@ type parts struct {
 	// providers and servers are the connections that all roles share.
 	providers *providers.Cache
 	servers   *toolservers.Cache
+	// meter measures the journals, or is nil if this process runs no Turns.
+	meter *quota.Meter
 	// credentials are the credentials of these connections, by namespace. They are removed from everything that this
 	// process writes.
 	credentials *redact.Set
@@ -272,14 +274,14 @@ func (p *parts) addExecutor(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	meter := &quota.Meter{Store: p.store, Limits: limits, Forecast: &quota.Forecast{}, Log: p.log.WithName("journal-quota")}
+	p.meter = &quota.Meter{Store: p.store, Limits: limits, Forecast: &quota.Forecast{}, Log: p.log.WithName("journal-quota")}
 	runs := &executor.Executor{
 		Name: o.ExecutorName, Capacity: o.MaxConcurrentTurns, Elected: !p.shared, Namespace: o.Namespace,
 		LeaseAnnotations: p.leaseAnnotations, Store: p.identity, Sharing: p.sharing,
 		Client: p.status, Reader: existence.Reader{Reader: mgr.GetAPIReader()}, Cache: mgr.GetCache(),
 		Leases: leases, Events: p.events,
 		Engine: &turn.Engine{
-			Journal: meter.Journal(o.Hooks.journal(p.store)), Now: p.now, ReasonOf: turnstatus.ReasonOf, Finalizing: o.Hooks.Finalizing,
+			Journal: p.meter.Journal(o.Hooks.journal(p.store)), Now: p.now, ReasonOf: turnstatus.ReasonOf, Finalizing: o.Hooks.Finalizing,
 			ObserveGone: executor.CountRequests,
 			Waiting: func(in turn.Input, err error, again time.Duration) {
 				log.Error(err, "Failed to write the journal of a turn, trying again",
@@ -292,7 +294,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		Approvals: p.approvals, Requesters: p.requesters, Budgets: p.budgets.Rules, Ceiling: p.ceiling, Memory: p.memory,
 		Specs:      &p.specs,
 		ConfigMaps: configMapReader(mgr.GetAPIReader()), AttachmentConfigMaps: attachmentReader(mgr.GetAPIReader()),
-		Fetch: o.fetch(p.policy), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast,
+		Fetch: o.fetch(p.policy), ManagerSkills: p.skills, Quota: p.meter.Last, Forecast: p.meter.Forecast,
 		Traces: p.traces, Processors: p.processors, Writes: fairgate.NewPreWriteGate(),
 		Endings:      fairgate.New(maxEndings, endingsOfNamespace),
 		Unreserved:   fairgate.New(1, 1), // one conversation may take a tenth of the memory
@@ -305,8 +307,8 @@ func (p *parts) addExecutor(ctx context.Context) error {
 	if n := o.MaxConcurrentEvaluations; n > 0 {
 		runs.Tasks = executor.NewTasks(tasks, p.store, n, p.serverClock, p.log.WithName("tasks"))
 	}
-	meter.Changed = runs.Measured
-	return errors.Join(mgr.Add(runs), mgr.Add(meter))
+	p.meter.Changed = runs.Measured
+	return errors.Join(mgr.Add(runs), mgr.Add(p.meter))
 }
 
 // fetch returns the function that returns the Fetch of a namespace for attachments. The Fetch is nil if URLs are not

@@ -109,6 +109,59 @@ func TestFirstTurnsOfANamespace(t *testing.T) {
 	}
 }
 
+// TestExecutorsReserveTogether checks that the reservations of several executors are added up. The usual journal has 4
+// MiB, and the quota is 100 MiB, so 20 Turns reserve 80 %.
+func TestExecutorsReserveTogether(t *testing.T) {
+	const executors = 3
+	for turns, want := range map[int]bool{1: false, 19: false, 20: true, 21: true, 60: true} {
+		t.Run(fmt.Sprint(turns), func(t *testing.T) {
+			var all [executors]*forecast
+			for i := range all {
+				f := newForecast(t)
+				f.SetExecutors(executors)
+				f.Forecast.Begin("first", "a", true)
+				f.write("first", 4)
+				f.Forecast.End("first", true)
+				all[i] = f
+			}
+			for i := range turns {
+				all[i%executors].Forecast.Begin(fmt.Sprint("turn-", i), "a", true)
+			}
+			reports := []*quota.Report{nil}
+			for _, f := range all {
+				f.verdict()
+				reports = append(reports, quota.Decode(f.Last().Encode()))
+			}
+			combined := quota.Combine(reports...)
+			if v := combined.VerdictFor("a"); v.New != want || v.Running {
+				t.Errorf("%+v with %d Turns, want new Turns to wait: %t, and running Turns to continue", v, turns, want)
+			}
+			if got := len(combined.WaitingNamespaces()) > 0; got != want {
+				t.Errorf("the waiting namespaces are %q, want the namespace among them: %t", combined.WaitingNamespaces(), want)
+			}
+		})
+	}
+}
+
+// TestStrictestReportCounts checks which of two budgets counts, in any order.
+func TestStrictestReportCounts(t *testing.T) {
+	for name, tc := range map[string]struct{ strict, other quota.Budget }{
+		"the quota is used up":           {quota.Budget{Used: 100, Limit: 100}, quota.Budget{Used: 199, Limit: 200, Share: 400}},
+		"less space":                     {quota.Budget{Used: 70, Limit: 100}, quota.Budget{Used: 150, Limit: 1000}},
+		"no quota in the other executor": {quota.Budget{Used: 1, Limit: 100}, quota.Budget{Used: 1000}},
+	} {
+		for _, budgets := range [][]quota.Budget{{tc.strict, tc.other}, {tc.other, tc.strict}} {
+			var reports []*quota.Report
+			for _, b := range budgets {
+				reports = append(reports, &quota.Report{Total: b, Namespaces: map[string]quota.Budget{"a": b}})
+			}
+			if got := quota.Combine(reports...); got.Total != tc.strict || got.Namespaces["a"] != tc.strict {
+				t.Errorf("%s: %+v, want %+v for all and for the namespace", name, got, tc.strict)
+			}
+		}
+	}
+}
+
 func TestForecastFollowsTheTurns(t *testing.T) {
 	f := newForecast(t)
 	for i := range 40 {

@@ -43,7 +43,8 @@ type Meter struct {
 	// Log receives failures.
 	Log logr.Logger
 
-	last atomic.Pointer[Report]
+	last      atomic.Pointer[Report]
+	executors atomic.Int64
 	// appended is the number of bytes that were appended, or became expected, since the last measurement began. early
 	// holds a token once this number reaches a step.
 	appended atomic.Int64
@@ -103,6 +104,9 @@ func (m *Meter) smallestQuota(r *Report) int64 {
 // NeedLeaderElection returns false: each process with an executor publishes its own Report.
 func (m *Meter) NeedLeaderElection() bool { return false }
 
+// SetExecutors sets the number of executors that share the store. It is 1 before the first call.
+func (m *Meter) SetExecutors(n int) { m.executors.Store(int64(n)) }
+
 // Last returns the newest Report, or nil if there is none.
 func (m *Meter) Last() *Report { return m.last.Load() }
 
@@ -159,7 +163,7 @@ func (m *Meter) Measure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r := m.Limits.Evaluate(u, expected)
+	r := m.Limits.evaluate(u, expected, m.executors.Load())
 	m.Forecast.setQuota(m.smallestQuota(&r))
 	m.last.Store(&r)
 	metrics.SetJournalUsage(metricsOf(m.Limits, u, r))

@@ -55,9 +55,10 @@ type Budget struct {
 
 // IsNearlyFull reports whether new Turns must wait: the use, including the expected bytes of running Turns, has
 // reached 80 %.
-func (b Budget) IsNearlyFull() bool {
-	return b.Limit > 0 && b.Used+b.Expected >= b.Limit/10*tightTenths
-}
+func (b Budget) IsNearlyFull() bool { return b.Limit > 0 && b.Expected >= b.unreserved() }
+
+// unreserved returns how many bytes running Turns may reserve until new Turns must wait.
+func (b Budget) unreserved() int64 { return b.Limit/10*tightTenths - b.Used }
 
 // IsUsedUp reports whether running Turns must wait as well, because the quota is used up. The expected bytes do not
 // count: otherwise running Turns would wait for their own bytes.
@@ -82,18 +83,31 @@ func compareFullness(a, b Budget) int {
 type Report struct {
 	// Total is the budget of all journals.
 	Total Budget `json:"total"`
-	// Namespaces are the budgets of the namespaces whose quotas are nearly full, at most 500.
+	// Namespaces are the budgets of the namespaces whose quotas are nearly full, or may be so because of the Turns of
+	// other executors, at most 500.
 	Namespaces map[string]Budget `json:"namespaces,omitempty"`
 }
 
-// Evaluate returns the Report for a use. expected is the number of bytes that the Turns of each namespace will still
-// write.
+// Evaluate returns the Report of the only executor for a use. expected is the number of bytes that the Turns of each
+// namespace will still write.
 func (l Limits) Evaluate(u store.Use, expected map[string]int64) Report {
+	return l.evaluate(u, expected, 1)
+}
+
+// evaluate does the same as Evaluate for one of several executors. The Report has each namespace that may be nearly
+// full if the other executors have up to twice as many Turns of it: Turns are spread over all executors, but not
+// exactly.
+func (l Limits) evaluate(u store.Use, expected map[string]int64, executors int64) Report {
+	spread := int64(1)
+	if executors > 1 {
+		spread = 2 * executors
+	}
 	r := Report{Total: Budget{Used: u.Bytes, Limit: l.total(u)}}
 	budgets := map[string]Budget{}
 	for _, namespaces := range []map[string]int64{u.Namespaces, expected} {
 		for namespace := range namespaces {
-			if b := l.namespace(u, namespace, expected); b.IsNearlyFull() {
+			b := l.namespace(u, namespace, expected)
+			if all := (Budget{Used: b.Used, Expected: b.Expected * spread, Limit: b.Limit}); all.IsNearlyFull() {
 				budgets[namespace] = b
 			}
 		}
@@ -186,6 +200,43 @@ func (r *Report) VerdictFor(namespace string) Verdict {
 	return v
 }
 
+// Combine returns the Report of all executors. Each executor knows only the expected bytes of its own Turns, so they are
+// added up. In all else, the strictest Report counts. A Report that is nil has no effect.
+func Combine(reports ...*Report) *Report {
+	all := &Report{Namespaces: map[string]Budget{}}
+	for _, r := range reports {
+		if r == nil {
+			continue
+		}
+		all.Total = stricter(all.Total, r.Total)
+		for namespace, own := range r.Namespaces {
+			last := all.Namespaces[namespace]
+			b := stricter(last, own)
+			b.Expected = last.Expected + own.Expected
+			all.Namespaces[namespace] = b
+		}
+	}
+	return all
+}
+
+// stricter returns the budget that leaves less space, apart from the expected bytes.
+func stricter(a, b Budget) Budget {
+	switch {
+	case a.Limit <= 0:
+		return b
+	case b.Limit <= 0:
+		return a
+	case a.IsUsedUp() != b.IsUsedUp():
+		if a.IsUsedUp() {
+			return a
+		}
+		return b
+	case b.unreserved() < a.unreserved():
+		return b
+	}
+	return a
+}
+
 // FormatBytes formats a number of bytes for people, rounded so that a message does not change with each byte.
 func FormatBytes(n int64) string {
 	units := []string{"KiB", "MiB", "GiB", "TiB", "PiB"}
@@ -225,7 +276,9 @@ func (r *Report) WaitingNamespaces() []string {
 	if r == nil {
 		return nil
 	}
-	tight := slices.Sorted(maps.Keys(r.Namespaces))
+	tight := slices.DeleteFunc(slices.Sorted(maps.Keys(r.Namespaces)), func(namespace string) bool {
+		return !r.Namespaces[namespace].IsNearlyFull()
+	})
 	if r.Total.IsNearlyFull() {
 		tight = slices.Insert(tight, 0, "")
 	}

@@ -47,8 +47,8 @@ SELECT head.turn_uid, e.* FROM head,
 
 // Append adds entries and their artifacts to the end of a journal, all or none, and returns when they are on the
 // server's disk. It returns journal.ErrFenced or journal.ErrSequence for entries that do not follow the existing
-// ones, and ErrClosed after Close. It takes at most 10 s; if the entries are refused, it takes up to 10 s more to find
-// the reason.
+// ones, and ErrClosed after Close. It takes at most 10 s. If the entries change Budgets, it first waits for its turn for
+// up to 10 s. If the entries are refused, it takes up to 10 s more to find the reason.
 //
 // If the connection is lost or ctx ends during the write, the error says that the outcome is unknown. The caller may
 // repeat the append. If the entries had been written, the repeated append returns journal.ErrSequence.
@@ -58,7 +58,7 @@ func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 	}
 	var refused, unknown bool
 	var refusal *budget.Refusal
-	err := s.call(ctx, appendTimeout, func(ctx context.Context) (err error) {
+	add := func(ctx context.Context) (err error) {
 		first := entries[0]
 		if refused = journal.CheckAppend(first.Seq-1, first.Epoch, entries) != nil; refused {
 			return nil
@@ -81,7 +81,13 @@ func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 		refusal, _ = errors.AsType[*budget.Refusal](err)
 		unknown = err != nil && refusal == nil && !pgconn.SafeToRetry(err) && !isRejected(err) && !errors.Is(err, errNoConnection)
 		return err
-	})
+	}
+	var err error
+	if changesLedger(entries) {
+		err = s.callWithLedger(ctx, store.NamespaceOf(entries), add)
+	} else {
+		err = s.call(ctx, appendTimeout, add)
+	}
 	if !refused {
 		s.recordMissing(store.BytesOf(entries), err)
 	}

@@ -77,6 +77,7 @@ func configure(databaseURL string) (*pgxpool.Config, error) {
 		ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 		defer cancel()
 		_, err := conn.Exec(ctx, fmt.Sprintf(session, readTimeout.Milliseconds(), lockTimeout.Milliseconds(), idleTimeout.Milliseconds()))
+		conn.PgConn().CustomData()[connectedKey] = time.Now() //nolint:forbidigo // because two times of this process are compared
 		return err
 	}
 	c := config.ConnConfig

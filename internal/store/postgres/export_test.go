@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/capstan-dev/capstan/internal/store"
 )
@@ -39,6 +40,32 @@ func OpenTraced(ctx context.Context, databaseURL string, dir fs.FS, tracer pgx.Q
 	}
 	config.ConnConfig.Tracer = tracer
 	return openConfig(ctx, config, dir)
+}
+
+// OpenDialing opens a database as Open does, but connects with dial.
+func OpenDialing(ctx context.Context, databaseURL string, dial pgconn.DialFunc) (*Store, error) {
+	config, err := configure(databaseURL)
+	if err != nil {
+		return nil, err
+	}
+	config.ConnConfig.DialFunc = dial
+	dir, err := Migrations()
+	if err != nil {
+		return nil, err
+	}
+	return openConfig(ctx, config, dir)
+}
+
+// CloseIdle closes the idle connections that were established before a time.
+func (s *Store) CloseIdle(before time.Time) { s.closeIdle(before) }
+
+// Ping gets a connection within a time limit, and executes a statement. If it gets none, the server counts as one that
+// does not respond.
+func (s *Store) Ping(ctx context.Context, timeout time.Duration) error {
+	return s.call(ctx, timeout, func(ctx context.Context) error {
+		*ctx.Value(waitingKey{}).(*waiting) = waiting{}
+		return s.pool.Ping(ctx)
+	})
 }
 
 // MaxConns returns the maximum number of connections.

@@ -4,7 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -237,6 +242,93 @@ func TestSilentServer(t *testing.T) {
 	t.Logf("the append succeeded %s after the old primary stopped replying", time.Since(since))
 	if got := entries(t, s, "a"); len(got) != 2 {
 		t.Errorf("%d entries, want 2", len(got))
+	}
+}
+
+// dialer counts the connections of a store. If hold is not nil, new connections wait until its channel is closed.
+type dialer struct {
+	dials atomic.Int64
+	hold  atomic.Pointer[chan struct{}]
+}
+
+// openDialing opens a database with connections of the dialer. An attempt to connect may take a minute.
+func (d *dialer) openDialing(t *testing.T, databaseURL string, connections int) *postgres.Store {
+	t.Helper()
+	u, err := url.Parse(databaseURL)
+	if err != nil {
+		t.Fatal("the server under test has a bad URL")
+	}
+	query := u.Query()
+	query.Set("pool_max_conns", strconv.Itoa(connections))
+	query.Set("connect_timeout", "60")
+	u.RawQuery = query.Encode()
+	s, err := postgres.OpenDialing(t.Context(), u.String(), func(ctx context.Context, network, address string) (net.Conn, error) {
+		d.dials.Add(1)
+		if hold := d.hold.Load(); hold != nil {
+			<-*hold
+		}
+		return new(net.Dialer).DialContext(ctx, network, address)
+	})
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return s
+}
+
+// TestSlowConnectionIsUsed checks that a connection that takes longer than a call is kept for the next call. Otherwise
+// no call would ever get a connection, for example while the first hosts of the URL do not respond.
+func TestSlowConnectionIsUsed(t *testing.T) {
+	var d dialer
+	s := d.openDialing(t, postgrestest.Database(t), 1)
+	s.CloseIdle(time.Now())
+	hold := make(chan struct{})
+	proceed := sync.OnceFunc(func() { close(hold) })
+	defer proceed()
+	d.hold.Store(&hold)
+	before := d.dials.Load()
+	for d.dials.Load() == before { // the time limit may be over before the call begins to connect
+		if err := s.Ping(t.Context(), time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("Ping: %v, want it to time out", err)
+		}
+	}
+	proceed()
+	if err := s.Ping(t.Context(), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.dials.Load() - before; got != 1 {
+		t.Errorf("the store connected %d times, want once: the next call uses the connection", got)
+	}
+}
+
+// TestOldIdleConnectionsAreClosed checks which connections are closed after a call of a server that does not respond.
+func TestOldIdleConnectionsAreClosed(t *testing.T) {
+	var d dialer
+	s := d.openDialing(t, postgrestest.Database(t), 1)
+	for name, tc := range map[string]struct {
+		before time.Time
+		want   int64
+	}{
+		"established before the call": {time.Now().Add(time.Hour), 1},
+		"established since the call":  {time.Now().Add(-time.Hour), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := s.Ping(t.Context(), time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			before := d.dials.Load()
+			s.CloseIdle(tc.before)
+			if err := s.Ping(t.Context(), time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			if got := d.dials.Load() - before; got != tc.want {
+				t.Errorf("the store connected %d times, want %d", got, tc.want)
+			}
+		})
 	}
 }
 

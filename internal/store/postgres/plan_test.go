@@ -94,6 +94,18 @@ func TestExpiryReadsNoTable(t *testing.T) {
 	}
 }
 
+// TestRetiredJournalsAreReadInOrder checks that a page of retired journals reads an index in its order. Otherwise each
+// page would read and sort all of them.
+func TestRetiredJournalsAreReadInOrder(t *testing.T) {
+	plan := genericPlan(t, "retired_at IS NOT NULL AND turn_uid", func(s *postgres.Store) error {
+		_, err := s.RetiredUIDs(t.Context(), "", 1)
+		return err
+	})
+	if !strings.Contains(plan, "using capstan_turn_retired_uid") || strings.Contains(plan, "Sort") {
+		t.Errorf("the plan is\n%s\nwant a search with the index capstan_turn_retired_uid, without a sort", plan)
+	}
+}
+
 // TestSearchForSurplusRecords checks that the search for surplus records reads an index in its order.
 func TestSearchForSurplusRecords(t *testing.T) {
 	plan := genericPlan(t, "DELETE FROM capstan_record", func(s *postgres.Store) error {

@@ -10,9 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
@@ -41,6 +43,10 @@ const (
 	openTimeout = 2 * time.Minute
 	// listsPart is the part of the connections that lists for users may use at the same time: a quarter.
 	listsPart = 4
+	// ledgersPart is the part of the connections that appends that change Budgets may use at the same time: a half. Such
+	// an append keeps its connection while it waits for the account of a Budget. If namespaces compete, each of them has
+	// at least ledgersOfNamespace of these connections: of the appends to one account, only one can proceed.
+	ledgersPart, ledgersOfNamespace = 2, 2
 )
 
 // Store keeps journals in a PostgreSQL database. It implements store.Store.
@@ -49,6 +55,8 @@ type Store struct {
 	// ordinary limits the calls other than those of checked, for which a connection stays free, and lists limits the
 	// calls that serve lists for users.
 	ordinary, lists *semaphore.Weighted
+	// ledgers limits the appends that change Budgets.
+	ledgers *fairgate.Gate
 	// namespaces are the namespaces of this installation: see Open.
 	namespaces []string
 	closed     atomic.Bool
@@ -96,6 +104,11 @@ func open(ctx context.Context, databaseURL string, dir fs.FS, namespaces ...stri
 // openConfig does the same as open, with a configuration of the pool.
 func openConfig(ctx context.Context, config *pgxpool.Config, dir fs.FS, namespaces ...string) (*Store, error) {
 	new(timelines).follow(config)
+	prepare := config.PrepareConn
+	config.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) {
+		waitForServer(ctx)
+		return prepare(ctx, conn)
+	}
 	connecting, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	pool, err := pgxpool.NewWithConfig(connecting, config)
@@ -114,6 +127,7 @@ func openConfig(ctx context.Context, config *pgxpool.Config, dir fs.FS, namespac
 		pool: pool, namespaces: append([]string{}, namespaces...), // nil would be NULL in a query
 		ordinary: semaphore.NewWeighted(int64(max(config.MaxConns-1, 1))),
 		lists:    semaphore.NewWeighted(int64(max(config.MaxConns/listsPart, 1))),
+		ledgers:  fairgate.New(int(max(config.MaxConns/ledgersPart, 1)), ledgersOfNamespace),
 	}
 	s.unmarked.Store(true)
 	return s, nil
@@ -215,8 +229,37 @@ func (s *Store) call(parent context.Context, timeout time.Duration, do func(cont
 			}
 			defer limit.Release(1)
 		}
+		waitForServer(ctx)
 		return do(ctx)
 	})
+}
+
+// callWithLedger does the same as call for an append that changes Budgets. It first waits until it is the turn of the
+// namespace, for at most appendTimeout. The append itself has its own time: if it ended in the wait for an account, its
+// connection would be lost.
+func (s *Store) callWithLedger(parent context.Context, namespace string, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(parent, appendTimeout)
+	defer cancel()
+	if s.ledgers.Enter(ctx, namespace) != nil {
+		if parent.Err() != nil {
+			return context.Cause(parent)
+		}
+		return fmt.Errorf("%w: %w", errBusy, context.DeadlineExceeded)
+	}
+	defer s.ledgers.Leave(namespace)
+	return s.call(parent, appendTimeout, do)
+}
+
+// waiting measures how long a call has waited for the server.
+type waiting struct{ since time.Time }
+
+type waitingKey struct{}
+
+// waitForServer records that a call has its turn, or a connection, so that its earlier waits do not count.
+func waitForServer(ctx context.Context) {
+	if w, ok := ctx.Value(waitingKey{}).(*waiting); ok {
+		w.since = time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
+	}
 }
 
 // run runs the function do with a timeout and explains its error.
@@ -224,7 +267,10 @@ func (s *Store) run(parent context.Context, timeout time.Duration, do func(conte
 	if s.closed.Load() {
 		return ErrClosed
 	}
-	ctx, cancel := context.WithTimeoutCause(parent, timeout, fmt.Errorf("PostgreSQL did not reply within %s: it is out of reach, "+
+	begun := time.Now() //nolint:forbidigo // because two times of this process are compared
+	server := waiting{begun}
+	ctx := context.WithValue(parent, waitingKey{}, &server)
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("PostgreSQL did not reply within %s: it is out of reach, "+
 		"or busy, or all connections are in use: %w", timeout, context.DeadlineExceeded))
 	defer cancel()
 	err := do(ctx)
@@ -237,8 +283,10 @@ func (s *Store) run(parent context.Context, timeout time.Duration, do func(conte
 	case ctx.Err() != nil && parent.Err() == nil && errors.Is(err, errBusy):
 		return fmt.Errorf("%w: %w", errBusy, context.DeadlineExceeded)
 	case ctx.Err() != nil:
-		if parent.Err() == nil {
-			s.pool.Reset() // the other connections to this server may be dead, too; do not try them one by one
+		// If the server has not answered for longer than a lock may last, the other connections may be dead, too. Do not
+		// try them one by one.
+		if parent.Err() == nil && time.Since(server.since) > lockTimeout {
+			s.closeIdle(begun)
 		}
 		return context.Cause(ctx)
 	}
@@ -254,4 +302,21 @@ func (s *Store) dropLost(ctx context.Context, err error) bool {
 	}
 	s.pool.Reset()
 	return true
+}
+
+// connectedKey is the key of a connection's custom data under which the time of its connection is stored.
+const connectedKey = "capstan-connected"
+
+// closeIdle closes the idle connections that were established before a time. It does not use Pool.Reset, which would
+// also close the connections that are not established yet as soon as they are. If it took longer to connect than a call
+// may wait, no call would ever get a connection. Connections in use need not be closed: those to a dead server fail.
+func (s *Store) closeIdle(before time.Time) {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel() // a dead server cannot confirm the end of a connection
+	for _, conn := range s.pool.AcquireAllIdle(ended) {
+		if at, known := conn.Conn().PgConn().CustomData()[connectedKey].(time.Time); !known || at.Before(before) {
+			_ = conn.Conn().Close(ended)
+		}
+		conn.Release() // discards a connection that is closed
+	}
 }

@@ -8,12 +8,14 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
@@ -286,6 +288,62 @@ func TestReadsDoNotDelayOthers(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestBudgetDelaysNoOtherAppends checks that appends that wait for the account of a Budget do not take all connections.
+func TestBudgetDelaysNoOtherAppends(t *testing.T) {
+	databaseURL := postgrestest.Database(t)
+	s := openAt(t, databaseURL)
+	request := entry(1, 1)
+	request.Namespace = "helpdesk"
+	request.Ledger = &budget.Change{Reserve: []budget.Reservation{{Hold: budget.Hold{Key: budget.Key{Budget: "x", End: 1}, Tokens: 1}}}}
+	if err := s.Append(t.Context(), "first", request); err != nil {
+		t.Fatal(err)
+	}
+	connect := func() *pgx.Conn {
+		conn, err := pgx.Connect(t.Context(), databaseURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) }) //nolint:errcheck // because the test ends
+		return conn
+	}
+	if _, err := connect().Exec(t.Context(), `BEGIN; SELECT FROM capstan_budget FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer stop()
+	var ended atomic.Int64
+	for i := range 4 * s.MaxConns() {
+		group.Go(func() {
+			for ctx.Err() == nil { // a run also tries again
+				if err := s.Append(ctx, fmt.Sprint(i), request); err == nil {
+					t.Error("Append returned no error, want it to wait for the account")
+				}
+				ended.Add(1)
+			}
+		})
+	}
+	observer := connect()
+	for waiting := 0; waiting < s.MaxConns()/2; {
+		if err := observer.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+			AND wait_event_type = 'Lock'`).Scan(&waiting); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waited := true
+	for i := range int64(10) {
+		before := ended.Load()
+		if err := s.Append(t.Context(), "other", entry(i+1, 1)); err != nil {
+			t.Fatalf("Append %d without a Budget: %v", i, err)
+		}
+		waited = waited && ended.Load() != before
+	}
+	if waited {
+		t.Error("each append without a Budget waited until an append with a Budget had ended")
 	}
 }
 

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -126,6 +127,39 @@ func TestRefusalsKeepConnections(t *testing.T) {
 		}
 		if again := s.pool.Stat().NewConnsCount() - opened; again != 0 {
 			t.Errorf("%s: the store has opened %d connections after refusals, want it to keep its connection", name, again)
+		}
+	}
+}
+
+// TestContentionKeepsConnections checks that a call that times out because others hold a lock, or have their turn
+// first, closes no connections. A server that has not answered for longer may be dead.
+func TestContentionKeepsConnections(t *testing.T) {
+	s := OpenAt(t, postgrestest.Database(t))
+	for name, tc := range map[string]struct {
+		silent time.Duration
+		want   int64
+	}{
+		"a call that has just begun to wait for the server": {0, 0},
+		"a call that waits for longer than for a lock":      {time.Hour, 1},
+	} {
+		if err := s.Check(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		opened := s.pool.Stat().NewConnsCount()
+		err := s.call(t.Context(), time.Millisecond, func(ctx context.Context) error {
+			w := ctx.Value(waitingKey{}).(*waiting)
+			w.since = w.since.Add(-tc.silent)
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v, want it to time out", name, err)
+		}
+		if err := s.Check(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if again := s.pool.Stat().NewConnsCount() - opened; again != tc.want {
+			t.Errorf("%s: the store has opened %d connections, want %d", name, again, tc.want)
 		}
 	}
 }
