@@ -87,8 +87,8 @@ func (c *canceller) cancel(ctx context.Context, turn string) error {
 		return err
 	}
 	title, before := cluster.TurnKind+" "+namespace+"/"+name, cmp.Or(t.StateReason(), "not set yet")
-	if t.IsFinished() {
-		return exit.WithCode(exit.Failed, fmt.Errorf("%s has ended already (%s): there is nothing to cancel", title, before))
+	if err := endedAlready(t); err != nil {
+		return err
 	}
 	message := fmt.Sprintf("%s is already being cancelled; its state is %s", title, before)
 	if t.Spec.DesiredState != v1alpha1.DesiredStateCancelled {
@@ -101,7 +101,17 @@ func (c *canceller) cancel(ctx context.Context, turn string) error {
 	return output.PrintObject(c.env, t, "turn.capstan.dev", message, c.output)
 }
 
-// patchCancelled sets desiredState to Cancelled.
+// endedAlready returns an error if a Turn has ended.
+func endedAlready(t *v1alpha1.Turn) error {
+	if !t.IsFinished() {
+		return nil
+	}
+	return exit.WithCode(exit.Failed, fmt.Errorf("%s %s/%s has ended already (%s): there is nothing to cancel", cluster.TurnKind,
+		t.Namespace, t.Name, t.StateReason()))
+}
+
+// patchCancelled sets desiredState to Cancelled. It returns an error if the Turn has ended since it was read: the API
+// server accepts the patch of such a Turn, which changes nothing.
 func patchCancelled(ctx context.Context, api client.Client, t *v1alpha1.Turn) error {
 	title := cluster.TurnKind + " " + t.Namespace + "/" + t.Name
 	err := api.Patch(ctx, t, client.RawPatch(types.MergePatchType, translate.CancelPatch(t.UID)))
@@ -114,5 +124,5 @@ func patchCancelled(ctx context.Context, api client.Client, t *v1alpha1.Turn) er
 	case err != nil:
 		return exit.WithCode(exit.Failed, fmt.Errorf("failed to cancel %s: %w", title, err))
 	}
-	return nil
+	return endedAlready(t) // the response of the patch has the newest status
 }

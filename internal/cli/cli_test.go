@@ -234,6 +234,29 @@ func TestCompletion(t *testing.T) {
 // with --token if the user of the token decides or cancels, and otherwise with those of the kubeconfig.
 func TestCompletionOfTurns(t *testing.T) {
 	t.Parallel()
+	path := turnsCluster(t, map[string]string{
+		"GET /apis/capstan.dev/v1alpha1/namespaces/helpdesk/turns": `{"kind":"TurnList","apiVersion":"capstan.dev/v1alpha1","items":[` +
+			`{"metadata":{"name":"of-USER"},"status":{"pendingApprovals":[{"callID":"c1"}]}}]}`,
+	})
+	for command, user := range map[string]string{
+		"approve": "given", "deny": "given", "cancel": "given", "logs": "own", "export turn": "own", "undo": "own", "replay": "own",
+	} {
+		args := append([]string{"__complete"}, strings.Fields(command)...)
+		args = append(args, "--kubeconfig", path)
+		if got := capstan(t, append(args, "")...); got.out != "of-own\n:4\n" {
+			t.Errorf("%s: want the Turn of the user of the kubeconfig, have %q", command, got.out)
+		}
+		if got := capstan(t, append(args, "--token", "given", "")...); got.out != "of-"+user+"\n:4\n" {
+			t.Errorf("%s with --token: want the Turn of %q, have %q", command, user, got.out)
+		}
+	}
+}
+
+// turnsCluster serves the part of an API server that the kind Turn needs, with further answers by the patterns of their
+// requests. USER in an answer stands for the bearer token, or for own if there is none. turnsCluster returns the path
+// of a kubeconfig of namespace helpdesk, without credentials.
+func turnsCluster(t *testing.T, answers map[string]string) (path string) {
+	t.Helper()
 	mux := http.NewServeMux()
 	answer := func(pattern, format string) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
@@ -249,27 +272,49 @@ func TestCompletionOfTurns(t *testing.T) {
 	answer("GET /apis", `{"kind":"APIGroupList","groups":[{"name":"capstan.dev",`+
 		`"versions":[{"groupVersion":"capstan.dev/v1alpha1","version":"v1alpha1"}]}]}`)
 	answer("GET /apis/capstan.dev/v1alpha1", `{"kind":"APIResourceList","groupVersion":"capstan.dev/v1alpha1","resources":[`+
-		`{"name":"turns","namespaced":true,"kind":"Turn","verbs":["list"]}]}`)
-	answer("GET /apis/capstan.dev/v1alpha1/namespaces/helpdesk/turns", `{"kind":"TurnList","apiVersion":"capstan.dev/v1alpha1","items":[`+
-		`{"metadata":{"name":"of-USER"},"status":{"pendingApprovals":[{"callID":"c1"}]}}]}`)
+		`{"name":"turns","namespaced":true,"kind":"Turn","verbs":["get","list","patch"]}]}`)
+	for pattern, format := range answers {
+		answer(pattern, format)
+	}
 	web := httptest.NewServer(mux)
 	t.Cleanup(web.Close)
-	path := filepath.Join(t.TempDir(), "kubeconfig")
+	path = filepath.Join(t.TempDir(), "kubeconfig")
 	config := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: x, users: [{name: u, user: {}}],
 contexts: [{name: x, context: {cluster: c, user: u, namespace: helpdesk}}], clusters: [{name: c, cluster: {server: %q}}]}`, web.URL)
 	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for command, user := range map[string]string{
-		"approve": "given", "deny": "given", "cancel": "given", "logs": "own", "export turn": "own", "undo": "own", "replay": "own",
+	return path
+}
+
+// TestCancelOfATurnThatEndsMeanwhile checks that a Turn is not reported as cancelled if it ends between the two
+// requests of the command. The API server accepts the patch.
+func TestCancelOfATurnThatEndsMeanwhile(t *testing.T) {
+	t.Parallel()
+	const (
+		first = "/apis/capstan.dev/v1alpha1/namespaces/helpdesk/turns/first"
+		turn  = `{"kind":"Turn","apiVersion":"capstan.dev/v1alpha1","metadata":{"name":"first","namespace":"helpdesk","uid":"u"},` +
+			`"status":{"conditions":[{"type":"Succeeded","status":%q,"reason":%q}]}}`
+	)
+	running, completed := fmt.Sprintf(turn, "Unknown", "Running"), fmt.Sprintf(turn, "True", "Completed")
+	for name, tc := range map[string]struct {
+		patched  string
+		code     int
+		out, err string
+	}{
+		"it continues": {running, exit.OK, "Turn helpdesk/first is cancelled; its state was Running\n", ""},
+		"it has ended": {
+			completed, exit.Failed, "", "Turn helpdesk/first has ended already (Completed): there is nothing to cancel",
+		},
 	} {
-		args := append([]string{"__complete"}, strings.Fields(command)...)
-		args = append(args, "--kubeconfig", path)
-		if got := capstan(t, append(args, "")...); got.out != "of-own\n:4\n" {
-			t.Errorf("%s: want the Turn of the user of the kubeconfig, have %q", command, got.out)
-		}
-		if got := capstan(t, append(args, "--token", "given", "")...); got.out != "of-"+user+"\n:4\n" {
-			t.Errorf("%s with --token: want the Turn of %q, have %q", command, user, got.out)
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := turnsCluster(t, map[string]string{"GET " + first: running, "PATCH " + first: tc.patched})
+			got := capstan(t, "cancel", "first", "--kubeconfig", path).mustEnd(t, tc.code)
+			mustSay(t, got.err, tc.err)
+			if got.out != tc.out {
+				t.Errorf("printed %q, want %q", got.out, tc.out)
+			}
+		})
 	}
 }

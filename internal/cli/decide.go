@@ -28,10 +28,11 @@ If several calls are pending, %[1]s asks about them one by one, or with --all ab
 a terminal, -y replaces the confirmation, and --call or --all must select the calls if there are several.
 %[4]s
 
-%[1]s then waits until the Turn continues, for at most --wait-seconds. After this time it prints a note, and
-the exit code is 0, because the Turn may still use the decision. A Turn does not use a decision that the API
-server has not verified, such as one made in the first 5 seconds after Capstan was installed. %[1]s then
-prints the reason and fails. Remove the cause, and run the command again.
+%[1]s then waits until the Turn's status shows who decided, for at most --wait-seconds. After this time it
+prints a note, and the exit code is 0, because the Turn may still use the decision. A Turn does not use a
+decision that the API server has not verified, such as one made in the first 5 seconds after Capstan was
+installed. It does not use one that was made after another decision, or too late, either. %[1]s then prints
+the reason and fails. If the call is still pending, remove the cause, and run the command again.
 
 Exit codes:
   0    the calls are %[2]s
@@ -80,7 +81,7 @@ func newDecide(env terminal.Environment, v decisions.Verb, short string) *cobra.
 	f.StringVar(&d.Reason, "reason", "", "reason for the model and the record; at most 1024 characters")
 	f.BoolVarP(&d.Yes, "yes", "y", false, "do not ask for confirmation")
 	f.BoolVar(&d.WithoutArguments, "without-arguments", false, "decide even if the arguments cannot be read, by their hash alone")
-	f.IntVar(&d.WaitSeconds, "wait-seconds", 10, "time to wait until the Turn continues, in seconds, from 0 to 3600")
+	f.IntVar(&d.WaitSeconds, "wait-seconds", 10, "time to wait until the Turn uses the decisions, in seconds, from 0 to 3600")
 	f.VarP(objectOutput{formatValue{&d.Output}}, "output", "o", "output format")
 	addClusterFlags(f, &d.Cluster)
 	cmd.MarkFlagsMutuallyExclusive("call", "all")

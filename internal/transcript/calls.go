@@ -101,6 +101,9 @@ func finishedLine(f loop.CallResult) string {
 	}
 	switch f.Outcome {
 	case loop.Succeeded:
+		if f.UndoneBy != "" {
+			return fmt.Sprintf("%s was not called: Turn %s has undone the call", what, termsafe.Line(f.UndoneBy, longestName))
+		}
 		return join(what+" succeeded", termsafe.Thousands(f.Bytes)+" bytes", durationText(f.DurationMS), child)
 	case loop.Failed:
 		return join(fmt.Sprintf("%s failed (%s)", what, class), durationText(f.DurationMS), child)

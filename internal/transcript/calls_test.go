@@ -2,6 +2,7 @@ package transcript_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -62,6 +63,15 @@ func TestTranscriptOfTools(t *testing.T) {
 	t.Parallel()
 	got := shown(t, eventful())
 	golden(t, "eventful", got)
+}
+
+func TestCallThatAnotherTurnHasUndone(t *testing.T) {
+	t.Parallel()
+	got := shown(t, []journal.Entry{written(1, journal.ToolFinished,
+		`{"step":1,"callID":"c1","name":"close","outcome":"Succeeded","content":"It is done.","bytes":11,"undoneBy":"first-undo"}`)})
+	if want := "close (c1) was not called: Turn first-undo has undone the call\n"; !strings.Contains(got, want) {
+		t.Errorf("the transcript is %q, want %q in it", got, want)
+	}
 }
 
 func TestFenceOfOutputIsNotShown(t *testing.T) {

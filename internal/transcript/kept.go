@@ -139,7 +139,8 @@ var kept = map[journal.Kind]rule{
 	journal.ToolFinished: fields{
 		"step": aNumber, "callID": callID{}, "name": toolName{}, "outcome": aWord, "class": aWord, "bytes": aNumber,
 		"durationMilliseconds": aNumber, "artifactName": anOutput, "spent": child, "endsTurn": aBoolean, "descendants": aNumber,
-		"undo": fields{"server": aName, "uid": aName, "tool": aName, "problem": aWord, "argument": aWord},
+		"undo":     fields{"server": aName, "uid": aName, "tool": aName, "problem": aWord, "argument": aWord},
+		"undoneBy": aName,
 	},
 	journal.OutputChecked: fields{
 		"step": aNumber, "callID": callID{}, "findings": each{fields{"policy": aName, "onViolation": aWord, "unchecked": aBoolean}},

@@ -218,7 +218,7 @@ var survivors = []string{
 	"text.redacted redactions.rule", "tool.finished class",
 	"tool.finished outcome", "tool.finished spent.cost.currency", "tool.finished spent.turn",
 	"tool.finished undo.argument", "tool.finished undo.problem", "tool.finished undo.server", "tool.finished undo.tool",
-	"tool.finished undo.uid", "tool.intended effect",
+	"tool.finished undo.uid", "tool.finished undoneBy", "tool.intended effect",
 	"tool.intended name", "tools.exposed missing", "tools.exposed packs.effect", "tools.exposed packs.name",
 	"tools.exposed packs.parameters.name",
 	"tools.exposed packs.parameters.type", "tools.exposed packs.role", "tools.exposed packs.source.agent",

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -131,8 +132,15 @@ func (c *pendingCalls) decideTogether(
 			return fmt.Errorf("no decision was made about %s", strings.Join(names, ", "))
 		}
 	}
+	if err := c.refresh(ctx); err != nil {
+		return fmt.Errorf("no decision was made about %s: %w", strings.Join(names, ", "), err)
+	}
 	var failed []error
 	for _, p := range group {
+		if why := c.lateReason(p); why != "" {
+			failed = append(failed, c.reportLate(ctx, p, why))
+			continue
+		}
 		failed = append(failed, c.create(ctx, p))
 	}
 	return errors.Join(failed...)
@@ -255,8 +263,7 @@ func (c *pendingCalls) create(ctx context.Context, p v1alpha1.PendingApproval) e
 		a = c.approval(p, unused)
 		err = c.api.Create(ctx, a)
 	}
-	title := fmt.Sprintf("call %s (%s) of Turn %s/%s", termsafe.Line(p.CallID, output.LongestID),
-		termsafe.Line(p.Name, output.LongestID), c.turn.Namespace, c.turn.Name)
+	title := c.title(p)
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		return c.reportEarlier(ctx, a, title)
@@ -265,10 +272,19 @@ func (c *pendingCalls) create(ctx context.Context, p v1alpha1.PendingApproval) e
 			"toolapprovals.capstan.dev, which this command grants: %s", c.who, title, err, c.grant(ctx))
 	case err != nil:
 		return fmt.Errorf("failed to decide about the %s: %w", title, err)
+	case !p.ExpiryTime.IsZero() && a.CreationTimestamp.After(p.ExpiryTime.Time): // as the executor compares them
+		return fmt.Errorf("%s was not %s: the request for approval has expired at %s", title, c.Verb.Done,
+			p.ExpiryTime.UTC().Format(time.RFC3339))
 	}
-	c.created = append(c.created, created{name: a.Name, call: p})
+	c.created = append(c.created, created{name: a.Name, call: p, by: c.who, decision: c.Verb.Decision})
 	a.APIVersion, a.Kind = v1alpha1.GroupVersion.String(), kindToolApproval // the client clears both fields
 	return c.print(a, fmt.Sprintf("%s was %s by %s", title, c.Verb.Done, c.who))
+}
+
+// title names a call in messages.
+func (c *pendingCalls) title(p v1alpha1.PendingApproval) string {
+	return fmt.Sprintf("call %s (%s) of Turn %s/%s", termsafe.Line(p.CallID, output.LongestID),
+		termsafe.Line(p.Name, output.LongestID), c.turn.Namespace, c.turn.Name)
 }
 
 // print prints a ToolApproval, or line in the text format. In YAML, each ToolApproval is a document of its own, because

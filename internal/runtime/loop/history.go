@@ -117,15 +117,15 @@ func (s *State) ResultsOfOpenCalls(nonce string) []journal.Record {
 }
 
 // LostResult returns a journal record with the result of a call whose output was lost although its outcome is known.
-// failure is nil if the call succeeded. The call must have begun, and must not have a result. nonce is the nonce of the
-// Turn.
-func (s *State) LostResult(c *CallState, failure *tool.Error, nonce string) journal.Record {
+// failure is nil if the call succeeded, and result is then its result, in Capstan's own words. The call must have
+// begun, and must not have a result. nonce is the nonce of the Turn.
+func (s *State) LostResult(c *CallState, result tool.Result, failure *tool.Error, nonce string) journal.Record {
 	b := s.newResult(c.Step, c.Place, c.Call.ID, c.Call.Name, nonce)
 	if failure != nil {
 		return b.failedAs(Failed, failure.Class, failure.Message, failure.RemoteMessage)
 	}
 	b.trusted = true // the text is Capstan's own
-	return b.succeeded(tool.Result{Content: "The call succeeded. Its result was lost because the run was interrupted."})
+	return b.succeeded(result)
 }
 
 // newResult returns a builder for the result of a call that an earlier run began or was about to begin.

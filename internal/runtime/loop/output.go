@@ -135,7 +135,8 @@ func (b resultBuilder) succeeded(r tool.Result) journal.Record {
 		r = r.Map(b.redact)
 	}
 	whole := r.Whole()
-	b.Outcome, b.Bytes, b.Spent = Succeeded, int64(len(whole)), r.Spent
+	b.Outcome, b.Bytes, b.Spent, b.UndoneBy = Succeeded, int64(len(whole)), r.Spent, r.UndoneBy
+	b.trusted = b.trusted || r.UndoneBy != ""
 	if b.convert != nil {
 		b.Content = b.convert(r)
 		return journal.Record{Kind: journal.ToolFinished, Payload: b.CallResult}

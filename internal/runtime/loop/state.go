@@ -142,6 +142,8 @@ type CallResult struct {
 	// Undo is the call that undoes this one. It is nil if the tool had no compensation, and for a call that did not
 	// succeed.
 	Undo *compensation.Undo `json:"undo,omitempty"`
+	// UndoneBy is tool.Result.UndoneBy.
+	UndoneBy string `json:"undoneBy,omitempty"`
 }
 
 // TookEffect reports whether a call that began and has ended took effect, or may have taken effect. It must not be

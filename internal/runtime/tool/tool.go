@@ -226,6 +226,9 @@ type Result struct {
 	// Descendants is the number of Turns that the call of a sub-agent has created or may still create. It is nil if
 	// that number is unknown, and for any other tool. It is valid even if the call returned an error.
 	Descendants *int
+	// UndoneBy is the name of another Turn that has already done the work of this call, which undoes a call. The tool
+	// was then not called, and Content is Capstan's own text. It is empty for any other call.
+	UndoneBy string
 }
 
 // Whole returns Content, followed by Structured if there is one.

@@ -197,8 +197,9 @@ type undoPlanned struct {
 }
 
 // copyOutcomes copies outcomes of compensations from the journal of the other Turn into the journal of this Turn. An
-// earlier run may have been killed between the two writes. Without the copy, a compensation that succeeded would be
-// made again or count as not undone. If the other journal is gone, the rules for calls without a result apply.
+// earlier run may have been killed between the two writes, or before it called the tool, and a third Turn may have
+// undone the call since. Without the copy, a compensation that succeeded would be made again or count as not undone. If
+// the other journal is gone, the rules for calls without a result apply.
 func (r *run) copyOutcomes() error {
 	p := r.replayed.undo
 	if p == nil {
@@ -229,11 +230,14 @@ func (r *run) copyOutcomes() error {
 		}
 		m := reader.marks[undoKey{target.Step, target.CallID}]
 		switch {
-		case m == nil, m.TurnUID != r.in.UID, !m.ended:
+		case m == nil, !m.ended:
+		case m.Undone && m.TurnUID != r.in.UID:
+			ends = append(ends, r.replayed.loop.LostResult(c, m.result(), nil, r.exposed().Nonce))
+		case m.TurnUID != r.in.UID:
 		case m.Undone:
-			ends = append(ends, r.replayed.loop.LostResult(c, nil, r.exposed().Nonce))
+			ends = append(ends, r.replayed.loop.LostResult(c, lostResult, nil, r.exposed().Nonce))
 		case !c.Intent.Effect.Repeatable(): // repeatable calls are made again
-			ends = append(ends, r.replayed.loop.LostResult(c, errMarkedFailed, r.exposed().Nonce))
+			ends = append(ends, r.replayed.loop.LostResult(c, tool.Result{}, errMarkedFailed, r.exposed().Nonce))
 		}
 	}
 	if len(ends) == 0 {
@@ -241,6 +245,9 @@ func (r *run) copyOutcomes() error {
 	}
 	return r.record(ends...)
 }
+
+// lostResult is the result of a compensation that succeeded.
+var lostResult = tool.Result{Content: "The call succeeded. Its result was lost because the run was interrupted."}
 
 // errMarkedFailed is the error of a compensation that certainly had no effect.
 var errMarkedFailed = &tool.Error{
@@ -290,14 +297,18 @@ func (r *run) resultsOfUndo() []loop.CallResult {
 	return results
 }
 
-// outcomeOfUndo reports whether a call of the plan was undone. If it was not, outcomeOfUndo also returns the reason.
+// outcomeOfUndo reports whether a call of the plan is undone. If it is not, outcomeOfUndo also returns the reason, and
+// if another Turn has undone it, which Turn that was.
 func outcomeOfUndo(callID string, results []loop.CallResult) (undone bool, reason string) {
 	i := slices.IndexFunc(results, func(f loop.CallResult) bool { return f.Step == 1 && f.CallID == callID })
 	if i < 0 {
 		return false, "the turn ended before this call was undone"
 	}
 	f := &results[i]
-	if f.Outcome == loop.Succeeded || f.Outcome == loop.Reused {
+	switch {
+	case f.UndoneBy != "":
+		return true, undoneBy(f.UndoneBy)
+	case f.Outcome == loop.Succeeded, f.Outcome == loop.Reused:
 		return true, ""
 	}
 	line, _, _ := strings.Cut(f.Content, "\n") // the first line is Capstan's own

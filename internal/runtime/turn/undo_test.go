@@ -942,6 +942,68 @@ func TestUndoAfterAnotherAttempt(t *testing.T) {
 	}
 }
 
+// TestUndoOfACallThatAnotherTurnHasUndone lets another Turn undo the newest call while a Turn waits for approval. The
+// waiting Turn does not make this compensation, counts the call as undone, and undoes the older calls.
+func TestUndoOfACallThatAnotherTurnHasUndone(t *testing.T) {
+	j, d := &journaltest.Store{}, &desk{}
+	runCalls(t, j, d, "a", "b", "c")
+	in := undoInput(d, "undo-uid")
+	decide, undoFirst := in.Decide, sync.OnceFunc(func() { undo(t, j, undoInput(d, "other-uid", "c3")) })
+	in.Decide = func(ctx context.Context, a loop.Approval) (*loop.Decision, error) {
+		undoFirst()
+		return decide(ctx, a)
+	}
+	result := undo(t, j, in)
+	const want = "open (call c3): the Turn \"other-uid\" has undone the call\nopen (call c2): undone by close\n" +
+		"open (call c1): undone by close\n"
+	if result.Text != want || result.Stop != turn.StopUndone {
+		t.Errorf("the Turn ended with %s: %q, want %q", result.Stop, result.Text, want)
+	}
+	const data = `{"callID":"c3","tool":"open","by":"close","undone":true,"reason":"the Turn \"other-uid\" has undone the call"}`
+	if !strings.Contains(string(result.Data), data) {
+		t.Errorf("the data are %s, want %s in them", result.Data, data)
+	}
+	if !slices.Equal(d.closed, []string{"T-c", "T-b", "T-a"}) {
+		t.Errorf("closed %v, want each ticket once", d.closed)
+	}
+}
+
+// TestUndoOfACallThatAnotherTurnHasUndoneAfterAKill kills a Turn before it marks a call, and lets another Turn undo
+// this call. The Turn that continues counts the call as undone.
+func TestUndoOfACallThatAnotherTurnHasUndoneAfterAKill(t *testing.T) {
+	j, d := &journaltest.Store{}, &desk{}
+	runCalls(t, j, d, "a", "b")
+	in := undoInput(d, "undo-uid")
+	ctx, ctl := control(t, in)
+	killed := &unmarked{Journal: j, kill: func() { ctl.abandon(errKilled) }}
+	if _, err := engine(killed).Run(ctx, in); !errors.Is(err, errKilled) {
+		t.Fatalf("the run ended with %v, want it killed", err)
+	}
+	undo(t, j, undoInput(d, "other-uid", "c2"))
+	again := undoInput(d, "undo-uid")
+	again.Epoch = 2
+	result := undo(t, j, again)
+	const want = "open (call c2): the Turn \"other-uid\" has undone the call\nopen (call c1): undone by close\n"
+	if result.Text != want || !slices.Equal(d.closed, []string{"T-b", "T-a"}) {
+		t.Errorf("closed %v, and the report is %q; want each ticket once, and %q", d.closed, result.Text, want)
+	}
+}
+
+// unmarked is a journal whose process is killed at the first mark, which is not written.
+type unmarked struct {
+	journal.Journal
+	kill func()
+}
+
+// Append kills the process instead of appending a mark.
+func (u *unmarked) Append(ctx context.Context, uid string, all ...journal.Entry) error {
+	if uid == "uid" {
+		u.kill()
+		return errKilled
+	}
+	return u.Journal.Append(ctx, uid, all...)
+}
+
 // TestUndoKeepsTheDeclaration checks that a later change of the ToolServer does not change the compensation of a call.
 func TestUndoKeepsTheDeclaration(t *testing.T) {
 	j, d := &journaltest.Store{}, &desk{}
@@ -1196,18 +1258,23 @@ func TestConcurrentUndo(t *testing.T) {
 			j, d := open(t), &desk{}
 			runCalls(t, j, d, "a", "b", "c")
 			var running sync.WaitGroup
-			stops := make([]turn.Stop, 4)
-			for i := range stops {
+			texts := make([]string, 4)
+			for i := range texts {
 				running.Go(func() {
 					result, err := engine(j).Run(t.Context(), undoInput(d, fmt.Sprintf("undo-%d", i)))
 					if err != nil {
 						t.Errorf("Run: %v", err)
 						return
 					}
-					stops[i] = result.Stop
+					texts[i] = result.Text
 				})
 			}
 			running.Wait()
+			for line := range strings.Lines(strings.Join(texts, "")) {
+				if strings.Contains(line, "not undone") && strings.Contains(line, "has undone the call") {
+					t.Errorf("a Turn reports %q, want that the call is undone", line)
+				}
+			}
 			final := undo(t, j, undoInput(d, "last"))
 			slices.Sort(d.closed)
 			if !slices.Equal(d.closed, []string{"T-a", "T-b", "T-c"}) || final.Stop != turn.StopUndone {

@@ -70,6 +70,9 @@ func (c *undoCaller) Call(ctx context.Context, call tool.Call) (tool.Result, err
 	}
 	begun := UndoMark{Repeatable: call.Repeatable, Key: call.IdempotencyKey}
 	if refused, err := c.run.mark(ctx, target, begun); err != nil {
+		if other, ok := errors.AsType[*undoneError](err); ok {
+			return other.mark.result(), nil // the older calls may be undone, too
+		}
 		if !refused {
 			m := UndoMark{Key: begun.Key, MayHaveActed: call.Attempt > 1}
 			c.run.recordOutcome(target, m) //nolint:contextcheck // because the mark is withdrawn even if the call's time is over
@@ -96,11 +99,18 @@ func hadNoEffect(ctx context.Context, err error) bool {
 	return ctx.Err() == nil || class == tool.Unavailable
 }
 
+// undoneError says that another Turn has undone the call, and has written this mark.
+type undoneError struct{ mark *callMark }
+
+// Error implements error.
+func (e *undoneError) Error() string { return "the tool was not called: " + e.mark.reason() }
+
 // maxMarks is the maximum number of attempts to write a mark while other Turns write to the same journal.
 const maxMarks = 32
 
 // mark writes into the journal of the other Turn that this Turn is about to undo a call. begun has the idempotency key
-// of the compensation, and whether the tool may be called again. Every error is a *tool.Error.
+// of the compensation, and whether the tool may be called again. Every error is a *tool.Error, or an *undoneError if
+// another Turn has undone the call.
 //
 // refused is true if the mark was certainly not written, because another Turn has undone the call or may have, or
 // because the journal is gone. Otherwise, the journal could not be read or written, and may have the mark nevertheless.
@@ -112,6 +122,9 @@ func (r *run) mark(ctx context.Context, target *UndoCall, begun UndoMark) (refus
 	}
 	if err == nil {
 		return false, nil
+	}
+	if undone, ok := errors.AsType[*undoneError](err); ok {
+		return true, undone
 	}
 	if refusal, ok := errors.AsType[*tool.Error](err); ok {
 		return true, refusal
@@ -167,6 +180,8 @@ func (r *run) tryMark(ctx context.Context, target *UndoCall, kind journal.Kind, 
 			Class: tool.Unavailable, Message: "the tool was not called, because the journal of the turn to undo was deleted",
 		}
 	case kind == journal.UndoEnded: // beside the mark of another Turn, it means nothing, but takes the place of a late mark
+	case existing != nil && existing.TurnUID != r.in.UID && existing.ended:
+		return &undoneError{existing}
 	case existing != nil && existing.TurnUID != r.in.UID:
 		return &tool.Error{Class: tool.Unavailable, Message: "the tool was not called: " + existing.reason()}
 	case existing != nil && !existing.ended:

@@ -153,9 +153,17 @@ type callMark struct {
 // reason returns why no other Turn undoes the call.
 func (m *callMark) reason() string {
 	if m.ended {
-		return fmt.Sprintf("the Turn %q has undone the call", m.Turn)
+		return undoneBy(m.Turn)
 	}
 	return fmt.Sprintf("the Turn %q undoes the call, or has tried to with an unknown outcome: see capstan logs %s", m.Turn, m.Turn)
+}
+
+// undoneBy says that the Turn with this name has undone a call.
+func undoneBy(name string) string { return fmt.Sprintf("the Turn %q has undone the call", name) }
+
+// result returns the result of a compensation that this Turn need not make, because the Turn of the mark has made it.
+func (m *callMark) result() tool.Result {
+	return tool.Result{Content: "The tool was not called: " + undoneBy(m.Turn) + ".", UndoneBy: m.Turn}
 }
 
 // NewUndoReader returns a reader of one journal.
