@@ -200,8 +200,8 @@ func (r *Report) VerdictFor(namespace string) Verdict {
 	return v
 }
 
-// Combine returns the Report of all executors. Each executor knows only the expected bytes of its own Turns, so they are
-// added up. In all else, the strictest Report counts. A Report that is nil has no effect.
+// Combine returns the Report of all executors. Each executor knows only the expected bytes of its own Turns, so they
+// are added up. In all else, the strictest Report counts. A Report that is nil has no effect.
 func Combine(reports ...*Report) *Report {
 	all := &Report{Namespaces: map[string]Budget{}}
 	for _, r := range reports {

@@ -47,8 +47,8 @@ SELECT head.turn_uid, e.* FROM head,
 
 // Append adds entries and their artifacts to the end of a journal, all or none, and returns when they are on the
 // server's disk. It returns journal.ErrFenced or journal.ErrSequence for entries that do not follow the existing
-// ones, and ErrClosed after Close. It takes at most 10 s. If the entries change Budgets, it first waits for its turn for
-// up to 10 s. If the entries are refused, it takes up to 10 s more to find the reason.
+// ones, and ErrClosed after Close. It takes at most 10 s. If the entries change Budgets, it first waits for its turn
+// for up to 10 s. If the entries are refused, it takes up to 10 s more to find the reason.
 //
 // If the connection is lost or ctx ends during the write, the error says that the outcome is unknown. The caller may
 // repeat the append. If the entries had been written, the repeated append returns journal.ErrSequence.

@@ -43,9 +43,10 @@ const (
 	openTimeout = 2 * time.Minute
 	// listsPart is the part of the connections that lists for users may use at the same time: a quarter.
 	listsPart = 4
-	// ledgersPart is the part of the connections that appends that change Budgets may use at the same time: a half. Such
-	// an append keeps its connection while it waits for the account of a Budget. If namespaces compete, each of them has
-	// at least ledgersOfNamespace of these connections: of the appends to one account, only one can proceed.
+	// ledgersPart is the part of the connections that appends that change Budgets may use at the same time: a half.
+	// Such an append keeps its connection while it waits for the account of a Budget. If namespaces compete, each of
+	// them may use at least ledgersOfNamespace of these connections: of the appends to one account, only one can
+	// proceed.
 	ledgersPart, ledgersOfNamespace = 2, 2
 )
 
@@ -283,8 +284,8 @@ func (s *Store) run(parent context.Context, timeout time.Duration, do func(conte
 	case ctx.Err() != nil && parent.Err() == nil && errors.Is(err, errBusy):
 		return fmt.Errorf("%w: %w", errBusy, context.DeadlineExceeded)
 	case ctx.Err() != nil:
-		// If the server has not answered for longer than a lock may last, the other connections may be dead, too. Do not
-		// try them one by one.
+		// If the server has not answered for longer than a lock may last, the other connections may be dead, too. Do
+		// not try them one by one.
 		if parent.Err() == nil && time.Since(server.since) > lockTimeout {
 			s.closeIdle(begun)
 		}
