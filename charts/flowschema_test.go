@@ -17,10 +17,12 @@ func TestFlowSchema(t *testing.T) {
 	for name, objects := range cases {
 		t.Run(name, func(t *testing.T) {
 			spec := one[*flowcontrolv1.FlowSchema](t, objects).Spec
-			if others := flowcontrolbootstrap.SuggestedFlowSchemaServiceAccounts.Spec; spec.MatchingPrecedence >= others.MatchingPrecedence {
+			others := flowcontrolbootstrap.SuggestedFlowSchemaServiceAccounts.Spec
+			if spec.MatchingPrecedence >= others.MatchingPrecedence {
 				t.Errorf("the precedence is %d, want less than %d", spec.MatchingPrecedence, others.MatchingPrecedence)
 			}
-			if level := flowcontrolbootstrap.SuggestedPriorityLevelConfigurationLeaderElection.Name; spec.PriorityLevelConfiguration.Name != level {
+			level := flowcontrolbootstrap.SuggestedPriorityLevelConfigurationLeaderElection.Name
+			if spec.PriorityLevelConfiguration.Name != level {
 				t.Errorf("the priority level is %s, want %s", spec.PriorityLevelConfiguration.Name, level)
 			}
 			if len(spec.Rules) != 1 || len(spec.Rules[0].Subjects) != 1 || len(spec.Rules[0].ResourceRules) != 1 {

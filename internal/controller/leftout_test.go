@@ -83,7 +83,9 @@ func TestForeignObjectsLeftOut(t *testing.T) {
 			c := inMemory(t, desk, leftOut(t, profile), leftOut(t, provider), leftOut(t, server), leftOut(t, sub))
 			clock := func() time.Time { return now }
 			checker := sharing.New(c, clock, nil)
-			r := &AgentReconciler{Client: c, Now: clock, ServerClock: clock, ConfigMaps: texts{}.in, ProbeInterval: time.Minute, Sharing: checker}
+			r := &AgentReconciler{
+				Client: c, Now: clock, ServerClock: clock, ConfigMaps: texts{}.in, ProbeInterval: time.Minute, Sharing: checker,
+			}
 			tools := func(entry v1alpha1.AgentTool) func(context.Context, *v1alpha1.Agent) (*finding, error) {
 				return func(ctx context.Context, a *v1alpha1.Agent) (*finding, error) {
 					with := a.DeepCopy()

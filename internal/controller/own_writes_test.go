@@ -83,7 +83,8 @@ func TestReconcilersAwaitTheirOwnWrites(t *testing.T) {
 				cache := providers.NewCache(nil, time.Now, netpolicy.NewLocalPolicy(), nil)
 				t.Cleanup(cache.Close)
 				return &ModelProviderReconciler{
-					Client: c, Providers: cache, Events: events.NewFakeRecorder(10), Now: fixed, ServerClock: fixed, ProbeInterval: time.Minute,
+					Client: c, Providers: cache, Events: events.NewFakeRecorder(10), Now: fixed, ServerClock: fixed,
+					ProbeInterval: time.Minute,
 				}, set
 			},
 		},
@@ -109,7 +110,8 @@ func TestReconcilersAwaitTheirOwnWrites(t *testing.T) {
 				t.Cleanup(servers.Close)
 				// Nothing listens at the URL, so the server is never ready. Only the reason of the condition changes.
 				return &ToolServerReconciler{
-					Client: c, Servers: servers, Events: events.NewFakeRecorder(10), Now: fixed, ServerClock: fixed, ProbeInterval: time.Minute,
+					Client: c, Servers: servers, Events: events.NewFakeRecorder(10), Now: fixed, ServerClock: fixed,
+					ProbeInterval: time.Minute,
 				}, exists.Store
 			},
 		},

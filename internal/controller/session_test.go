@@ -345,13 +345,16 @@ func TestSessionDeletionDelaysNoOtherSession(t *testing.T) {
 	inOther := func(t *v1alpha1.Turn) { t.Spec.SessionRef = &v1alpha1.ObjectReference{Name: "other"} }
 	b := newTestEnv(t, interceptor.Funcs{}, turnWith(inOther), agentWith(metav1.ConditionTrue, ""),
 		leaseOf("self", 1, now), sessionWith(keptFor(60)))
+	bindOther := func() {
+		if _, err := b.reconcile(t, "one"); err != nil || b.turn(t, "one").BoundTo() != "self" {
+			t.Errorf("the Turn of another Session must be bound during the deletion: %v", err)
+		}
+	}
 	deletions := 0
 	slow := interceptor.NewClient(b.client, interceptor.Funcs{
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
 			deletions++
-			if _, err := b.reconcile(t, "one"); err != nil || b.turn(t, "one").BoundTo() != "self" {
-				t.Errorf("the Turn of another Session must be bound during the deletion: %v", err)
-			}
+			bindOther()
 			return c.Delete(ctx, o, opts...)
 		},
 	})

@@ -369,7 +369,8 @@ func TestNewLeaderPausesTimeLimit(t *testing.T) {
 		paused    time.Duration
 	}{
 		"its sub-agent waits": {
-			"25 of the 60 s had passed", []*v1alpha1.Turn{childOf("uid-one", "child", started(80*time.Second), waitsFor(65*time.Second))},
+			"25 of the 60 s had passed",
+			[]*v1alpha1.Turn{childOf("uid-one", "child", started(80*time.Second), waitsFor(65*time.Second))},
 			false, 65 * time.Second,
 		},
 		"a sub-agent of its sub-agent waits": {
@@ -379,16 +380,19 @@ func TestNewLeaderPausesTimeLimit(t *testing.T) {
 			}, false, 65 * time.Second,
 		},
 		"its sub-agent began to wait too late": {
-			"the time was over before", []*v1alpha1.Turn{childOf("uid-one", "child", started(80*time.Second), waitsFor(25*time.Second))},
+			"the time was over before",
+			[]*v1alpha1.Turn{childOf("uid-one", "child", started(80*time.Second), waitsFor(25*time.Second))},
 			true, 0,
 		},
 		"it was suspended while its sub-agent waits": {
 			"its time began to run after the suspension",
-			[]*v1alpha1.Turn{childOf("uid-one", "child", started(2*time.Hour), waitsFor(time.Hour))}, false, 90 * time.Second,
+			[]*v1alpha1.Turn{childOf("uid-one", "child", started(2*time.Hour), waitsFor(time.Hour))},
+			false, 90 * time.Second,
 		},
 		"the clock of an executor is ahead": {
 			"a pause cannot begin in the future",
-			[]*v1alpha1.Turn{childOf("uid-one", "child", started(80*time.Second), waitsFor(-time.Second))}, true, 0,
+			[]*v1alpha1.Turn{childOf("uid-one", "child", started(80*time.Second), waitsFor(-time.Second))},
+			true, 0,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

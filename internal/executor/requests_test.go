@@ -382,7 +382,8 @@ func TestSilentStoreLosesNoAnswer(t *testing.T) {
 		first, q := priced("first", model.Usage{InputTokens: 7, OutputTokens: 5})
 		_, end, err := j.ask(t, first)
 		if a := j.account(t); silent || q.asked != 2 || a.Tokens != 24 || end != nil {
-			t.Errorf("%d requests, %d tokens, end %+v, error %v; want two requests, whose 24 tokens are charged", q.asked, a.Tokens, end, err)
+			t.Errorf("%d requests, %d tokens, end %+v, error %v; want two requests, whose 24 tokens are charged",
+				q.asked, a.Tokens, end, err)
 		}
 	})
 }

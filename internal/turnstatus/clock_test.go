@@ -92,10 +92,13 @@ func TestTimeLeftOfSubAgent(t *testing.T) {
 			}, ago(5), 51 * time.Second,
 		},
 		"created in the future": {
-			"its time has run since its start", func(t *v1alpha1.Turn) { t.CreationTimestamp = metav1.NewTime(ago(-60)) }, ago(5), 55 * time.Second,
+			"its time has run since its start", func(t *v1alpha1.Turn) { t.CreationTimestamp = metav1.NewTime(ago(-60)) },
+			ago(5), 55 * time.Second,
 		},
 		"a Turn without the label": {"no call has created it", func(t *v1alpha1.Turn) { t.Labels = nil }, ago(5), 55 * time.Second},
-		"a Turn without an owner":  {"no call has created it", func(t *v1alpha1.Turn) { t.OwnerReferences = nil }, ago(5), 55 * time.Second},
+		"a Turn without an owner": {
+			"no call has created it", func(t *v1alpha1.Turn) { t.OwnerReferences = nil }, ago(5), 55 * time.Second,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			turn := &v1alpha1.Turn{

@@ -68,7 +68,8 @@ func TestToolCalls(t *testing.T) {
 		},
 		"not UTF-8": {
 			"bytes in raw arguments that are not UTF-8 become U+FFFD, as in the journal",
-			[]string{callEvent(`"index":0,"id":"a","function":{"name":"count","arguments":{"n":"` + "\x80\xff" + `"}}`)}, "", "",
+			[]string{callEvent(`"index":0,"id":"a","function":{"name":"count","arguments":{"n":"` + "\x80\xff" + `"}}`)},
+			"", "",
 			[]model.ToolCall{{ID: "a", Name: "count", Arguments: `{"n":"` + "\uFFFD" + `"}`}},
 		},
 		"only an empty piece": {

@@ -29,7 +29,8 @@ func memory(text string, days int) memories.Memory {
 // from which it was learned.
 func TestWordsOfCleanTexts(t *testing.T) {
 	for _, text := range []string{
-		"کاربر از نرم\u200cافزار استفاده می\u200cکند", "ශ්\u200dරී ලංකාව", "Kranken\u00adversicherung", "long\u200bword", "\ufeffe\u2060\u0301",
+		"کاربر از نرم\u200cافزار استفاده می\u200cکند", "ශ්\u200dරී ලංකාව", "Kranken\u00adversicherung",
+		"long\u200bword", "\ufeffe\u2060\u0301",
 		"two\u2028lines", "\u202ereversed\u202c", "Ada \u00ad has a cat.",
 	} {
 		if diff := cmp.Diff(memories.Query(memories.Clean(text)), memories.Query(text)); diff != "" {

@@ -35,7 +35,8 @@ func Rank(candidates []Memory, text string, now time.Time, limit int) []Ranked {
 	for _, m := range candidates {
 		if same := normal(m.Text); m.Expires.After(now) && !seen[same] {
 			seen[same] = true // a Session and a user may have the same memory
-			all, texts, similarities = append(all, Ranked{Memory: m}), append(texts, ranking.Words(m.Text)), append(similarities, m.Similarity)
+			all, texts = append(all, Ranked{Memory: m}), append(texts, ranking.Words(m.Text))
+			similarities = append(similarities, m.Similarity)
 		}
 	}
 	scores := ranking.Blend(ranking.BM25(texts, Query(text)), similarities)

@@ -57,7 +57,11 @@ func OpenDialing(ctx context.Context, databaseURL string, dial pgconn.DialFunc) 
 }
 
 // CloseIdle closes the idle connections that were established before a time.
-func (s *Store) CloseIdle(before time.Time) { s.closeIdle(before) }
+func (s *Store) CloseIdle(before time.Time) {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	s.closeIdle(ended, before)
+}
 
 // Ping gets a connection within a time limit, and executes a statement. If it gets none, the server counts as one that
 // does not respond.

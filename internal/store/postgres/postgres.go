@@ -287,7 +287,7 @@ func (s *Store) run(parent context.Context, timeout time.Duration, do func(conte
 		// If the server has not answered for longer than a lock may last, the other connections may be dead, too. Do
 		// not try them one by one.
 		if parent.Err() == nil && time.Since(server.since) > lockTimeout {
-			s.closeIdle(begun)
+			s.closeIdle(ctx, begun)
 		}
 		return context.Cause(ctx)
 	}
@@ -310,10 +310,9 @@ const connectedKey = "capstan-connected"
 
 // closeIdle closes the idle connections that were established before a time. It does not use Pool.Reset, which would
 // also close the connections that are not established yet as soon as they are. If it took longer to connect than a call
-// may wait, no call would ever get a connection. Connections in use need not be closed: those to a dead server fail.
-func (s *Store) closeIdle(before time.Time) {
-	ended, cancel := context.WithCancel(context.Background())
-	cancel() // a dead server cannot confirm the end of a connection
+// may wait, no call would ever get a connection. Connections in use need not be closed: those to a dead server fail. The
+// context ended must have ended, because a dead server cannot confirm the end of a connection.
+func (s *Store) closeIdle(ended context.Context, before time.Time) {
 	for _, conn := range s.pool.AcquireAllIdle(ended) {
 		if at, known := conn.Conn().PgConn().CustomData()[connectedKey].(time.Time); !known || at.Before(before) {
 			_ = conn.Conn().Close(ended)

@@ -119,8 +119,8 @@ func (s *Store) ClaimTask(ctx context.Context, search task.Search) (claimed *tas
 			except := append([]string{}, search.Except...) // nil would be NULL
 			row := tx.QueryRow(ctx, claimTask, search.Now.UnixMicro(), after, search.Until.UnixMicro(), except, s.namespaces,
 				search.Latest().UnixMicro())
-			err := row.Scan(&k.UID, &kind, &k.Namespace, &k.Turn, &k.Agent, &k.Session, &k.Requester, &created, &k.Claim, &k.Attempts, &state,
-				&result, &reserved)
+			err := row.Scan(&k.UID, &kind, &k.Namespace, &k.Turn, &k.Agent, &k.Session, &k.Requester, &created, &k.Claim, &k.Attempts,
+				&state, &result, &reserved)
 			if errors.Is(err, pgx.ErrNoRows) {
 				return nil
 			}
