@@ -53,8 +53,8 @@ type ClientTLS struct {
 type Limits struct {
 	// timeoutSeconds is the time limit of the whole Turn, in seconds, from 1 to 86400. The time counts from
 	// status.startTime, across restarts; for the Turn of a sub-agent, it counts like startingDeadlineSeconds, so a wait
-	// for a slot counts, too. Waits for approvals and for the reset of a Budget do not count. Default 60 if neither Turn
-	// nor Agent sets it. A Turn that reaches the limit ends with reason DeadlineExceeded.
+	// for a slot counts, too. Waits for approvals and for the reset of a Budget do not count. Default 60 if neither
+	// Turn nor Agent sets it. A Turn that reaches the limit ends with reason DeadlineExceeded.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=86400

@@ -32,8 +32,8 @@ type waitProgress struct {
 	// unfinished holds the Turn's awaitedTurns that have not ended. They belong to the cache and must not be
 	// changed.
 	unfinished []*v1alpha1.Turn
-	// pausedSince is the earliest time since which the time limit of an unfinished Turn is paused, because that Turn, or
-	// a Turn that it waits for, waits for people or for the reset of a Budget. It is nil if no time limit is paused.
+	// pausedSince is the earliest time since which the time limit of an unfinished Turn is paused, because that Turn,
+	// or a Turn that it waits for, waits for people or for the reset of a Budget. It is nil if no time limit is paused.
 	pausedSince *metav1.MicroTime
 }
 

@@ -353,8 +353,8 @@ func TestTimeLimitPausesWithSubAgent(t *testing.T) {
 	}
 }
 
-// TestNewLeaderPausesTimeLimit checks that the time limit of a Turn is paused from the time at which its sub-agent began
-// to wait for people, even if no process led then, so that the status of the Turn does not say so yet.
+// TestNewLeaderPausesTimeLimit checks that the time limit of a Turn is paused from the time at which its sub-agent
+// began to wait for people, even if no process led then, so that the status of the Turn does not say so yet.
 func TestNewLeaderPausesTimeLimit(t *testing.T) {
 	waitsFor := func(d time.Duration) func(*v1alpha1.Turn) {
 		return func(t *v1alpha1.Turn) {

@@ -339,8 +339,8 @@ func (p *Tasks) finish(ctx context.Context, k *task.Task, r *task.Result, used i
 	return keepTrying(ctx, func() error { return p.Store.FinishTask(ctx, k.Held(), *r, used) })
 }
 
-// forPaidWork returns a context for writes about what was paid for. It lasts for taskWriteTimeout, also if ctx ends, but
-// then at most for lastWriteTimeout longer. The caller must call the function.
+// forPaidWork returns a context for writes about what was paid for. It lasts for taskWriteTimeout, also if ctx ends,
+// but then at most for lastWriteTimeout longer. The caller must call the function.
 func forPaidWork(ctx context.Context) (context.Context, context.CancelFunc) {
 	write, cancel := context.WithTimeout(context.WithoutCancel(ctx), taskWriteTimeout)
 	detach := context.AfterFunc(ctx, func() {

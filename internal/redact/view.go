@@ -209,7 +209,8 @@ func (v *view) pack(text string) {
 	v.low = lower(v.low, v.text)
 }
 
-// compose makes a view of the whole text in which letters and their marks are composed, as in patterns that people write.
+// compose makes a view of the whole text in which letters and their marks are composed, as in patterns that people
+// write.
 func (v *view) compose(text string) {
 	v.text, v.from, v.to, v.hasPositions = v.text[:0], v.from[:0], v.to[:0], true
 	var parts norm.Iter

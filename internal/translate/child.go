@@ -194,10 +194,10 @@ func checkMessage(task, message string) error {
 const maxReportTime = 30 * time.Second
 
 // childLimits returns the limits of a child: what is left of the parent's limits. The child may not wait longer for its
-// start than this time, either, and both limits count from the beginning of that wait (see turnstatus.TimeLeft), because
-// the parent's time runs meanwhile. The parent keeps a tenth of the time, at most maxReportTime, because it must still
-// continue and ask its model. maxTime limits the time: if clocks differ, the parent may seem to have more time left
-// than its limit.
+// start than this time, either, and both limits count from the beginning of that wait (see turnstatus.TimeLeft),
+// because the parent's time runs meanwhile. The parent keeps a tenth of the time, at most maxReportTime, because it
+// must still continue and ask its model. maxTime limits the time: if clocks differ, the parent may seem to have more
+// time left than its limit.
 func childLimits(left tool.Left, maxTime time.Duration) *v1alpha1.Limits {
 	available := min(left.Time, maxTime)
 	available -= min(available/10, maxReportTime)
@@ -288,8 +288,8 @@ func costOf(l *v1alpha1.Limits) *float64 {
 	return new(amount.InexactFloat64())
 }
 
-// Caller returns the reference to the Turn whose call of a sub-agent has created t. ok is false if t is not the Turn of a
-// sub-agent. Without the label, another client has created t, and may set owner references for other reasons.
+// Caller returns the reference to the Turn whose call of a sub-agent has created t. ok is false if t is not the Turn of
+// a sub-agent. Without the label, another client has created t, and may set owner references for other reasons.
 func Caller(t *v1alpha1.Turn) (caller *metav1.OwnerReference, ok bool) {
 	if _, called := t.Labels[ParentLabel]; !called {
 		return nil, false

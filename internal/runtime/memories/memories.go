@@ -153,8 +153,8 @@ func normal(text string) string {
 	return text
 }
 
-// maxExcerpt is the maximum length of a text that is turned into a vector: see width. Many models accept 512 tokens, and
-// refuse longer texts.
+// maxExcerpt is the maximum length of a text that is turned into a vector: see width. Many models accept 512 tokens,
+// and refuse longer texts.
 const maxExcerpt = 2000
 
 // width returns the length of a character as a part of an excerpt. Four letters of English are about one token, but

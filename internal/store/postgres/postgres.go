@@ -310,8 +310,8 @@ const connectedKey = "capstan-connected"
 
 // closeIdle closes the idle connections that were established before a time. It does not use Pool.Reset, which would
 // also close the connections that are not established yet as soon as they are. If it took longer to connect than a call
-// may wait, no call would ever get a connection. Connections in use need not be closed: those to a dead server fail. The
-// context ended must have ended, because a dead server cannot confirm the end of a connection.
+// may wait, no call would ever get a connection. Connections in use need not be closed: those to a dead server fail.
+// The context ended must have ended, because a dead server cannot confirm the end of a connection.
 func (s *Store) closeIdle(ended context.Context, before time.Time) {
 	for _, conn := range s.pool.AcquireAllIdle(ended) {
 		if at, known := conn.Conn().PgConn().CustomData()[connectedKey].(time.Time); !known || at.Before(before) {
