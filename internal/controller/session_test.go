@@ -358,7 +358,7 @@ func TestSessionDeletionDelaysNoOtherSession(t *testing.T) {
 			return c.Delete(ctx, o, opts...)
 		},
 	})
-	r := &SessionReconciler{Client: slow, Live: b.client, Now: b.turns.Now, Turns: b.turns}
+	r := &SessionReconciler{Client: slow, Live: b.client, Now: b.turns.Now, ServerClock: b.turns.ServerClock, Turns: b.turns}
 	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: talk}); err != nil || b.hasSession(t) || deletions != 1 {
 		t.Errorf("the Session must be deleted once: %d deletions, %v", deletions, err)
 	}

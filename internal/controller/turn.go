@@ -259,8 +259,11 @@ func (r *TurnReconciler) act(ctx context.Context, v snapshot, d decision) (ctrl.
 		err = removeTurn(ctx, r.Client, r.Live, r.Memories, t, r.Now())
 	case nothing, follow, hold, stay, schedule, endFromJournal:
 	}
-	if changed {
+	switch {
+	case changed:
 		err = r.updateStatus(ctx, t)
+	case d.action == wait, d.action == queue, d.action == park, d.action == observe:
+		r.waiting.accepted(client.ObjectKeyFromObject(t)) // the API server has this status already
 	}
 	return resultAfterWrite(ctrl.Result{RequeueAfter: min(d.after, maxTimer)}, err)
 }

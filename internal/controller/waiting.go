@@ -269,7 +269,8 @@ func (w *waitingTurns) countsByCause() map[metrics.Wait]int {
 	defer w.mu.Unlock()
 	counts := maps.Clone(w.counts)
 	for key, r := range w.rejections {
-		if _, counted := w.turns[key]; counted || !r.warned {
+		// Bound Turns are in turns, too, but count does not count them.
+		if known, waits := w.turns[key]; waits && !known.cause.bound || !r.warned {
 			continue
 		}
 		if counts == nil {

@@ -192,6 +192,11 @@ func TestRejectedTurnCountsOnce(t *testing.T) {
 	if diff := cmp.Diff(queued, w.countsByCause()); diff != "" {
 		t.Errorf("with a condition (-want +got):\n%s", diff)
 	}
+	one.Status.Executor = &v1alpha1.ExecutorBinding{Name: "lost", Epoch: 1}
+	w.observe(one, true, time.Hour, now.Add(waitWarning))
+	if diff := cmp.Diff(rejected, w.countsByCause()); diff != "" {
+		t.Errorf("bound to an executor that is lost (-want +got):\n%s", diff)
+	}
 	if w.forget(client.ObjectKeyFromObject(one)); len(w.countsByCause()) > 0 {
 		t.Errorf("waiting Turns = %v after the deletion, want none", w.countsByCause())
 	}

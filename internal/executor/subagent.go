@@ -214,7 +214,8 @@ func (s *subAgent) find(ctx context.Context, wanted *v1alpha1.Turn, uid string) 
 func nameTaken(taken, wanted, parent *v1alpha1.Turn) string {
 	message := fmt.Sprintf("another Turn already has the name %q", wanted.Name)
 	if metav1.IsControlledBy(taken, parent) && taken.Spec.Message != wanted.Spec.Message {
-		message += ", with another task: an earlier run of the calling Turn, whose journal was lost, has created it"
+		message += ", with another task: admission has changed its message, or an earlier run of the calling Turn, " +
+			"whose journal was lost, has created it"
 	}
 	return message
 }
@@ -295,10 +296,14 @@ func (s *subAgent) endRefused(ctx context.Context, wanted *v1alpha1.Turn, err er
 	return result, err
 }
 
-// refusalOf returns the failure of a call whose Turn the API server refuses. Other errors are returned unchanged.
+// refusalOf returns the failure of a call whose Turn the API server refuses. Other errors are returned unchanged, and so
+// is a failure of mayCreate: its cause may be an answer of the API server about another object.
 func refusalOf(err error) error {
 	const message = "the API server refused the Turn of the sub-agent"
+	_, failed := errors.AsType[*tool.Error](err)
 	switch {
+	case failed:
+		return err
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
 		return &tool.Error{Class: tool.InvalidArguments, Message: message, RemoteMessage: reasonOf(err), Err: err}
 	case writeerror.IsTooLarge(err):

@@ -114,9 +114,9 @@ type parts struct {
 	sharing *sharing.Checker
 	// traces exports the parts of Turns as spans.
 	traces *tracing.Provider
-	// now returns the time by the clock of the API server, for all times in a status; it never goes back. serverClock
-	// returns the same time, but goes back if the clock of the API server was set back. localNow returns the time by
-	// the clock of this machine, for the expiry of Leases.
+	// now returns the time by the clock of the API server, for all times in a status; see apiclock.Clock.Now.
+	// serverClock returns the same time, but goes back if the clock of the API server was set back. localNow returns
+	// the time by the clock of this machine, for the expiry of Leases.
 	now, serverClock, localNow func() time.Time
 	log                        logr.Logger
 }

@@ -219,6 +219,10 @@ func (v *view) compose(text string) {
 		from := int32(parts.Pos()) //nolint:gosec // because no text is as long as 2 GiB
 		part := parts.Next()
 		to := int32(parts.Pos()) //nolint:gosec // because of the reason above
+		if to == from {          // the first of two parts of one letter, such as U+0F43
+			_, size := utf8.DecodeRuneInString(text[from:])
+			to += int32(size) //nolint:gosec // because of the reason above
+		}
 		v.text = append(v.text, part...)
 		for range part {
 			v.from, v.to = append(v.from, from), append(v.to, to)

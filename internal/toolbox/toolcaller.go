@@ -48,8 +48,8 @@ func (r *toolCaller) Call(ctx context.Context, c tool.Call) (result tool.Result,
 const maxUnread = 15 * time.Second
 
 // awaitRead repeats f while its error matches tool.ErrUnread, and returns the last error: a short outage of the API
-// server is no failure of the tool, and nothing was sent. It waits for at most maxUnread and half of the time until the
-// deadline of ctx, so that time is left for the call, or for the model to work without it.
+// server is no failure of the tool, and nothing was sent. It begins no attempt after maxUnread, or after half of the
+// time until the deadline of ctx, so that time is left for the call, or for the model to work without it.
 func awaitRead(ctx context.Context, f func() error) (err error) {
 	limit := maxUnread
 	if deadline, ok := ctx.Deadline(); ok {

@@ -91,6 +91,10 @@ func TestTimeLeftOfSubAgent(t *testing.T) {
 				}}
 			}, ago(5), 51 * time.Second,
 		},
+		"created by a clock that was set back": {
+			"a Turn that waited for an hour would not have started",
+			func(t *v1alpha1.Turn) { t.CreationTimestamp = metav1.NewTime(ago(3605)) }, ago(5), 55 * time.Second,
+		},
 		"created in the future": {
 			"its time has run since its start", func(t *v1alpha1.Turn) { t.CreationTimestamp = metav1.NewTime(ago(-60)) },
 			ago(5), 55 * time.Second,

@@ -246,8 +246,11 @@ func limitedSince(t *v1alpha1.Turn) time.Time {
 		return start
 	}
 	// Object times are truncated to whole seconds; a Turn must not end earlier than its limit.
-	if since := t.WaitingSince().Add(time.Second); since.Before(start) {
-		return since
+	since := t.WaitingSince().Add(time.Second)
+	// A Turn that has waited longer than its starting deadline does not start. If it has started, its creation time is
+	// that of an API server whose clock was set back, and the wait is unknown.
+	if wait := start.Sub(since); wait <= 0 || wait > v1alpha1.StartingDeadline(t.Spec.Limits) {
+		return start
 	}
-	return start
+	return since
 }

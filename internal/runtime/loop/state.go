@@ -151,7 +151,7 @@ type CallResult struct {
 func (f *CallResult) TookEffect() bool {
 	switch f.Outcome {
 	case Succeeded, Unknown:
-		return true
+		return f.UndoneBy == "" // otherwise, the tool was not called
 	case Failed: // in journals of older versions, only the class shows this
 		return f.MayHaveActed || f.Class == tool.Timeout || f.Class == tool.OutcomeUnknown
 	case Refused, Reused:

@@ -146,7 +146,7 @@ func TestContentionKeepsConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 		opened := s.pool.Stat().NewConnsCount()
-		err := s.call(t.Context(), time.Millisecond, func(ctx context.Context) error {
+		err := s.run(t.Context(), time.Millisecond, func(ctx context.Context) error {
 			w := ctx.Value(waitingKey{}).(*waiting)
 			w.since = w.since.Add(-tc.silent)
 			<-ctx.Done()

@@ -77,5 +77,16 @@ func isAbandoned(path string) bool {
 	}
 	defer func() { _ = f.Close() }() // before the removal, because Windows cannot remove an open file
 	taken, err := flock(f)
-	return taken && err == nil
+	return taken && err == nil && isOfThisHost(f)
+}
+
+// isOfThisHost reports whether the last owner of a lock file was a process of this host, or is unknown. Locks of some
+// network file systems exclude only processes of the same host.
+func isOfThisHost(f *os.File) bool {
+	last := owner(f)
+	if last == "" {
+		return true
+	}
+	host, err := os.Hostname()
+	return err == nil && strings.HasSuffix(last, " on "+host+")")
 }
