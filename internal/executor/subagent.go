@@ -296,8 +296,8 @@ func (s *subAgent) endRefused(ctx context.Context, wanted *v1alpha1.Turn, err er
 	return result, err
 }
 
-// refusalOf returns the failure of a call whose Turn the API server refuses. Other errors are returned unchanged, and so
-// is a failure of mayCreate: its cause may be an answer of the API server about another object.
+// refusalOf returns the failure of a call whose Turn the API server refuses. Other errors are returned unchanged, and
+// so is a failure of mayCreate: its cause may be an answer of the API server about another object.
 func refusalOf(err error) error {
 	const message = "the API server refused the Turn of the sub-agent"
 	_, failed := errors.AsType[*tool.Error](err)
