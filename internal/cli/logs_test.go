@@ -46,7 +46,7 @@ func TestLogsOfALocalTurn(t *testing.T) {
 	data := journalOf(t, skilled)
 	got := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK)
 	want := `Turn default/first
-  run 1    executor local, epoch 1, 2026-04-09T12:00:02Z
+  run 1    executor local, epoch 1, 2026-04-09T12:00:03Z
   agent    support
   profile  support (helpdesk.support 1.0.0)
   model    small of ModelProvider demo
@@ -111,7 +111,7 @@ func TestLogsAsJSON(t *testing.T) {
 	t.Parallel()
 	data := journalOf(t, skilled)
 	got := capstan(t, "logs", "first", "--data-dir", data, "-o", "json").mustEnd(t, exit.OK)
-	mustSay(t, got.out, `{"seq":1,"epoch":1,"kind":"run.started","version":1,"time":"2026-04-09T12:00:02.5Z",`, "Pay back within a week.")
+	mustSay(t, got.out, `{"seq":1,"epoch":1,"kind":"run.started","version":1,"time":"2026-04-09T12:00:03.5Z",`, "Pay back within a week.")
 	mustSay(t, capstan(t, "logs", "first", "--data-dir", data, "-o", "yaml").mustEnd(t, exit.Usage).err, "must be text or json")
 }
 
