@@ -107,7 +107,7 @@ func (s *subAgent) attempt(
 		return tool.Result{}, &tool.Pending{Turn: wanted.Name, UID: string(child.UID)}
 	case !apierrors.IsAlreadyExists(err):
 		made.mayExist = made.mayExist || sent.Load() && !isNotCreated(err)
-		return s.endRefused(ctx, wanted, err, made.unseen)
+		return s.endRefused(ctx, wanted, refusalOf(err), made.unseen)
 	}
 	made.mayExist = true
 	result, err := s.find(ctx, wanted, "")
@@ -278,11 +278,10 @@ func isUnavailable(err error) bool {
 	return !failed && !pending
 }
 
-// endRefused ends a call whose Turn must not be created, or is refused by the API server. An earlier request may have
-// created the Turn after all, because an API server may refuse a Turn, for example for a quota, before it checks
-// whether the name exists. Other errors are returned unchanged.
-func (s *subAgent) endRefused(ctx context.Context, wanted *v1alpha1.Turn, err error, unseen bool) (tool.Result, error) {
-	refusal := refusalOf(err)
+// endRefused ends a call whose Turn must not be created, or is refused by the API server: refusal is the failure of the
+// call. An earlier request may have created the Turn after all, because an API server may refuse a Turn, for example
+// for a quota, before it checks whether the name exists. Errors that do not end the call are returned unchanged.
+func (s *subAgent) endRefused(ctx context.Context, wanted *v1alpha1.Turn, refusal error, unseen bool) (tool.Result, error) {
 	if isUnavailable(refusal) {
 		return tool.Result{}, refusal
 	}
@@ -296,14 +295,10 @@ func (s *subAgent) endRefused(ctx context.Context, wanted *v1alpha1.Turn, err er
 	return result, err
 }
 
-// refusalOf returns the failure of a call whose Turn the API server refuses. Other errors are returned unchanged, and
-// so is a failure of mayCreate: its cause may be an answer of the API server about another object.
+// refusalOf returns the failure of a call whose Turn the API server refuses. Other errors are returned unchanged.
 func refusalOf(err error) error {
 	const message = "the API server refused the Turn of the sub-agent"
-	_, failed := errors.AsType[*tool.Error](err)
 	switch {
-	case failed:
-		return err
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
 		return &tool.Error{Class: tool.InvalidArguments, Message: message, RemoteMessage: reasonOf(err), Err: err}
 	case writeerror.IsTooLarge(err):

@@ -844,3 +844,23 @@ func TestJournalOfADeletedChildNeedsMemory(t *testing.T) {
 		}
 	})
 }
+
+// TestRefusalOfACheckKeepsItsMessage checks that a failure of mayCreate is not reported as a refusal of the Turn,
+// although its cause is an answer of the API server, about another object.
+func TestRefusalOfACheckKeepsItsMessage(t *testing.T) {
+	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
+	want := &tool.Error{
+		Class: tool.Unavailable, Message: "the consent of namespace \"tools\" could not be read",
+		Err: apierrors.NewForbidden(v1alpha1.GroupVersion.WithResource("namespaces").GroupResource(), "tools", nil),
+	}
+	s := &subAgent{
+		executor: e, parent: stored(t, e), caller: &v1alpha1.Agent{}, agent: "helper",
+		mayCreate: func(context.Context) error { return want },
+	}
+	_, err := s.Call(t.Context(), tool.Call{
+		Step: 1, CallID: "call-1", Arguments: json.RawMessage(`{"task": "Look it up."}`), Left: tool.Left{Time: time.Minute},
+	})
+	if failure, ok := errors.AsType[*tool.Error](err); !ok || failure != want || len(children(t, e)) != 0 {
+		t.Errorf("error %v, want that of the check, and no Turn", err)
+	}
+}

@@ -24,7 +24,7 @@ func TestConnectionToADeadAPIServer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := checkConnections(); err != nil {
+	if err := pingConnections(); err != nil {
 		t.Fatal(err)
 	}
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -67,7 +67,7 @@ func TestConnectionToADeadAPIServer(t *testing.T) {
 func TestConnectionChecksOfTheUser(t *testing.T) {
 	t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "7")
 	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "8")
-	if err := checkConnections(); err != nil {
+	if err := pingConnections(); err != nil {
 		t.Fatal(err)
 	}
 	if idle, ping := os.Getenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS"), os.Getenv("HTTP2_PING_TIMEOUT_SECONDS"); idle != "7" || ping != "8" {

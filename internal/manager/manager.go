@@ -50,10 +50,10 @@ func Scheme() (*runtime.Scheme, error) {
 	return s, errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s))
 }
 
-// RESTConfig returns the configuration for the API server. It also sets how clients of this process check their
-// connections: see checkConnections.
+// RESTConfig returns the configuration for the API server. It also sets how often clients of this process ping
+// their connections: see pingConnections.
 func (o *Options) RESTConfig() (*rest.Config, error) {
-	if err := checkConnections(); err != nil {
+	if err := pingConnections(); err != nil {
 		return nil, err
 	}
 	if o.Kubeconfig == "" {

@@ -211,6 +211,11 @@ func TestRules(t *testing.T) {
 				`{"ü":"[redacted:korean]"}`,
 			redact.Matches{"name": 1, "address": 1, "korean": 2},
 		},
+		"a letter that is never composed": {
+			[]redact.PatternRule{{Name: "letter", Pattern: "é \u0f42"}},
+			nil, "ab e\u0301 \u0f43 cd", "ab [redacted:letter] cd",
+			redact.Matches{"letter": 1},
+		},
 		"comments and gaps": {
 			nil,
 			[]string{"$.password"},

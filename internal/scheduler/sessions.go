@@ -213,8 +213,7 @@ func (s *Sessions) Enter(t *v1alpha1.Turn) {
 }
 
 // TryLock reports whether the caller may bind a Turn of a Session, or delete the Session, now: until unlock is called,
-// no other caller may.
-// If ok is false, unlock does nothing.
+// no other caller may. If ok is false, unlock does nothing.
 func (s *Sessions) TryLock(session Key) (unlock func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -103,6 +103,21 @@ func (l *lines) get() []string {
 	return slices.Clone(l.all)
 }
 
+// recordTurn records a Turn with a provider that has this environment. The caller must close the provider.
+func recordTurn(t *testing.T, environment map[string]string, log *lines) *Provider {
+	t.Helper()
+	for name, value := range environment {
+		t.Setenv(name, value)
+	}
+	p, err := FromEnvironment(t.Context(), lookup(environment), func(...string) func(string) string { return strings.Clone }, log.add)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Of(aTurn()).Observe(aReply())
+	p.End(aTurn(), time.Time{})
+	return p
+}
+
 // TestCollectorsOverGRPC sends spans over gRPC to collectors that work, and to collectors that misbehave.
 func TestCollectorsOverGRPC(t *testing.T) {
 	web := httptest.NewUnstartedServer(nil)
@@ -185,16 +200,8 @@ func TestCollectorsOverGRPC(t *testing.T) {
 				headersVariable: "authorization=" + strings.ReplaceAll(collectorKey, " ", "%20"),
 			}
 			maps.Copy(all, c.more)
-			for name, value := range all {
-				t.Setenv(name, value)
-			}
 			var log lines
-			p, err := FromEnvironment(t.Context(), lookup(all), func(...string) func(string) string { return strings.Clone }, log.add)
-			if err != nil {
-				t.Fatal(err)
-			}
-			p.Of(aTurn()).Observe(aReply())
-			p.End(aTurn(), time.Time{})
+			p := recordTurn(t, all, &log)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			if err := p.Close(ctx); err != nil && c.logged == "" {

@@ -3,9 +3,7 @@ package tracing
 import (
 	"context"
 	"net"
-	"strings"
 	"testing"
-	"time"
 
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"golang.org/x/sys/unix"
@@ -38,17 +36,9 @@ func TestConnectionToADeadCollector(t *testing.T) {
 	collector.RegisterTraceServiceServer(server, m)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
-	all := map[string]string{endpointVariable: "http://" + listener.Addr().String(), protocolVariable: protocolGRPC}
-	for name, value := range all {
-		t.Setenv(name, value)
-	}
-	var log lines
-	p, err := FromEnvironment(t.Context(), lookup(all), func(...string) func(string) string { return strings.Clone }, log.add)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.Of(aTurn()).Observe(aReply())
-	p.End(aTurn(), time.Time{})
+	p := recordTurn(t, map[string]string{
+		endpointVariable: "http://" + listener.Addr().String(), protocolVariable: protocolGRPC,
+	}, &lines{})
 	if err := p.Close(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -29,16 +29,28 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 )
 
-// TestDecisionsAsYAML checks that several decisions of one command are documents of one YAML stream, whether the
-// command has made them or found them.
-func TestDecisionsAsYAML(t *testing.T) {
-	t.Parallel()
+// schemeOf returns a scheme with the kinds of Capstan.
+func schemeOf(t *testing.T) *runtime.Scheme {
+	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
+	return scheme
+}
+
+// firstTurn returns the Turn about whose calls the tests decide.
+func firstTurn() *v1alpha1.Turn {
 	turn := &v1alpha1.Turn{}
 	turn.Namespace, turn.Name, turn.UID = "helpdesk", "first", "uid-1"
+	return turn
+}
+
+// TestDecisionsAsYAML checks that several decisions of one command are documents of one YAML stream, whether the
+// command has made them or found them.
+func TestDecisionsAsYAML(t *testing.T) {
+	t.Parallel()
+	scheme, turn := schemeOf(t), firstTurn()
 	var out bytes.Buffer
 	c := &pendingCalls{
 		Options: &Options{Env: terminal.Environment{Out: &out, Err: io.Discard}, Verb: Approve, Output: output.YAML},
@@ -74,10 +86,7 @@ func TestDecisionsAsYAML(t *testing.T) {
 // leaves out, does not stop the next decision.
 func TestUnnamedDecisionIsNotTakenForUsed(t *testing.T) {
 	t.Parallel()
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
+	scheme := schemeOf(t)
 	p := v1alpha1.PendingApproval{RequestID: "request", CallID: "call_4"}
 	const eve = `a call waits; ToolApprovals x, y, z and 1 more are not used: "eve" is not an approver`
 	for name, tc := range map[string]struct {

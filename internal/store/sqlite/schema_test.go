@@ -287,7 +287,11 @@ func TestCopiesOfKilledReadersAreRemoved(t *testing.T) {
 	}
 	makeOld(used[0])
 	killed := leave("capstan-read-1", "owner.lock")
-	kept := []string{used[0], leave("capstan-read-2", "other"), leave("other-1", "owner.lock")}
+	elsewhere := leave("capstan-read-4", "owner.lock") // locks may not exclude the processes of another host
+	if err := os.WriteFile(filepath.Join(elsewhere, "owner.lock"), []byte("process 1 on elsewhere.example\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kept := []string{used[0], leave("capstan-read-2", "other"), leave("other-1", "owner.lock"), elsewhere}
 	starting := leave("capstan-read-3", "owner.lock")
 	if err := os.Chtimes(starting, time.Now(), time.Now()); err != nil {
 		t.Fatal(err)
