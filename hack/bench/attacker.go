@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -105,6 +106,19 @@ func (a *attacker) turn(i int, agent string) *v1alpha1.Turn {
 		ObjectMeta: a.own(fmt.Sprintf("turn-%d", i)),
 		Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.SharedReference{Name: agent}, Message: "Please go on."},
 	}
+}
+
+// describeFirst returns the status of the attacker's first Turn as text. It says why an attack has not begun.
+func (a *attacker) describeFirst(ctx context.Context) string {
+	turn := a.turn(0, "")
+	if err := a.api.Get(ctx, client.ObjectKeyFromObject(turn), turn); err != nil {
+		return fmt.Sprintf("failed to read its first Turn: %v", err)
+	}
+	status, err := json.Marshal(turn.Status)
+	if err != nil {
+		return fmt.Sprintf("failed to print its first Turn: %v", err)
+	}
+	return fmt.Sprintf("the status of its first Turn is %s", status)
 }
 
 // clean deletes the attacker's objects of Capstan's kinds, the Turns first. The Namespace, Secrets and ConfigMaps stay.

@@ -249,7 +249,11 @@ func (n *neighbourhood) measureDuring(ctx context.Context, a attack, tenant *att
 		if err := a.run(ctx, tenant); err != nil {
 			return fmt.Errorf("failed to attack: %w", err)
 		}
-		return awaitBegin(ctx, a, tenant)
+		begun, err := awaitBegin(ctx, a, tenant)
+		if !begun && err == nil {
+			n.logf("neighbours: %s: the attack did not begin within %s; %s", a.name, beginPatience, tenant.describeFirst(ctx))
+		}
+		return err
 	})
 	group.Go(func() error {
 		var err error
@@ -259,11 +263,11 @@ func (n *neighbourhood) measureDuring(ctx context.Context, a attack, tenant *att
 	return load, group.Wait()
 }
 
-// awaitBegin waits until the attack has begun, for at most beginPatience. A timeout is not an error, because a
-// manager may prevent the attack.
-func awaitBegin(ctx context.Context, a attack, tenant *attacker) error {
+// awaitBegin waits until the attack has begun, for at most beginPatience, and reports whether it has. A timeout is not an
+// error, because a manager may prevent the attack.
+func awaitBegin(ctx context.Context, a attack, tenant *attacker) (begun bool, err error) {
 	if a.beginBytes == 0 {
-		return nil
+		return true, nil
 	}
 	patience := time.NewTimer(beginPatience)
 	defer patience.Stop()
@@ -271,14 +275,14 @@ func awaitBegin(ctx context.Context, a attack, tenant *attacker) error {
 	defer again.Stop()
 	for {
 		if _, sent, err := tenant.server.Stats(ctx); err != nil || sent >= a.beginBytes {
-			return err
+			return err == nil, err
 		}
 		select {
 		case <-again.C:
 		case <-patience.C:
-			return nil
+			return false, nil
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return false, context.Cause(ctx)
 		}
 	}
 }
