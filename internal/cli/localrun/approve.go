@@ -30,6 +30,10 @@ const (
 // decidedBy stands for the approver: without a cluster, no name of a user is verified.
 const decidedBy = "local user"
 
+// sameStep is the longest time between two requests of one step. Unless the clock stands still, the requests of a step
+// are made, and expire, some milliseconds after each other.
+const sameStep = time.Second
+
 // errExpired is the error for a request that expired before a reply.
 var errExpired = errors.New("the request for approval has expired")
 
@@ -110,11 +114,12 @@ func (j *localRun) resolve(w *localTurn, a loop.Approval, open []loop.Approval) 
 	return true, nil
 }
 
-// expire records that the time for a reply to the open requests that expire at this time, or before it, is over.
+// expire records that the time for a reply to the open requests is over if they expire at this time, before it, or
+// within sameStep after it.
 func (j *localRun) expire(w *localTurn, open []loop.Approval, at time.Time) {
 	for _, a := range open {
 		key := approvalKeyOf(w, a)
-		if _, replied := j.replies[key]; !replied && !a.Expires.After(at) {
+		if _, replied := j.replies[key]; !replied && !a.Expires.After(at.Add(sameStep)) {
 			j.replies[key] = reply{expired: true}
 		}
 	}
