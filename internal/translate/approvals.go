@@ -33,13 +33,13 @@ func HowToDecide(t *v1alpha1.Turn) string {
 
 // IsDecisionFor reports whether a ToolApproval decides about a pending call of a Turn: it must name every fact that the
 // status lists about the call. The requestID is random, so a ToolApproval that names it was created after the request.
-// A ToolApproval that is older than the Turn does not count: its author cannot have read the requestID in the Turn.
+// The times of the objects do not matter: if the clock of the API server is set back, a ToolApproval may look older than
+// its Turn.
 func IsDecisionFor(a *v1alpha1.ToolApproval, t *v1alpha1.Turn, p v1alpha1.PendingApproval) bool {
 	s := a.Spec
 	return a.Namespace == t.Namespace && s.TurnRef.Name == t.Name && s.TurnUID == string(t.UID) &&
 		p.RequestID != "" && s.RequestID == p.RequestID && s.Step == p.Step && s.CallID == p.CallID && s.ToolName == p.Name &&
-		s.ToolServerUID == p.ToolServerUID && s.SchemaHash == p.SchemaHash && s.ArgumentsHash == p.ArgumentsHash &&
-		!a.CreationTimestamp.Time.Before(t.CreationTimestamp.Time)
+		s.ToolServerUID == p.ToolServerUID && s.SchemaHash == p.SchemaHash && s.ArgumentsHash == p.ArgumentsHash
 }
 
 // ApprovalsFor returns the ToolApprovals that decide about a request of a Turn and were created in time. It returns
