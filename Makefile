@@ -104,16 +104,17 @@ test-controller:
 	  $(TEST_ENV) go tool ginkgo run --no-color --succinct --race --procs=3 --timeout=60m --output-interceptor-mode=none ./test/controller >"$$out" 2>&1 || status=$$?; \
 	  cat "$$out"; exit $$status
 
-# The tests of the other modules, which mostly wait. -count=1 disables Go's test cache for test/gitops, because the cache does
-# not notice changes of the programs and manifests of the main module.
+# The tests that do without the race detector, and the tests of the other modules, which mostly wait. -count=1 disables Go's test
+# cache for test/gitops, because the cache does not notice changes of the programs and manifests of the main module.
 .PHONY: test-modules
 test-modules:
+	go test $(ARGS) ./internal/redact
 	go test -C hack/release -timeout 30m $(ARGS) ./...
 	KUBEBUILDER_ASSETS="$(ASSETS)" go test -C test/gitops -count=1 -timeout 30m $(ARGS) ./...
 
 # Many packages mostly wait, too. So twice as many packages as processors are tested at the same time. The packages that take
 # longest begin first, so that none of them runs alone at the end.
-LONGEST = ./internal/runtime/turn ./charts ./hack/bench ./internal/store/... ./internal/executor ./test/... ./internal/cli ./internal/mcp
+LONGEST = ./internal/runtime/turn ./charts ./hack/bench ./internal/store/... ./internal/executor ./test/... ./internal/cli ./internal/redact ./internal/mcp
 .PHONY: test-packages
 test-packages:
 	$(TEST_ENV) go test -race -timeout 60m -p $$((2 * $$(getconf _NPROCESSORS_ONLN))) $$(go list $(LONGEST) ./... | grep -v '/test/controller$$')
