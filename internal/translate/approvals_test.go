@@ -145,7 +145,8 @@ func TestDecision(t *testing.T) {
 		},
 		"before the Turn": {
 			"the clock of the API server was set back after the Turn was created: the requestID proves the order",
-			[]v1alpha1.ToolApproval{made("x", -2*time.Hour)}, "a", decisionBy("x", true),
+			[]v1alpha1.ToolApproval{made("x", -2*time.Hour)},
+			"a", decisionBy("x", true),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
