@@ -4,7 +4,10 @@ import (
 	"context"
 	"iter"
 	"regexp"
+	"slices"
 	"strings"
+
+	"golang.org/x/text/unicode/norm"
 
 	"github.com/capstan-dev/capstan/internal/fairgate"
 )
@@ -15,7 +18,7 @@ import (
 // name counts, and with it the whole value. nil finds nothing.
 type memberNames struct {
 	begin *regexp.Regexp
-	// paths maps each name to the first path whose last name it is.
+	// paths maps each name, composed and decomposed, to the first path whose last name it is.
 	paths map[string]string
 }
 
@@ -38,8 +41,10 @@ func newMemberNames(paths []jsonPath) *memberNames {
 		if _, known := n.paths[last]; known {
 			continue
 		}
-		n.paths[last] = paths[i].text
-		names = append(names, regexp.QuoteMeta(last))
+		for _, form := range slices.Compact([]string{last, norm.NFD.String(last)}) { // a regular expression does not compose letters
+			n.paths[form] = paths[i].text
+			names = append(names, regexp.QuoteMeta(form))
+		}
 	}
 	if len(names) == 0 {
 		return nil

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"golang.org/x/text/unicode/norm"
 )
 
 const (
@@ -23,7 +25,7 @@ type jsonPath struct {
 
 // segment selects some children of a value.
 type segment struct {
-	// name is the name of a member. wildcard selects all members and items.
+	// name is the name of a member, composed. wildcard selects all members and items.
 	name     string
 	wildcard bool
 	// deep selects among all descendants, not only the children.
@@ -62,6 +64,7 @@ func parsePath(text string) (jsonPath, error) {
 		if err != nil {
 			return fail("%s", err)
 		}
+		s.name = composed(s.name)
 		p.segments = append(p.segments, s)
 		if !s.wildcard {
 			p.named = len(p.segments)
@@ -107,7 +110,11 @@ func (s *segment) bracket(text string) (rest string, err error) {
 		"not supported")
 }
 
-// matches reports whether the segment selects a child with this name. item is true if the child is an item of a list.
+// composed returns a name with composed letters (Unicode NFC). An accented letter is one character or two, which look the
+// same, so names are compared in this form.
+func composed(name string) string { return norm.NFC.String(name) }
+
+// matches reports whether the segment selects a child with this composed name. item is true if the child is an item of a list.
 func (s *segment) matches(name string, item bool) bool { return s.wildcard || !item && s.name == name }
 
 // childState returns the state of a path at a child of a value: bit i is set if the first i segments lead to the child.

@@ -72,7 +72,7 @@ type openValue struct {
 	object bool
 	// expects is the next expected token.
 	expects expectation
-	// name is the name of the current member, and nameAt its offset.
+	// name is the composed name of the current member, and nameAt its offset.
 	name   string
 	nameAt int
 }
@@ -277,8 +277,9 @@ func (s *jsonScan) step() bool {
 			return false
 		}
 		s.nameAt, v.nameAt = s.at, s.at
-		v.name = s.decodeString(s.text[s.at:end])
-		s.replaceString(end, v.name)
+		name := s.decodeString(s.text[s.at:end])
+		v.name = composed(name)
+		s.replaceString(end, name)
 		s.at, v.expects = end, aColon
 	case aColon:
 		if c != ':' {

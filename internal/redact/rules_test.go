@@ -216,6 +216,21 @@ func TestRules(t *testing.T) {
 			nil, "ab e\u0301 \u0f43 cd", "ab [redacted:letter] cd",
 			redact.Matches{"letter": 1},
 		},
+		"decomposed names": {
+			nil,
+			[]string{"$.straßé", "$..e\u0301te\u0301"},
+			"{\"straße\u0301\": 1, \"a\": {\"e\\u0301te\u0301\": 2, \"été\": 3, \"éte\": 4}}",
+			"{\"straße\u0301\": \"[redacted]\", \"a\": {\"e\\u0301te\u0301\": \"[redacted]\", \"été\": \"[redacted]\", \"éte\": 4}}",
+			redact.Matches{"$.straßé": 1, "$..e\u0301te\u0301": 2},
+		},
+		"decomposed names in broken JSON": {
+			nil,
+			[]string{"$.é", "$.u\u0308"},
+			"{\"x\": NaN, \"e\u0301\": 1, \"e\\u0301\": 2, \"ü\": 3, 'u\u0308': 4, \"e\": 5}",
+			"{\"x\": NaN, \"e\u0301\": \"[redacted]\", \"e\\u0301\": \"[redacted]\", \"ü\": \"[redacted]\", 'u\u0308': \"[redacted]\", " +
+				"\"e\": 5}",
+			redact.Matches{"$.é": 2, "$.u\u0308": 2},
+		},
 		"comments and gaps": {
 			nil,
 			[]string{"$.password"},
