@@ -340,7 +340,7 @@ func (r *ExecutorReconciler) aliveExecutors(ctx context.Context) ([]scheduler.Ex
 			all = append(all, e)
 		}
 	}
-	return all, nil
+	return scheduler.WithoutCutOff(all), nil
 }
 
 // listLeases returns the Leases of executors and the Leases of stores.

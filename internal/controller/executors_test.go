@@ -189,3 +189,40 @@ func TestLeasesOfDeadExecutorsDisappear(t *testing.T) {
 		})
 	}
 }
+
+// TestCutOffExecutorGetsNoTurns checks that an executor that alone has lost its store gets no new Turns, and that all
+// executors may get Turns if nothing shows that the store works for one of them.
+func TestCutOffExecutorGetsNoTurns(t *testing.T) {
+	for name, tc := range map[string]struct {
+		// Each has the ID of the store and what the Lease says about it.
+		a, b [2]string
+		want []string
+	}{
+		"one is cut off":              {[2]string{"s", "false"}, [2]string{"s", "true"}, []string{"b"}},
+		"the store fails for all":     {[2]string{"s", "false"}, [2]string{"s", "false"}, []string{"a", "b"}},
+		"the other is not certain":    {[2]string{"s", "false"}, [2]string{"s", ""}, []string{"a", "b"}},
+		"the other has another store": {[2]string{"s", "false"}, [2]string{"other", "true"}, []string{"a", "b"}},
+		"no store is known":           {[2]string{"", "false"}, [2]string{"", "true"}, []string{"a", "b"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := leaseOf("a", 3, now), leaseOf("b", 3, now)
+			a.Annotations[executor.StoreAnnotation], a.Annotations[executor.StoreReachableAnnotation] = tc.a[0], tc.a[1]
+			b.Annotations[executor.StoreAnnotation], b.Annotations[executor.StoreReachableAnnotation] = tc.b[0], tc.b[1]
+			env := newTestEnv(t, interceptor.Funcs{}, a, b)
+			live, err := env.executors.aliveExecutors(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, e := range live {
+				got = append(got, e.Name)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("executors that may get Turns (-want +got):\n%s", diff)
+			}
+			if alive, err := env.executors.isAlive(t.Context(), "a"); !alive || err != nil {
+				t.Errorf("an executor without its store must keep its Turns: %t, %v", alive, err)
+			}
+		})
+	}
+}

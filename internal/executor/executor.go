@@ -71,6 +71,9 @@ type Executor struct {
 	// Namespace is the namespace of the executor's Lease. The Lease tells the controller that the executor is
 	// alive.
 	Namespace string
+	// StoreReach reports whether the store works for this process. known is false if that is not certain yet. If
+	// StoreReach is nil, the Lease does not report it.
+	StoreReach func() (reachable, known bool)
 	// LeaseAnnotations are further annotations of the Lease. An annotation with an empty value is removed.
 	LeaseAnnotations map[string]string
 	// Client reads from the cache and writes status. Reader reads from the API server.

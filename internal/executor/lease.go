@@ -38,6 +38,10 @@ const (
 	// PositionAnnotation is a position that the store has reached, in decimal digits. A store that is behind this
 	// position has lost entries.
 	PositionAnnotation = "capstan.dev/store-position"
+	// StoreReachableAnnotation is "true" if the store works for the executor of a Lease, and "false" if it has not
+	// worked for some time. It is absent between the two, before the first check, and if no other process can use the
+	// store.
+	StoreReachableAnnotation = "capstan.dev/store-reachable"
 	// JournalUseAnnotation says how much of their quotas the journals use, as the JSON of a quota.Report.
 	JournalUseAnnotation = "capstan.dev/journal-use"
 	// CircuitsAnnotation lists the ModelProviders whose circuits are open, as providers.Circuits encodes them.
@@ -146,6 +150,12 @@ func (h *heldLease) describe(l *coordinationv1.Lease) {
 	own := h.executor.Store.Last()
 	l.Annotations[StoreAnnotation], l.Annotations[IncarnationAnnotation] = own.ID, own.Incarnation
 	l.Annotations[PositionAnnotation] = strconv.FormatInt(own.Position, 10)
+	delete(l.Annotations, StoreReachableAnnotation) // left by an earlier process
+	if reach := h.executor.StoreReach; reach != nil {
+		if reachable, known := reach(); known {
+			l.Annotations[StoreReachableAnnotation] = strconv.FormatBool(reachable)
+		}
+	}
 	if use := h.executor.JournalUse(); use != nil {
 		l.Annotations[JournalUseAnnotation] = use.Encode()
 	} else {

@@ -342,3 +342,27 @@ func TestLeaseWithLongAnnotations(t *testing.T) {
 		})
 	}
 }
+
+// TestLeaseReportsStoreReach checks what the Lease says about the store, also over the report of an earlier process.
+func TestLeaseReportsStoreReach(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reach func() (bool, bool)
+		want  string
+	}{
+		"works":       {func() (bool, bool) { return true, true }, "true"},
+		"lost":        {func() (bool, bool) { return false, true }, "false"},
+		"not certain": {func() (bool, bool) { return false, false }, ""},
+		"not shared":  {nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{StoreReachableAnnotation: "old"}}}
+			h := &heldLease{executor: &Executor{
+				Name: me, Store: store.NewTracker(&journaltest.Store{}, store.TrackerOptions{}), StoreReach: tc.reach,
+			}}
+			h.describe(l)
+			if got := l.Annotations[StoreReachableAnnotation]; got != tc.want {
+				t.Errorf("the Lease says %q, want %q", got, tc.want)
+			}
+		})
+	}
+}

@@ -43,8 +43,28 @@ type health struct {
 	running chan error
 }
 
-// finding is the result of the last check. err is nil if everything works.
-type finding struct{ err error }
+// lostAfter is how long a part must fail before reach reports that it is lost. A failover takes less, as a rule.
+const lostAfter = 30 * time.Second
+
+// reach reports whether the part works. known is false before the first check, and while the part has failed for less
+// than lostAfter.
+func (h *health) reach() (reachable, known bool) {
+	last := h.last.Load()
+	switch {
+	case last == nil:
+		return false, false
+	case last.err == nil:
+		return true, true
+	}
+	return false, time.Since(last.since) >= lostAfter
+}
+
+// finding is the result of the last check. err is nil if everything works. Otherwise since is the time of the first of
+// the failures without a success between them.
+type finding struct {
+	err   error
+	since time.Time
+}
 
 // NeedLeaderElection returns false.
 func (h *health) NeedLeaderElection() bool { return false }
@@ -100,8 +120,16 @@ func (h *health) checkOnce(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	before := h.last.Swap(&finding{err})
+	before := h.last.Load()
 	was := before != nil && before.err != nil
+	found := &finding{err: err}
+	if err != nil {
+		found.since = time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
+		if was {
+			found.since = before.since
+		}
+	}
+	h.last.Store(found)
 	switch {
 	case err != nil && !was:
 		h.log.Error(err, fmt.Sprintf("%s; %s, and this manager is not ready", h.failed(), h.impact))

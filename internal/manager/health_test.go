@@ -120,3 +120,36 @@ func TestHangingCheckIsReported(t *testing.T) {
 		}
 	})
 }
+
+// TestReachNeedsLastingFailure checks that a store counts as lost only after it has failed for lostAfter without a
+// success.
+func TestReachNeedsLastingFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var failure error
+		h := &health{part: "the store", log: funcr.New(func(string, string) {}, funcr.Options{}), check: func(context.Context) error {
+			return failure
+		}}
+		check := func(why string, wantReachable, wantKnown bool) {
+			t.Helper()
+			if reachable, known := h.reach(); reachable != wantReachable || known != wantKnown {
+				t.Errorf("%s: reach() = %t, %t, want %t, %t", why, reachable, known, wantReachable, wantKnown)
+			}
+		}
+		check("before the first check", false, false)
+		h.checkOnce(t.Context())
+		check("a success", true, true)
+		failure = errors.New("connection refused")
+		h.checkOnce(t.Context())
+		time.Sleep(lostAfter - time.Second) // on the fake clock
+		h.checkOnce(t.Context())
+		check("a short failure", false, false)
+		time.Sleep(time.Second)
+		check("a lasting failure", false, true)
+		failure = nil
+		h.checkOnce(t.Context())
+		check("a success after a failure", true, true)
+		failure = errors.New("connection refused")
+		h.checkOnce(t.Context())
+		check("a new failure counts from its own start", false, false)
+	})
+}

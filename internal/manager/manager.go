@@ -182,8 +182,9 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		return err
 	}
 	defer stopMetrics()
+	p.storeHealth = storeHealth(p.store, p.identity, log)
 	for name, h := range map[string]*health{
-		"store": storeHealth(p.store, p.identity, log), "apiserver": apiHealth(p.clientset, o.Namespace, log),
+		"store": p.storeHealth, "apiserver": apiHealth(p.clientset, o.Namespace, log),
 		"crds": definitionsHealth(p.clientset.Discovery(), log),
 	} {
 		probes.checks[name] = h.ready

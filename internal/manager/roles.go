@@ -82,6 +82,8 @@ type parts struct {
 	events events.EventRecorder
 	// identity tracks the identity of the store.
 	identity *store.Tracker
+	// storeHealth checks the store.
+	storeHealth *health
 	// approvals checks which decisions about calls may be used.
 	approvals approvals.Check
 	// requesters checks whether the API server has checked the requester of a Turn.
@@ -301,6 +303,9 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		LiveReads:    fairgate.New(maxLiveReads, liveReadsOfNamespace),
 		Preparations: fairgate.New(maxPreparations, preparationsOfNamespace),
 		RecordLabels: o.RecordLabels, Stopping: p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,
+	}
+	if p.shared {
+		runs.StoreReach = p.storeHealth.reach
 	}
 	tasks := o.Hooks.tasks(p.store)
 	runs.Memories = tasks

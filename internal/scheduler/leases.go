@@ -255,8 +255,16 @@ func ExecutorOf(l *coordinationv1.Lease) Executor {
 	if err != nil {
 		stuck = 0
 	}
+	reach := ReachUnknown
+	switch l.Annotations[executor.StoreReachableAnnotation] {
+	case "true":
+		reach = Reachable
+	case "false":
+		reach = Unreachable
+	}
 	return Executor{
-		Name: strings.TrimPrefix(l.Name, executor.LeasePrefix), Capacity: capacity, Stuck: max(0, min(stuck, capacity)),
+		Reach: reach,
+		Name:  strings.TrimPrefix(l.Name, executor.LeasePrefix), Capacity: capacity, Stuck: max(0, min(stuck, capacity)),
 		Store: executor.StoreIdentity{
 			ID: l.Annotations[executor.StoreAnnotation], Incarnation: l.Annotations[executor.IncarnationAnnotation],
 		},

@@ -25,6 +25,38 @@ type Executor struct {
 	// Store is the store in which the executor keeps journals. It is the zero value if the executor has an older
 	// version, which does not report its store.
 	Store executor.StoreIdentity
+	// Reach says whether the store works for the executor.
+	Reach StoreReach
+}
+
+// StoreReach says whether a store works for an executor.
+type StoreReach int
+
+const (
+	// ReachUnknown means that the executor does not say whether its store works.
+	ReachUnknown StoreReach = iota
+	// Reachable means that the store works for the executor.
+	Reachable
+	// Unreachable means that the store has not worked for the executor for some time.
+	Unreachable
+)
+
+// WithoutCutOff returns the executors without those that alone have lost their store: it works for another of the
+// executors. If the store works for none of them, all are returned, because no other executor could do better.
+func WithoutCutOff(executors []Executor) []Executor {
+	works := map[string]bool{}
+	for _, e := range executors {
+		if e.Reach == Reachable && e.Store.ID != "" {
+			works[e.Store.ID] = true
+		}
+	}
+	var kept []Executor
+	for _, e := range executors {
+		if e.Reach != Unreachable || !works[e.Store.ID] {
+			kept = append(kept, e)
+		}
+	}
+	return kept
 }
 
 // slots returns the number of slots of the executor.
