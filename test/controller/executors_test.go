@@ -11,10 +11,12 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/executor"
 	"github.com/capstan-dev/capstan/internal/manager"
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
@@ -107,6 +109,27 @@ var _ = Describe("An executor that is cut off", func() {
 		Expect(s.versions(ctx)).To(Equal(before), "the old runs must have written nothing")
 		for name := range before {
 			Eventually(s.events).WithArguments(ctx, "Turn", name).Should(ConsistOf("Normal Resumed", "Normal Succeeded"))
+		}
+	}, SpecTimeout(6*patience))
+
+	It("gets no new Turns while the store works for another executor", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
+		databaseURL := postgrestest.Database(GinkgoTB())
+		store := postgrestest.NewProxy(GinkgoTB(), databaseURL)
+		s.create(ctx, s.basics()...)
+		s.run(sharedStore(databaseURL, "controller", 1, manager.RoleController))
+		const turns = 6
+		for name, url := range map[string]string{"well": databaseURL, "alone": store.URL} {
+			e := s.run(sharedStore(url, name, turns, manager.RoleExecutor))
+			Eventually(e.logs.String).Should(ContainSubstring("Executor is ready"))
+		}
+		store.Shut()
+		awaitText(ctx, s, &coordinationv1.Lease{}, executor.LeasePrefix+"alone", func(l *coordinationv1.Lease) string {
+			return l.Annotations[executor.StoreReachableAnnotation]
+		}, Equal("false"))
+		s.create(ctx, newTurns(turns)...)
+		for _, t := range s.awaitAll(ctx, turns, v1alpha1.TurnReasonCompleted) {
+			Expect(t.Status.Executor).To(beBound("well", 1), t.Name)
 		}
 	}, SpecTimeout(6*patience))
 })

@@ -30,13 +30,13 @@ func TestIsAway(t *testing.T) {
 	readOnly := postgrestest.Database(t)
 	postgrestest.Exec(t, readOnly, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET `+
 		`default_transaction_read_only TO on', current_database()); END $$`)
-	gone := newProxy(t, good.String())
-	gone.shut()
+	gone := postgrestest.NewProxy(t, good.String())
+	gone.Shut()
 	for name, tc := range map[string]struct {
 		reason, url string
 		want        bool
 	}{
-		"no server listens": {"the server may not have started yet", gone.url, true},
+		"no server listens": {"the server may not have started yet", gone.URL, true},
 		"unknown host":      {"the host name may appear when the server starts", "postgres://u@db.invalid/d", true},
 		"no socket":         {"the server may not have started yet", "postgres://u@/d?host=/nowhere", true},
 		"read-only server":  {"a failover may be in progress", readOnly, true},
@@ -147,8 +147,8 @@ func TestMigrationMayWaitForLocks(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	databaseURL := postgrestest.Database(t)
-	p := newProxy(t, databaseURL)
-	s := openAt(t, p.url)
+	p := postgrestest.NewProxy(t, databaseURL)
+	s := openAt(t, p.URL)
 	if err := s.Check(t.Context()); err != nil {
 		t.Fatalf("Check: %v", err)
 	}
@@ -157,7 +157,7 @@ func TestCheck(t *testing.T) {
 		t.Error("Check returned no error for a missing table")
 	}
 	postgrestest.Exec(t, databaseURL, `ALTER TABLE hidden RENAME TO capstan_turn`)
-	p.shut()
+	p.Shut()
 	if err := s.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "check the host") {
 		t.Errorf("Check of a server that is gone: %v, want an error that says what to check", err)
 	}

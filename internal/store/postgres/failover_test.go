@@ -67,12 +67,12 @@ func TestFailoverThatKeepsConnections(t *testing.T) {
 	for name, service := range map[string]bool{"a URL with both servers": false, "a Service that leads to the new primary": true} {
 		t.Run(name, func(t *testing.T) {
 			primary, standby := postgrestest.Pair(t)
-			stores, proxies := map[string]*postgres.Store{}, []*proxy{}
+			stores, proxies := map[string]*postgres.Store{}, []*postgrestest.Proxy{}
 			for call := range calls {
 				databaseURL := primary.Both(standby, "postgres")
 				if service {
-					p := newProxy(t, primary.URL("postgres"))
-					proxies, databaseURL = append(proxies, p), p.url
+					p := postgrestest.NewProxy(t, primary.URL("postgres"))
+					proxies, databaseURL = append(proxies, p), p.URL
 				}
 				stores[call] = openAt(t, databaseURL)
 			}
@@ -96,7 +96,7 @@ func TestFailoverThatKeepsConnections(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, p := range proxies {
-				p.directTo(t, standby.URL("postgres"))
+				p.DirectTo(t, standby.URL("postgres"))
 			}
 			promoted := openAt(t, standby.URL("postgres"))
 			if err := promoted.Append(t.Context(), "behind", entry(2, 1)); err != nil {
@@ -222,8 +222,8 @@ func TestReplicaWithoutLastEntries(t *testing.T) {
 func TestSilentServer(t *testing.T) {
 	t.Parallel() // takes as long as the timeout of an append
 	primary, standby := postgrestest.Pair(t)
-	p := newProxy(t, primary.URL("postgres"))
-	s := openAt(t, strings.Replace(p.url, "pool_max_conns=1", "pool_max_conns=8", 1))
+	p := postgrestest.NewProxy(t, primary.URL("postgres"))
+	s := openAt(t, strings.Replace(p.URL, "pool_max_conns=1", "pool_max_conns=8", 1))
 	log := open(t, s, "a")
 	record := journal.Record{Kind: journal.ModelReplied, Payload: "reply"}
 	if err := log.Append(t.Context(), record); err != nil {
@@ -233,8 +233,8 @@ func TestSilentServer(t *testing.T) {
 	if err := standby.Promote(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	p.directTo(t, standby.URL("postgres"))
-	p.freeze()
+	p.DirectTo(t, standby.URL("postgres"))
+	p.Freeze()
 	since := time.Now()
 	if err := log.Append(t.Context(), record); err != nil {
 		t.Fatalf("Append: %v, want it to reach the new primary", err)

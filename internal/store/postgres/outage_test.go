@@ -90,26 +90,26 @@ func open(t *testing.T, s *postgres.Store, uid string) *journal.Log {
 }
 
 func TestAppendWithLostReplyMayBeRepeated(t *testing.T) {
-	p := newProxy(t, postgrestest.Database(t))
-	s := openAt(t, p.url)
+	p := postgrestest.NewProxy(t, postgrestest.Database(t))
+	s := openAt(t, p.URL)
 	log := open(t, s, "a")
-	for _, text := range []string{"first", "second", loseAnswer} { // the first two prepare the statements
-		p.lose.Store(text == loseAnswer)
+	for _, text := range []string{"first", "second", postgrestest.LoseAnswer} { // the first two prepare the statements
+		p.Lose.Store(text == postgrestest.LoseAnswer)
 		if err := log.Append(t.Context(), journal.Record{Kind: journal.ModelReplied, Payload: text}); err != nil {
 			t.Fatalf("Append(%q): %v, want no error, because the log finds that the entry was written", text, err)
 		}
 	}
 	lost := entry(4, 1)
-	lost.Payload = []byte(`"` + loseAnswer + `"`)
-	p.lose.Store(true)
+	lost.Payload = []byte(`"` + postgrestest.LoseAnswer + `"`)
+	p.Lose.Store(true)
 	if err := s.Append(t.Context(), "a", lost); err == nil || !strings.Contains(err.Error(), "not known") {
 		t.Errorf("Append whose reply is lost: %v, want an error that says that the outcome is not known", err)
 	}
 	if err := s.Append(t.Context(), "a", lost); !errors.Is(err, journal.ErrSequence) {
 		t.Errorf("the same Append again: %v, want ErrSequence, because the entry was written", err)
 	}
-	if got := entries(t, s, "a"); len(got) != 4 || p.lost.Load() != 2 {
-		t.Errorf("%d entries and %d lost replies, want 4 and 2", len(got), p.lost.Load())
+	if got := entries(t, s, "a"); len(got) != 4 || p.Lost.Load() != 2 {
+		t.Errorf("%d entries and %d lost replies, want 4 and 2", len(got), p.Lost.Load())
 	}
 }
 
@@ -171,9 +171,9 @@ func TestErrorsContainAdviceAndNoSecrets(t *testing.T) {
 }
 
 func TestErrorsOfStoppedServer(t *testing.T) {
-	p := newProxy(t, postgrestest.Database(t))
-	s := openAt(t, p.url)
-	p.shut()
+	p := postgrestest.NewProxy(t, postgrestest.Database(t))
+	s := openAt(t, p.URL)
+	p.Shut()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for range 3 { // the first call loses its connection, and the other calls cannot connect

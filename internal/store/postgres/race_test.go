@@ -130,19 +130,19 @@ func TestConcurrentPurgesDeleteAll(t *testing.T) {
 }
 
 func TestAppendIsOneRoundTrip(t *testing.T) {
-	p := newProxy(t, postgrestest.Database(t))
-	s := openAt(t, p.url)
+	p := postgrestest.NewProxy(t, postgrestest.Database(t))
+	s := openAt(t, p.URL)
 	// The first append of each kind also prepares its statement, and an append after a pause also checks the
 	// connection.
 	least := int64(100)
 	for seq := range int64(10) {
 		first := entry(2*seq+1, 1)
 		first.Artifacts = []journal.Artifact{journal.NewArtifact(fmt.Append(nil, seq)), journal.NewArtifact([]byte("the same each time"))}
-		before := p.requests.Load()
+		before := p.Requests.Load()
 		if err := s.Append(t.Context(), "a", first, entry(2*seq+2, 1)); err != nil {
 			t.Fatal(err)
 		}
-		least = min(least, p.requests.Load()-before)
+		least = min(least, p.Requests.Load()-before)
 	}
 	if least != 1 {
 		t.Errorf("an append of two entries with artifacts took %d round trips, want 1", least)

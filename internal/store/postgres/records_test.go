@@ -14,21 +14,21 @@ import (
 // TestTrimWithLostReply checks that TrimRecords does not delete too many records if it is repeated because its response
 // was lost.
 func TestTrimWithLostReply(t *testing.T) {
-	p := newProxy(t, postgrestest.Database(t))
-	s := openAt(t, p.url)
+	p := postgrestest.NewProxy(t, postgrestest.Database(t))
+	s := openAt(t, p.URL)
 	for i := range 5 {
-		r := turnrecord.Record{UID: fmt.Sprint(i), Namespace: loseAnswer, Completed: time.Unix(int64(i), 0)}
+		r := turnrecord.Record{UID: fmt.Sprint(i), Namespace: postgrestest.LoseAnswer, Completed: time.Unix(int64(i), 0)}
 		if _, err := s.AddRecords(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
 	}
-	p.lose.Store(true)
+	p.Lose.Store(true)
 	if _, err := s.TrimRecords(t.Context(), 3, 10); err != nil {
 		t.Fatal(err)
 	}
 	kept, _, err := s.Records(t.Context(), store.RecordQuery{})
-	if err != nil || len(kept) != 3 || kept[2].UID != "2" || p.lost.Load() != 1 {
-		t.Errorf("records: %+v, %v, with %d lost responses; want the 3 newest records, and 1 lost response", kept, err, p.lost.Load())
+	if err != nil || len(kept) != 3 || kept[2].UID != "2" || p.Lost.Load() != 1 {
+		t.Errorf("records: %+v, %v, with %d lost responses; want the 3 newest records, and 1 lost response", kept, err, p.Lost.Load())
 	}
 }
 

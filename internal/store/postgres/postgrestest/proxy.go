@@ -1,4 +1,6 @@
-package postgres_test
+//go:build unix
+
+package postgrestest
 
 import (
 	"bytes"
@@ -13,40 +15,46 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// loseAnswer is a payload. If the field lose of the proxy is true, the proxy loses the response to this payload.
-const loseAnswer = "lose the answer to this"
+// LoseAnswer is a payload. If the field Lose of a Proxy is true, the proxy loses the response to this payload.
+const LoseAnswer = "lose the answer to this"
 
-// proxy forwards connections between a store and a server.
-type proxy struct {
-	url      string
-	lose     atomic.Bool               // close the connection instead of forwarding the next response to loseAnswer
-	lost     atomic.Int64              // number of lost responses
-	requests atomic.Int64              // number of reads from clients, each of which is one round trip
+// Proxy forwards connections between a store and a server, until the test ends. It is safe for concurrent use.
+type Proxy struct {
+	// URL is the URL of the database at the proxy.
+	URL string
+	// Lose closes the connection instead of forwarding the next response to LoseAnswer, and is then false. Lost is the
+	// number of lost responses.
+	Lose atomic.Bool
+	Lost atomic.Int64
+	// Requests is the number of reads from clients, each of which is one round trip.
+	Requests atomic.Int64
+
 	target   atomic.Pointer[[2]string] // the network and the address for new connections
-	frozen   atomic.Int64              // number of calls of freeze
-	over     chan struct{}             // closed by shut
+	frozen   atomic.Int64              // number of calls of Freeze
+	over     chan struct{}             // closed by Shut
 	listener net.Listener
 	mu       sync.Mutex
 	conns    []net.Conn
 	group    sync.WaitGroup
 }
 
-func newProxy(t *testing.T, databaseURL string) *proxy {
-	t.Helper()
+// NewProxy starts a proxy to the server of a database. Pools with its URL have one connection.
+func NewProxy(tb testing.TB, databaseURL string) *Proxy {
+	tb.Helper()
 	config, err := pgconn.ParseConfig(databaseURL)
 	if err != nil {
-		t.Fatal("the server under test has a bad URL")
+		tb.Fatal("the server under test has a bad URL")
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	u := url.URL{
 		Scheme: "postgres", User: url.UserPassword(config.User, config.Password), Host: listener.Addr().String(),
 		Path: "/" + config.Database, RawQuery: "sslmode=disable&pool_max_conns=1",
 	}
-	p := &proxy{url: u.String(), listener: listener, over: make(chan struct{})}
-	p.directTo(t, databaseURL)
+	p := &Proxy{URL: u.String(), listener: listener, over: make(chan struct{})}
+	p.DirectTo(tb, databaseURL)
 	p.group.Go(func() {
 		for {
 			client, err := listener.Accept()
@@ -56,33 +64,33 @@ func newProxy(t *testing.T, databaseURL string) *proxy {
 			to := p.target.Load()
 			server, err := net.Dial(to[0], to[1])
 			if err != nil {
-				t.Errorf("failed to connect to port %s of the server under test: %v", strconv.Itoa(int(config.Port)), err)
+				tb.Errorf("failed to connect to port %s of the server under test: %v", strconv.Itoa(int(config.Port)), err)
 				hangUp(client)
 				continue
 			}
 			p.join(client, server)
 		}
 	})
-	t.Cleanup(p.shut)
+	tb.Cleanup(p.Shut)
 	return p
 }
 
-// directTo directs new connections to a server. Existing connections stay, as with a Service whose endpoint changes.
-func (p *proxy) directTo(t *testing.T, databaseURL string) {
-	t.Helper()
+// DirectTo directs new connections to a server. Existing connections stay, as with a Service whose endpoint changes.
+func (p *Proxy) DirectTo(tb testing.TB, databaseURL string) {
+	tb.Helper()
 	config, err := pgconn.ParseConfig(databaseURL)
 	if err != nil {
-		t.Fatal("the server under test has a bad URL")
+		tb.Fatal("the server under test has a bad URL")
 	}
 	network, address := pgconn.NetworkAddress(config.Host, config.Port)
 	p.target.Store(&[2]string{network, address})
 }
 
-// freeze makes existing connections forward no more requests. They stay open without replies.
-func (p *proxy) freeze() { p.frozen.Add(1) }
+// Freeze makes existing connections forward no more requests. They stay open without replies.
+func (p *Proxy) Freeze() { p.frozen.Add(1) }
 
 // join forwards data between two connections.
-func (p *proxy) join(client, server net.Conn) {
+func (p *Proxy) join(client, server net.Conn) {
 	p.mu.Lock()
 	p.conns = append(p.conns, client, server)
 	p.mu.Unlock()
@@ -94,8 +102,8 @@ func (p *proxy) join(client, server net.Conn) {
 				<-p.over
 				return false
 			}
-			p.requests.Add(1)
-			if bytes.Contains(data, []byte(loseAnswer)) && p.lose.CompareAndSwap(true, false) {
+			p.Requests.Add(1)
+			if bytes.Contains(data, []byte(LoseAnswer)) && p.Lose.CompareAndSwap(true, false) {
 				lose.Store(true)
 			}
 			return true
@@ -104,7 +112,7 @@ func (p *proxy) join(client, server net.Conn) {
 	p.group.Go(func() {
 		pass(client, server, func([]byte) bool {
 			if lose.Load() {
-				p.lost.Add(1)
+				p.Lost.Add(1)
 			}
 			return !lose.Load()
 		})
@@ -132,8 +140,8 @@ func hangUp(c io.Closer) {
 	_ = c.Close()
 }
 
-// shut closes all connections and accepts no new ones.
-func (p *proxy) shut() {
+// Shut closes all connections and accepts no new ones.
+func (p *Proxy) Shut() {
 	hangUp(p.listener)
 	p.mu.Lock()
 	select {
