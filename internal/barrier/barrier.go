@@ -7,6 +7,7 @@ package barrier
 import (
 	"context"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -124,7 +125,11 @@ func elements(list []string) []*string {
 	return all
 }
 
-// Events returns a recorder that redacts the notes of Events. It removes the credentials of the namespace of the object
+// maxNoteBytes bounds the note of an Event, without the dots after it: the API server accepts 1 KiB.
+const maxNoteBytes = 1000
+
+// Events returns a recorder that redacts the notes of Events, and then shortens them to the length that the API server
+// accepts. It removes the credentials of the namespace of the object
 // that the Event is about. If this object is a Turn, it also removes the credentials of the namespace of its Agent.
 func Events(to events.EventRecorder, known *redact.Set) events.EventRecorder {
 	return &recorder{to, known}
@@ -140,6 +145,10 @@ func (r *recorder) Eventf(regarding, related runtime.Object, kind, reason, actio
 	text := fmt.Sprintf(note, args...)
 	if o, ok := regarding.(metav1.Object); ok {
 		text = r.known.RedactFunc(namespacesOf(o)...)(text)
+	}
+	// Only now: a replacement may be longer than the credential, and a part of a credential would not be recognized.
+	if len(text) > maxNoteBytes {
+		text = strings.ToValidUTF8(text[:maxNoteBytes], "") + "..."
 	}
 	r.to.Eventf(regarding, related, kind, reason, action, "%s", text)
 }

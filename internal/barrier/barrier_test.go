@@ -165,6 +165,32 @@ func TestEventsRedactsNotes(t *testing.T) {
 	}
 }
 
+// TestLongNotesAreRedactedWhole checks that a note is shortened to what the API server accepts only after its credentials
+// have been removed: the replacements may be longer, and the cut must not leave the beginning of a credential.
+func TestLongNotesAreRedactedWhole(t *testing.T) {
+	short := "lm-studio"
+	secrets := redact.NewSet()
+	secrets.Put("helpdesk", "provider", []string{key, short})
+	for name, tc := range map[string]struct{ note, want string }{
+		"many credentials": {strings.Repeat(short+" ", 99), strings.Repeat("[redacted] ", 90) + "[redacted]..."},
+		"a credential at the end": {
+			strings.Repeat("x", 995) + key + strings.Repeat("y", 100), strings.Repeat("x", 995) + "[reda...",
+		},
+		"characters of two bytes": {strings.Repeat("\u00e9", 1000), strings.Repeat("\u00e9", 500) + "..."},
+		"a character at the end":  {"x" + strings.Repeat("\u00e9", 1000), "x" + strings.Repeat("\u00e9", 499) + "..."},
+		"short":                   {"the turn waits", "the turn waits"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			to := events.NewFakeRecorder(1)
+			turn := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk"}}
+			barrier.Events(to, secrets).Eventf(turn, nil, "Warning", "Failed", "Run", "%s", tc.note)
+			if got := <-to.Events; got != "Warning Failed "+tc.want {
+				t.Errorf("the Event is %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestLogRedactsLinesOfTheNamespace(t *testing.T) {
 	var line string
 	log := barrier.Log(funcr.New(func(_, args string) { line = args }, funcr.Options{}), known())

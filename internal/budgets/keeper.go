@@ -194,9 +194,9 @@ func (k *Keeper) restore(ctx context.Context, all []v1alpha1.Budget, accounts ma
 	}
 	for i, b := range lost {
 		after := accounts[raised[i].Key]
-		k.Events.Eventf(b, nil, corev1.EventTypeWarning, v1alpha1.EventStoreLostAmounts, "Count", "%s", translate.Note(fmt.Sprintf(
+		k.Events.Eventf(b, nil, corev1.EventTypeWarning, v1alpha1.EventStoreLostAmounts, "Count", "%s", fmt.Sprintf(
 			"the store of the journals has lost amounts of the current period, and has only %s: the budget continues with the "+
-				"higher amounts of the store and its status, %s", amounts(b, before[i]), amounts(b, after))))
+				"higher amounts of the store and its status, %s", amounts(b, before[i]), amounts(b, after)))
 	}
 	return nil
 }
@@ -282,8 +282,8 @@ func (k *Keeper) emit(b *v1alpha1.Budget, kind string, before, after *metav1.Con
 	was, is := before != nil && before.Status == alarm, after.Status == alarm
 	switch {
 	case is && !was:
-		k.Events.Eventf(b, nil, corev1.EventTypeWarning, after.Reason, "Count", "%s", translate.Note(after.Message))
+		k.Events.Eventf(b, nil, corev1.EventTypeWarning, after.Reason, "Count", "%s", after.Message)
 	case was && !is:
-		k.Events.Eventf(b, nil, corev1.EventTypeNormal, after.Reason, "Count", "%s", translate.Note(after.Message))
+		k.Events.Eventf(b, nil, corev1.EventTypeNormal, after.Reason, "Count", "%s", after.Message)
 	}
 }

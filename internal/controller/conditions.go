@@ -132,8 +132,8 @@ func emitEvent(to events.EventRecorder, o client.Object, kind, action string, be
 	switch broken := is.Status != metav1.ConditionTrue; {
 	case was == nil && !broken, was != nil && was.Status == is.Status && was.Reason == is.Reason:
 	case broken:
-		to.Eventf(o, nil, corev1.EventTypeWarning, is.Reason, action, "%s", translate.Note(is.Message))
+		to.Eventf(o, nil, corev1.EventTypeWarning, is.Reason, action, "%s", is.Message)
 	case was.Status != is.Status:
-		to.Eventf(o, nil, corev1.EventTypeNormal, is.Reason, action, "%s", translate.Note(is.Message))
+		to.Eventf(o, nil, corev1.EventTypeNormal, is.Reason, action, "%s", is.Message)
 	}
 }

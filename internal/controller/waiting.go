@@ -15,7 +15,6 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/metrics"
-	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 	"github.com/capstan-dev/capstan/internal/writeerror"
 )
@@ -332,7 +331,7 @@ func (r *TurnReconciler) warnLongWait(t *v1alpha1.Turn, agent *v1alpha1.Agent, r
 				"these Events are emitted for %s. This turn: %s",
 				warningsOfNamespace, t.StateReason(), warningWindow, message)
 		}
-		r.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventWaitingLong, "Wait", "%s", translate.Note(message))
+		r.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventWaitingLong, "Wait", "%s", message)
 	}
 	return result, nil
 }
@@ -346,9 +345,9 @@ func (r *TurnReconciler) warnRejected(t *v1alpha1.Turn, err error) {
 	}
 	now := r.Now()
 	if warn, since := r.waiting.rejected(t, now); warn {
-		r.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventStatusRejected, "Wait", "%s", translate.Note(fmt.Sprintf(
+		r.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventStatusRejected, "Wait", "%s", fmt.Sprintf(
 			"the API server has accepted no status of the turn for %s, so it neither starts nor ends. %s: %s",
-			now.Sub(since).Round(time.Second), turnstatus.RejectionRemedy(err), err)))
+			now.Sub(since).Round(time.Second), turnstatus.RejectionRemedy(err), err))
 	}
 }
 

@@ -96,7 +96,7 @@ func (r *run) startOver(ctx context.Context, own store.Identity, loss *turnstatu
 	metrics.JournalLost(written, metrics.LossRerun)
 	r.log().Info("The journal of a turn was lost; the turn starts over from the entries that are left", "entries",
 		loss.Entries, "epoch", r.epoch, "reason", loss.Reason, "detail", loss.Facts)
-	e.Events.Eventf(written, nil, corev1.EventTypeWarning, v1alpha1.EventJournalLost, "Rerun", "%s", translate.Note(message))
+	e.Events.Eventf(written, nil, corev1.EventTypeWarning, v1alpha1.EventJournalLost, "Rerun", "%s", message)
 	return nil
 }
 
@@ -174,7 +174,7 @@ func (r *run) endCutOff(ctx context.Context, cut *cutOffError) {
 	e.Traces.End(written, time.Time{})
 	if cut.Loss != nil {
 		metrics.JournalLost(written, metrics.LossInterrupted)
-		e.Events.Eventf(written, nil, corev1.EventTypeWarning, v1alpha1.EventJournalLost, "Interrupt", "%s", translate.Note(cut.Message))
+		e.Events.Eventf(written, nil, corev1.EventTypeWarning, v1alpha1.EventJournalLost, "Interrupt", "%s", cut.Message)
 	}
 	e.announceEnd(written, cut.Stop)
 }

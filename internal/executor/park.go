@@ -31,7 +31,7 @@ func (r *run) park(ctx context.Context, waits *loop.Parked) {
 	metrics.Parked(written)
 	if asked := newApprovalTools(before, written.Status.PendingApprovals); len(asked) > 0 {
 		e.Events.Eventf(written, nil, corev1.EventTypeNormal, v1alpha1.EventAwaitingApproval, "Approve", "%s",
-			translate.Note(fmt.Sprintf("approval required for %s: %s", strings.Join(asked, ", "), translate.HowToDecide(written))))
+			fmt.Sprintf("approval required for %s: %s", strings.Join(asked, ", "), translate.HowToDecide(written)))
 	}
 }
 

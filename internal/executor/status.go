@@ -231,11 +231,11 @@ func (e *Executor) announce(t *v1alpha1.Turn, result *turn.Result, warned bool) 
 	isToolless, isFallback := len(result.ToolServersMissing) > 0, result.Fallback != nil
 	if isToolless {
 		e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventToolsMissing, "Expose",
-			"%s", translate.Note("the turn ran "+turnstatus.WithoutTools(result.ToolServersMissing)))
+			"%s", "the turn ran "+turnstatus.WithoutTools(result.ToolServersMissing))
 	}
 	if isFallback {
 		e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventFallbackUsed, "Fallback",
-			"%s", translate.Note(result.Fallback.String()))
+			"%s", result.Fallback.String())
 	}
 	switch {
 	case isToolless, isFallback:

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,7 +23,6 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
-	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
@@ -374,12 +372,5 @@ func TestTurnEndsAlthoughItsStatusIsRefused(t *testing.T) {
 	}
 	if m := got.Status.Conditions[0].Message; !strings.Contains(m, "the API server refused the status of the turn") {
 		t.Errorf("message %q does not say why", m)
-	}
-}
-
-func TestNotesFitIntoEvents(t *testing.T) {
-	long := translate.Note(strings.Repeat("\u00e9", 1000))
-	if len(long) > 1024 || !utf8.ValidString(long) || translate.Note("short") != "short" {
-		t.Errorf("a note of %d bytes, valid: %t; want at most 1024", len(long), utf8.ValidString(long))
 	}
 }

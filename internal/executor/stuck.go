@@ -12,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
@@ -77,9 +76,9 @@ func (e *Executor) markUnclaimed(t *v1alpha1.Turn, cause error) {
 func (e *Executor) reportStuck(t *v1alpha1.Turn, cause error) {
 	e.logOf(t).Error(cause, "The API server rejects every status of a turn that has stopped; "+
 		"trying again when the turn changes, and regularly", "every", stuckRetry)
-	e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventStatusRejected, "Run", "%s", translate.Note(
+	e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventStatusRejected, "Run", "%s",
 		fmt.Sprintf("the turn has stopped, but the API server rejects its status; its journal has what it did. %s: %s",
-			turnstatus.RejectionRemedy(cause), cause)))
+			turnstatus.RejectionRemedy(cause), cause))
 }
 
 // hasChanged reports whether a stuck Turn has changed since it was recorded, so that the API server may accept a

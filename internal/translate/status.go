@@ -315,17 +315,6 @@ func Summary(t *v1alpha1.Turn) string {
 	return s
 }
 
-// maxNoteBytes bounds the note of an Event: the API server accepts 1 KiB.
-const maxNoteBytes = 1000
-
-// Note shortens the note of an Event to the length that the API server accepts.
-func Note(text string) string {
-	if len(text) > maxNoteBytes {
-		text = strings.ToValidUTF8(text[:maxNoteBytes], "") + "..."
-	}
-	return text
-}
-
 // EndNote returns the note of the Event at the end of a Turn: its summary and, if the Turn failed, its message.
 func EndNote(t *v1alpha1.Turn) string {
 	note := Summary(t)
@@ -333,5 +322,5 @@ func EndNote(t *v1alpha1.Turn) string {
 	if c != nil && c.Status == metav1.ConditionFalse && c.Reason != v1alpha1.TurnReasonCancelled && c.Message != "" {
 		note += ": " + c.Message
 	}
-	return Note(note)
+	return note
 }
