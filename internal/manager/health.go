@@ -124,7 +124,7 @@ func (h *health) checkOnce(ctx context.Context) {
 	was := before != nil && before.err != nil
 	found := &finding{err: err}
 	if err != nil {
-		found.since = time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
+		found.since = time.Now()
 		if was {
 			found.since = before.since
 		}

@@ -4,6 +4,7 @@ package postgrestest
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net"
 	"net/url"
@@ -45,7 +46,7 @@ func NewProxy(tb testing.TB, databaseURL string) *Proxy {
 	if err != nil {
 		tb.Fatal("the server under test has a bad URL")
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := (&net.ListenConfig{}).Listen(tb.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -62,7 +63,7 @@ func NewProxy(tb testing.TB, databaseURL string) *Proxy {
 				return
 			}
 			to := p.target.Load()
-			server, err := net.Dial(to[0], to[1])
+			server, err := (&net.Dialer{}).DialContext(context.WithoutCancel(tb.Context()), to[0], to[1])
 			if err != nil {
 				tb.Errorf("failed to connect to port %s of the server under test: %v", strconv.Itoa(int(config.Port)), err)
 				hangUp(client)
