@@ -263,8 +263,8 @@ func (n *neighbourhood) measureDuring(ctx context.Context, a attack, tenant *att
 	return load, group.Wait()
 }
 
-// awaitBegin waits until the attack has begun, for at most beginPatience, and reports whether it has. A timeout is not an
-// error, because a manager may prevent the attack.
+// awaitBegin waits until the attack has begun, for at most beginPatience, and reports whether it has. A timeout is not
+// an error, because a manager may prevent the attack.
 func awaitBegin(ctx context.Context, a attack, tenant *attacker) (begun bool, err error) {
 	if a.beginBytes == 0 {
 		return true, nil

@@ -165,8 +165,9 @@ func TestEventsRedactsNotes(t *testing.T) {
 	}
 }
 
-// TestLongNotesAreRedactedWhole checks that a note is shortened to what the API server accepts only after its credentials
-// have been removed: the replacements may be longer, and the cut must not leave the beginning of a credential.
+// TestLongNotesAreRedactedWhole checks that a note is shortened to what the API server accepts only after its
+// credentials have been removed: the replacements may be longer, and the cut must not leave the beginning of a
+// credential.
 func TestLongNotesAreRedactedWhole(t *testing.T) {
 	short := "lm-studio"
 	secrets := redact.NewSet()

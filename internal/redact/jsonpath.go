@@ -110,11 +110,12 @@ func (s *segment) bracket(text string) (rest string, err error) {
 		"not supported")
 }
 
-// composed returns a name with composed letters (Unicode NFC). An accented letter is one character or two, which look the
-// same, so names are compared in this form.
+// composed returns a name with composed letters (Unicode NFC). An accented letter is one character or two, which look
+// the same, so names are compared in this form.
 func composed(name string) string { return norm.NFC.String(name) }
 
-// matches reports whether the segment selects a child with this composed name. item is true if the child is an item of a list.
+// matches reports whether the segment selects a child with this composed name. item is true if the child is an item of
+// a list.
 func (s *segment) matches(name string, item bool) bool { return s.wildcard || !item && s.name == name }
 
 // childState returns the state of a path at a child of a value: bit i is set if the first i segments lead to the child.

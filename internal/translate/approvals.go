@@ -33,8 +33,8 @@ func HowToDecide(t *v1alpha1.Turn) string {
 
 // IsDecisionFor reports whether a ToolApproval decides about a pending call of a Turn: it must name every fact that the
 // status lists about the call. The requestID is random, so a ToolApproval that names it was created after the request.
-// The times of the objects do not matter: if the clock of the API server is set back, a ToolApproval may look older than
-// its Turn.
+// The times of the objects do not matter: if the clock of the API server is set back, a ToolApproval may look older
+// than its Turn.
 func IsDecisionFor(a *v1alpha1.ToolApproval, t *v1alpha1.Turn, p v1alpha1.PendingApproval) bool {
 	s := a.Spec
 	return a.Namespace == t.Namespace && s.TurnRef.Name == t.Name && s.TurnUID == string(t.UID) &&
