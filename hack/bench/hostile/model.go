@@ -86,7 +86,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) {
 func (s *Server) longText() (text string, number int64) {
 	number = s.replies.Add(1)
 	start := int(number*7919) % replyChars
-	return fmt.Sprintf(`{"role":"assistant","content":"%s"}`, s.random()[start:start+replyChars-len("role")]), number
+	return fmt.Sprintf(`{"role":"assistant","content":"%s"}`, s.random[start:start+replyChars-len("role")]), number
 }
 
 // talk sends close to 1 MiB of text and one call of the tool "note".

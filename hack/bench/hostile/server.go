@@ -29,7 +29,7 @@ type Server struct {
 	requests  atomic.Int64
 	sent      atomic.Int64
 	replies   atomic.Int64 // makes each long reply different
-	random    func() []byte
+	random    []byte
 	listing   func() []byte
 	bomb      func() []byte
 	mu        sync.Mutex
@@ -52,7 +52,9 @@ func limitSendBuffer(_, _ string, socket syscall.RawConn) error {
 
 // New starts a server. The caller must call Close.
 func New(ctx context.Context) (*Server, error) {
-	s := &Server{random: sync.OnceValue(randomText), listing: sync.OnceValue(listing), bomb: sync.OnceValue(bomb)}
+	// The process soon has the lowest priority. On a busy machine, it would then take a minute to make the random text, and
+	// the first reply would wait for it.
+	s := &Server{random: randomText(), listing: sync.OnceValue(listing), bomb: sync.OnceValue(bomb)}
 	listener, err := (&net.ListenConfig{Control: limitSendBuffer}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("failed to start the hostile server: %w", err)

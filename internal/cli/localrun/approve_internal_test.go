@@ -11,7 +11,7 @@ import (
 )
 
 // TestRequestsOfOneStepExpireTogether checks that the end of the time for one question also ends the time of the other
-// requests of its step, which were made some milliseconds later: nobody can be asked about them any more.
+// requests of its step, which were made some milliseconds later: no person can be asked about them any more.
 func TestRequestsOfOneStepExpireTogether(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 4, 9, 12, 0, 0, 0, time.UTC)
