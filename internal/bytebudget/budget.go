@@ -6,7 +6,8 @@
 // A namespace may hold seven times as much as is free in a pool. So a namespace that is alone may use seven eighths of
 // the pool, and another namespace can always reserve bytes without a wait. Two namespaces that want as much as possible
 // get seven fifteenths each, three get seven twenty-seconds, and so on: this is the fair share of a namespace. While a
-// namespace that holds less is waiting, another namespace gets no bytes beyond its fair share.
+// namespace that holds less is waiting, another namespace gets no bytes beyond its fair share. Waiting namespaces that
+// hold the same take turns. A reservation of more than the fair share may wait for as long as others use the rest.
 //
 // # Order
 //
@@ -301,13 +302,17 @@ type pool struct {
 	// queues holds the waiting reservations of each namespace in order, as *waiter. There are no empty queues.
 	queues map[string]*list.List
 	kinds  map[Kind]Use
+	// arrivals is the number of waiters so far.
+	arrivals uint64
 }
 
 // waiter is a waiting reservation. ready is closed when it is granted.
 type waiter struct {
 	account Account
 	bytes   int64
-	ready   chan struct{}
+	// number is the waiter's place in the order of arrival.
+	number uint64
+	ready  chan struct{}
 	// element is the waiter's element of its queue, or nil once it has left the queue.
 	element *list.Element
 }
@@ -423,7 +428,8 @@ func (p *pool) enqueue(a Account, bytes int64) (*waiter, error) {
 	case queue.Len() >= maxWaiting:
 		return nil, p.refuse(a.kind, ErrQueueFull)
 	}
-	w := &waiter{account: a, bytes: bytes, ready: make(chan struct{})}
+	p.arrivals++
+	w := &waiter{account: a, bytes: bytes, number: p.arrivals, ready: make(chan struct{})}
 	w.element = queue.PushBack(w)
 	p.queues[a.namespace] = queue
 	p.count(a.kind, func(u *Use) { u.Waiting++ })
@@ -490,7 +496,14 @@ func (p *pool) grant() {
 	}
 }
 
-// order compares namespaces by the bytes that they hold, then by name. The caller must hold the lock.
+// order compares namespaces by the bytes that they hold, and then by the arrival of their first waiter, so that
+// namespaces that hold the same take turns. The namespaces must have waiters. The caller must hold the lock.
 func (p *pool) order(a, b string) int {
-	return cmp.Or(cmp.Compare(p.namespaces[a], p.namespaces[b]), cmp.Compare(a, b))
+	return cmp.Or(cmp.Compare(p.namespaces[a], p.namespaces[b]), cmp.Compare(p.firstNumber(a), p.firstNumber(b)))
+}
+
+// firstNumber returns the number of the first waiter of a namespace. The caller must hold the lock.
+func (p *pool) firstNumber(namespace string) uint64 {
+	w, _ := p.queues[namespace].Front().Value.(*waiter)
+	return w.number
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -228,6 +229,53 @@ func TestWaitersYieldToSmallHolders(t *testing.T) {
 		t.Errorf("the large reservation is granted: %v, one below the fair share: %v; want only the latter", granted(large), granted(next))
 	}
 	checkPool(t, &b.passing)
+}
+
+// TestEqualNamespacesTakeTurns checks namespaces that always have a waiting reservation, of which only a few can hold
+// bytes at the same time. Whatever their names are, each gets bytes as often as the others.
+func TestEqualNamespacesTakeTurns(t *testing.T) {
+	const bytes, rounds = 9, 100
+	p := &New(0, 30).passing // three reservations fit
+	namespaces := []string{"a", "b", "c", "d", "z"}
+	var waiting []*waiter
+	var holding []string // the namespaces with reservations, in the order in which they were granted
+	granted := map[string]int{}
+	enqueue := func(namespace string) {
+		w, err := p.enqueue(Account{namespace: namespace, kind: Replies}, bytes)
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case w == nil:
+			holding = append(holding, namespace)
+		default:
+			waiting = append(waiting, w)
+		}
+	}
+	for _, namespace := range namespaces {
+		enqueue(namespace)
+	}
+	for range rounds {
+		first := holding[0]
+		holding = holding[1:]
+		enqueue(first) // it waits before the namespace releases its bytes
+		if err := p.resize(Account{namespace: first, kind: Replies}, bytes, 0); err != nil {
+			t.Fatal(err)
+		}
+		waiting = slices.DeleteFunc(waiting, func(w *waiter) bool {
+			if w.element != nil {
+				return false
+			}
+			granted[w.account.namespace]++
+			holding = append(holding, w.account.namespace)
+			return true
+		})
+		checkPool(t, p)
+	}
+	for _, namespace := range namespaces {
+		if n := granted[namespace]; n != rounds/len(namespaces) {
+			t.Errorf("namespace %q got bytes %d times in %d, want %d times", namespace, n, rounds, rounds/len(namespaces))
+		}
+	}
 }
 
 // TestEveryWaitEnds runs many Turns of several namespaces in random order. Each Turn holds a conversation that grows,
