@@ -69,11 +69,18 @@ func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End
 		}
 		failure := model.AsError(err).Redacted(run.redacted)
 		delay, final := run.afterFailure(ctx, c, r, wait, failure, limit > 0 && took >= limit)
-		if isRefused(ticket) {
+		ownStore := errors.Is(failure, model.ErrOwnStore)
+		switch {
+		case ownStore:
+			final = nil
+		case isRefused(ticket):
 			final = failure
 		}
 		if err := run.recordFailure(ctx, c, r, failure, final, took.Milliseconds()); err != nil {
 			return nil, err
+		}
+		if ownStore { // like any other failed read of the journal: a later run reads again, however often it takes
+			return nil, failure.Err
 		}
 		// With ErrStopped, nothing was sent. With ErrNoSpace, another attempt or model would only cost more.
 		if errors.Is(err, model.ErrStopped) || errors.Is(err, model.ErrNoSpace) {
@@ -200,7 +207,7 @@ func (run *runner) recordFailure(ctx context.Context, c *Candidate, r *Request, 
 		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Place: r.Place, Kind: failure.Kind,
 		Message: failure.Message, RemoteMessage: failure.RemoteMessage,
 		Usage: usage, Cost: c.Pricing.Cost(usage), DurationMS: took, Unsent: failure.Unsent, NotReached: failure.NotReached,
-		MayBeBilled: failure.MayBeBilled, Stack: stackOf(failure),
+		StoreUnread: errors.Is(failure, model.ErrOwnStore), MayBeBilled: failure.MayBeBilled, Stack: stackOf(failure),
 	}
 	if final != nil && failure.Kind != model.Cancelled && ctx.Err() == nil {
 		entry.GaveUp = final.Message

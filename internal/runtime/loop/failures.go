@@ -28,6 +28,8 @@ type FailedRequest struct {
 	// if no part of it reached the endpoint: see model.Error. NotReached is false in journals of older versions.
 	Unsent     bool `json:"unsent,omitempty"`
 	NotReached bool `json:"notReached,omitempty"`
+	// StoreUnread is true if the request was not attempted because the store could not be read.
+	StoreUnread bool `json:"storeUnread,omitempty"`
 	// MayBeBilled is true if the endpoint may bill the failed request: see model.Error.
 	MayBeBilled bool `json:"mayBeBilled,omitempty"`
 	// GaveUp is the message with which the run stopped asking this model for this step and purpose. It is empty if the
@@ -58,7 +60,8 @@ func (s *State) applyFailure(e journal.Entry) error {
 }
 
 // countSent returns the number of requests in the journal for the same model, step and purpose, and how many of them
-// were cut off: by a kill, or by the end of their run.
+// were cut off: by a kill, or by the end of their run. Requests that could not be made because the store could not be
+// read do not count.
 func (s *State) countSent(like *Request) (all, cutOff int) {
 	count := func(requests []Request) int {
 		n := 0
@@ -69,13 +72,17 @@ func (s *State) countSent(like *Request) (all, cutOff int) {
 		}
 		return n
 	}
-	cutOff = count(s.cutOff)
+	all, cutOff = count(s.Requests), count(s.cutOff)
 	for i := range s.FailedRequests {
-		if f := &s.FailedRequests[i]; f.Kind == model.Cancelled && f.isLike(like) {
+		switch f := &s.FailedRequests[i]; {
+		case !f.isLike(like):
+		case f.Kind == model.Cancelled:
 			cutOff++
+		case f.StoreUnread:
+			all--
 		}
 	}
-	return count(s.Requests), cutOff
+	return all, cutOff
 }
 
 // gaveUp returns the failure with which a run stopped asking a candidate for a step and a purpose. It returns nil if

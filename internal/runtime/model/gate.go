@@ -63,6 +63,10 @@ var ErrOwnMemory = errors.New("no memory in this process")
 // could not be stored. The run must stop, and ask again when there is space.
 var ErrNoSpace = errors.New("no space to store the answer")
 
+// ErrOwnStore is wrapped by the failure of a request that could not be made because the store could not be read. The
+// run must stop, and ask again when the store works. Such a failure says nothing about the endpoint.
+var ErrOwnStore = errors.New("the store could not be read")
+
 // StatedLimits are the limits that an endpoint states in an answer.
 type StatedLimits struct {
 	Requests, Tokens StatedLimit

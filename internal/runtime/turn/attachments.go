@@ -56,7 +56,8 @@ func (r *run) content(ctx context.Context, a *model.Attachment) ([]byte, error) 
 		}
 	}
 	return nil, &model.Error{
-		Kind: model.Network, Unsent: true, Err: err, Message: fmt.Sprintf("attachment %q cannot be read from the journal", a.Name),
+		Kind: model.Network, Unsent: true, Err: errors.Join(model.ErrOwnStore, err),
+		Message: fmt.Sprintf("attachment %q cannot be read from the journal", a.Name),
 	}
 }
 

@@ -112,6 +112,49 @@ func (w *withArtifact) Artifact(ctx context.Context, uid, sha256 string) (journa
 	return w.Store.Artifact(ctx, uid, sha256)
 }
 
+// TestUnreadableJournalIsNoFailureOfTheModel checks that a Turn whose attachment cannot be read from the journal for a
+// while ends neither by that, nor asks another model: a later run of the Turn reads the attachment.
+func TestUnreadableJournalIsNoFailureOfTheModel(t *testing.T) {
+	for name, attempts := range map[string]int{"one attempt": 1, "several attempts": 4} {
+		t.Run(name, func(t *testing.T) {
+			j := &flakyArtifacts{Store: &journaltest.Store{}, failures: 5}
+			first, answering := candidate("first", attempts, says("Done."))
+			second, other := candidate("second", attempts, says("Done by another."))
+			m := &reader{script: answering}
+			first.Provider, second.Provider = m, &reader{script: other}
+			in := input(first, second)
+			attachText(&in, "notes")
+			for range 5 {
+				result, err := engine(j).Run(t.Context(), new(in))
+				if !errors.Is(err, errUnreadable) {
+					t.Fatalf("the run ends with %+v, %v; want the error of the journal", result, err)
+				}
+				in.Epoch++
+			}
+			got := mustRun(t, j, in)
+			if got.Stop != turn.StopCompleted || got.Text != "Done." || strings.Join(m.read, " ") != "notes=notes;" || other.asked() != 0 {
+				t.Errorf("the Turn ends with %s: %q; the models received %v", got.Stop, got.Text, m.read)
+			}
+		})
+	}
+}
+
+var errUnreadable = errors.New("the server does not answer")
+
+// flakyArtifacts is a journal whose artifacts cannot be read several times.
+type flakyArtifacts struct {
+	*journaltest.Store
+	failures int
+}
+
+func (f *flakyArtifacts) Artifact(ctx context.Context, uid, sha256 string) (journal.Artifact, error) {
+	if f.failures > 0 {
+		f.failures--
+		return journal.Artifact{}, errUnreadable
+	}
+	return f.Store.Artifact(ctx, uid, sha256)
+}
+
 // TestPromptWithAttachment checks that a prompt has a reference to its attachment, and that the hashes of the prompt do
 // not depend on the attachment.
 func TestPromptWithAttachment(t *testing.T) {
