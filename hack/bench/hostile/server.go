@@ -52,8 +52,8 @@ func limitSendBuffer(_, _ string, socket syscall.RawConn) error {
 
 // New starts a server. The caller must call Close.
 func New(ctx context.Context) (*Server, error) {
-	// The process soon has the lowest priority. On a busy machine, it would then take a minute to make the random text, and
-	// the first reply would wait for it.
+	// The process soon has the lowest priority. On a busy machine, it would then take a minute to make the random text,
+	// and the first reply would wait for it.
 	s := &Server{random: randomText(), listing: sync.OnceValue(listing), bomb: sync.OnceValue(bomb)}
 	listener, err := (&net.ListenConfig{Control: limitSendBuffer}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
