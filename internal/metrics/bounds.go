@@ -98,13 +98,13 @@ type pair struct{ provider, model string }
 type group struct{ agent, provider, model string }
 
 // withNamespace calls count with the value of the label namespace and with the state of the namespace, which is nil
-// for Other.
+// for Other. A namespace with that name has no series of its own: they would be removed with it.
 func (b *bounds) withNamespace(name string, count func(label string, n *namespaceSeries)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := b.namespaces[name]
 	if n == nil {
-		if len(b.namespaces) >= mostNamespaces && !b.evict() {
+		if name == Other || len(b.namespaces) >= mostNamespaces && !b.evict() {
 			count(Other, nil)
 			return
 		}
@@ -133,7 +133,7 @@ func (b *bounds) labelOf(name string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.namespaces[name] == nil {
-		if len(b.namespaces) >= mostNamespaces {
+		if name == Other || len(b.namespaces) >= mostNamespaces {
 			return Other
 		}
 		b.add(name).idle = keepIdle

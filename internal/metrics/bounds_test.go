@@ -136,6 +136,29 @@ func TestNamespacesAreBounded(t *testing.T) {
 	}
 }
 
+// TestNamespaceCalledOther checks that a namespace with the name of the common series does not take these series with
+// it when it is deleted.
+func TestNamespaceCalledOther(t *testing.T) {
+	resetMetrics(t)
+	Started(Other)()
+	var done []func()
+	for i := range mostNamespaces + 10 {
+		done = append(done, Started(fmt.Sprintf("ns-%d", i)))
+	}
+	for range keepGone {
+		Sweep(nil)
+	}
+	if got := valueOf(t, running.WithLabelValues(Other)); got != 10 {
+		t.Errorf("%g Turns of other namespaces run, want 10", got)
+	}
+	for _, end := range done {
+		end()
+	}
+	if got := valueOf(t, running.WithLabelValues(Other)); got != 0 {
+		t.Errorf("%g Turns of other namespaces run, want 0", got)
+	}
+}
+
 // TestSeriesOfDeletedObjectsAreDropped checks that only the series of deleted objects are removed, and only after a
 // number of sweeps, so that they can be scraped before.
 func TestSeriesOfDeletedObjectsAreDropped(t *testing.T) {
