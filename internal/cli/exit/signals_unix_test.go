@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
@@ -81,15 +82,19 @@ func TestSecondSignal(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- program.Wait() }()
-	for { // the first of these signals may still be too early
+	// The first of these signals may still be too early. They come one after another: while Go ends a program by a signal,
+	// each further signal needs a part of a small stack, and hundreds of them would overflow it.
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	for {
+		_ = program.Process.Signal(syscall.SIGINT) // fails after the end
 		select {
 		case err := <-ended:
 			if status, ok := program.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGINT {
 				t.Errorf("the program ended with %s (%v), want the signal", program.ProcessState, err)
 			}
 			return
-		default:
-			_ = program.Process.Signal(syscall.SIGINT) // fails after the end
+		case <-again.C:
 		}
 	}
 }
