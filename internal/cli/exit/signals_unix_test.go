@@ -82,8 +82,8 @@ func TestSecondSignal(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- program.Wait() }()
-	// The first of these signals may still be too early. They come one after another: while Go ends a program by a signal,
-	// each further signal needs a part of a small stack, and hundreds of them would overflow it.
+	// The first of these signals may still be too early. They come one after another: while Go ends a program by a
+	// signal, each further signal needs a part of a small stack, and hundreds of them would overflow it.
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
 	for {
