@@ -263,8 +263,7 @@ func ExecutorOf(l *coordinationv1.Lease) Executor {
 		reach = Unreachable
 	}
 	return Executor{
-		Reach: reach,
-		Name:  strings.TrimPrefix(l.Name, executor.LeasePrefix), Capacity: capacity, Stuck: max(0, min(stuck, capacity)),
+		Name: strings.TrimPrefix(l.Name, executor.LeasePrefix), Capacity: capacity, Stuck: max(0, min(stuck, capacity)), Reach: reach,
 		Store: executor.StoreIdentity{
 			ID: l.Annotations[executor.StoreAnnotation], Incarnation: l.Annotations[executor.IncarnationAnnotation],
 		},
