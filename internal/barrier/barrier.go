@@ -7,7 +7,6 @@ package barrier
 import (
 	"context"
 	"fmt"
-	"strings"
 	"unicode/utf8"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -129,8 +128,8 @@ func elements(list []string) []*string {
 const maxNoteBytes = 1000
 
 // Events returns a recorder that redacts the notes of Events, and then shortens them to the length that the API server
-// accepts. It removes the credentials of the namespace of the object
-// that the Event is about. If this object is a Turn, it also removes the credentials of the namespace of its Agent.
+// accepts. It removes the credentials of the namespace of the object that the Event is about. If this object is a Turn,
+// it also removes the credentials of the namespace of its Agent.
 func Events(to events.EventRecorder, known *redact.Set) events.EventRecorder {
 	return &recorder{to, known}
 }
@@ -148,7 +147,7 @@ func (r *recorder) Eventf(regarding, related runtime.Object, kind, reason, actio
 	}
 	// Only now: a replacement may be longer than the credential, and a part of a credential would not be recognized.
 	if len(text) > maxNoteBytes {
-		text = strings.ToValidUTF8(text[:maxNoteBytes], "") + "..."
+		text = cut.Bytes(text, maxNoteBytes) + "..."
 	}
 	r.to.Eventf(regarding, related, kind, reason, action, "%s", text)
 }

@@ -12,7 +12,8 @@ import (
 )
 
 // The tests of this file need much time and memory for long texts, and ten times as much with the race detector. It
-// would find nothing: they use one goroutine. make test runs them without it.
+// would find nothing: they use one goroutine. make test without PKG runs them without it, and so does
+// go test ./internal/redact.
 
 // TestRulesTakeLinearTime checks texts and rules that would take very long in a search with backtracking. With such a
 // search, this test would not end.

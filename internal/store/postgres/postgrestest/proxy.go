@@ -90,11 +90,17 @@ func (p *Proxy) DirectTo(tb testing.TB, databaseURL string) {
 // Freeze makes existing connections forward no more requests. They stay open without replies.
 func (p *Proxy) Freeze() { p.frozen.Add(1) }
 
-// join forwards data between two connections.
+// join forwards data between two connections. It closes them if Shut was called meanwhile, which waits for all of them.
 func (p *Proxy) join(client, server net.Conn) {
 	p.mu.Lock()
 	p.conns = append(p.conns, client, server)
 	p.mu.Unlock()
+	select {
+	case <-p.over:
+		hangUp(client)
+		hangUp(server)
+	default:
+	}
 	var lose atomic.Bool
 	freezesBefore := p.frozen.Load()
 	p.group.Go(func() {
