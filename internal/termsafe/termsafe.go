@@ -27,6 +27,16 @@ func Safe(text string) string {
 	return b.String()
 }
 
+// Strip removes each character that Safe would escape.
+func Strip(text string) string {
+	return strings.Map(func(r rune) rune {
+		if controlsTerminal(r) {
+			return -1
+		}
+		return r
+	}, text)
+}
+
 // controlsTerminal reports whether a character is a control character, changes the direction of text, or separates
 // lines or paragraphs. Line feeds and tabs do not count.
 func controlsTerminal(r rune) bool {

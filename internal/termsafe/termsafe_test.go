@@ -26,6 +26,23 @@ func TestSafe(t *testing.T) {
 	}
 }
 
+func TestStrip(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ reason, text, want string }{
+		"plain":      {"visible characters, line feeds and tabs stay", "a\tb\nc ü € 👍", "a\tb\nc ü € 👍"},
+		"escape":     {"an escape sequence could hide or overwrite text", "\x1b[2Jx\u009b1m\r", "[2Jx1m"},
+		"direction":  {"text must not be read backwards", "a\u202eb\u2066c\u2069", "abc"},
+		"separators": {"some terminals break lines at a separator", "a\u2028b", "ab"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := termsafe.Strip(tc.text); got != tc.want {
+				t.Errorf("%s: Strip(%q) is %q, want %q", tc.reason, tc.text, got, tc.want)
+			}
+		})
+	}
+}
+
 func TestExact(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ reason, text, want string }{

@@ -5,10 +5,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
-	"go.yaml.in/yaml/v2"
+	"go.yaml.in/yaml/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/internal/cli/exit"
@@ -46,37 +48,80 @@ func Encode(object any, format Format) (string, error) {
 	if err := decoder.Decode(&value); err != nil {
 		return "", fmt.Errorf("failed to encode the output: %w", err)
 	}
-	text, err := yaml.Marshal(withNumbers(value))
+	document, err := node(value)
 	if err != nil {
 		return "", fmt.Errorf("failed to encode the output: %w", err)
 	}
-	return string(text), nil
+	var buf bytes.Buffer
+	e := yaml.NewEncoder(&buf)
+	e.SetIndent(2)
+	e.CompactSeqIndent()
+	if err := e.Encode(document); err != nil {
+		return "", fmt.Errorf("failed to encode the output: %w", err)
+	}
+	return termsafe.Safe(buf.String()), nil // only texts in double quotes have a character to escape
 }
 
-// withNumbers returns a decoded JSON value with numbers of Go. Integers stay exact if they have at most 64 bits.
-func withNumbers(value any) any {
+// node returns a decoded JSON value as a node of YAML. Integers stay exact if they have at most 64 bits.
+func node(value any) (*yaml.Node, error) {
+	n := &yaml.Node{}
 	switch v := value.(type) {
 	case map[string]any:
-		for name := range v {
-			v[name] = withNumbers(v[name])
+		n.Kind = yaml.MappingNode
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			key, err := textNode(name)
+			if err != nil {
+				return nil, err
+			}
+			child, err := node(v[name])
+			if err != nil {
+				return nil, err
+			}
+			n.Content = append(n.Content, key, child)
 		}
+		return n, nil
 	case []any:
-		for i := range v {
-			v[i] = withNumbers(v[i])
+		n.Kind = yaml.SequenceNode
+		for _, element := range v {
+			child, err := node(element)
+			if err != nil {
+				return nil, err
+			}
+			n.Content = append(n.Content, child)
 		}
+		return n, nil
+	case string:
+		return textNode(v)
 	case json.Number:
-		if n, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
-			return n
-		}
-		if n, err := strconv.ParseUint(v.String(), 10, 64); err == nil {
-			return n
-		}
-		if n, err := v.Float64(); err == nil {
-			return n
-		}
-		return v.String() // too large for a float
+		value = number(v)
 	}
-	return value
+	return n, n.Encode(value)
+}
+
+// textNode returns a text as a node of YAML. It puts texts with characters to escape in double quotes, because YAML has
+// escapes only there, and texts with tabs, because the library writes them in places where YAML expects spaces.
+func textNode(text string) (*yaml.Node, error) {
+	n := &yaml.Node{}
+	if termsafe.Safe(text) == text && !strings.Contains(text, "\t") {
+		return n, n.Encode(text)
+	}
+	n.SetString(text)
+	n.Style = yaml.DoubleQuotedStyle
+	return n, nil
+}
+
+// number returns a number of JSON as one of Go, or as a text if it is too large for a float.
+func number(n json.Number) any {
+	if i, err := strconv.ParseInt(n.String(), 10, 64); err == nil {
+		return i
+	}
+	if u, err := strconv.ParseUint(n.String(), 10, 64); err == nil {
+		return u
+	}
+	if f, err := n.Float64(); err == nil {
+		return f
+	}
+	return n.String()
 }
 
 // Line returns an object as one line of JSON, with the escapes of Encode.

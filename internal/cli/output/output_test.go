@@ -14,7 +14,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/output"
 )
 
-// TestEncodeKeepsTexts checks that a program reads the same text, and that no control character reaches a terminal.
+// TestEncodeKeepsTexts checks that a program reads the same text, and that no character that controls a terminal, or
+// changes the direction of text, reaches it.
 func TestEncodeKeepsTexts(t *testing.T) {
 	t.Parallel()
 	var all strings.Builder
@@ -31,6 +32,10 @@ func TestEncodeKeepsTexts(t *testing.T) {
 		"a line end that YAML would fold": "a\u0085b",
 		"line ends in lines":              "a\nb\u0085c\u2028d\u2029e\n",
 		"direction":                       "a\u202eb",
+		"direction in lines":              " a\u2066b\n\n  c\u2069\n",
+		"line ends first":                 "\n\n a\n\tb\n \n",
+		"spaces":                          "  a\n b  \n\n\n",
+		"a tab first":                     "\ta\n- b: c #d\n",
 		"byte order mark":                 "\ufeffa",
 		"backslashes":                     `a\ufffe` + "\\\ufffe",
 		"each":                            all.String() + "\U0001fffe\U0010ffff",
@@ -46,7 +51,7 @@ func TestEncodeKeepsTexts(t *testing.T) {
 				want := maps.Clone(object)
 				object["key "+text], want["key "+text] = "value", "value"
 				if name != "each" { // raw JSON has escapes for other control characters
-					escaped := strings.NewReplacer("\\", `\\`, "\n", `\n`).Replace(text)
+					escaped := strings.NewReplacer("\\", `\\`, "\n", `\n`, "\t", `\t`).Replace(text)
 					object["raw"], want["raw"] = json.RawMessage(`"`+escaped+`"`), text
 				}
 				encoded, err := output.Encode(object, format)
@@ -66,12 +71,46 @@ func TestEncodeKeepsTexts(t *testing.T) {
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Errorf("-want +got:\n%s", diff)
 				}
-				if i := strings.IndexFunc(encoded, func(r rune) bool { return r != '\n' && unicode.IsControl(r) }); i >= 0 {
-					t.Errorf("want no control character, have one at %d of %q", i, encoded)
+				if i := strings.IndexFunc(encoded, controls); i >= 0 {
+					t.Errorf("want no character that controls a terminal, have one at %d of %q", i, encoded)
 				}
 			})
 		}
 	}
+}
+
+// TestEncodeKeepsSpaces checks all short texts of characters that have a meaning in YAML, depending on their place.
+func TestEncodeKeepsSpaces(t *testing.T) {
+	t.Parallel()
+	texts := []string{""}
+	for begin := 0; len(texts[begin]) < 5; begin++ {
+		for _, next := range []string{" ", "\t", "\n", "a", "-", "#", ":", "'", `"`} {
+			texts = append(texts, texts[begin]+next)
+		}
+	}
+	encoded, err := output.Encode(texts, output.YAML)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	if err := yaml.Unmarshal([]byte(encoded), &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(texts, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// controls reports whether a character is a control character, a separator of lines, or a control of the direction of
+// text (Unicode Standard Annex 9, table 2.1 without the marks).
+func controls(r rune) bool {
+	switch {
+	case r == '\n':
+		return false
+	case r >= 0x202A && r <= 0x202E, r >= 0x2066 && r <= 0x2069, r == 0x2028, r == 0x2029:
+		return true
+	}
+	return unicode.IsControl(r)
 }
 
 // TestEncodeRawJSON checks that JSON of a model, such as the arguments of a call, can be printed with any key and any

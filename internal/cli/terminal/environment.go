@@ -5,9 +5,7 @@ package terminal
 import (
 	"fmt"
 	"io"
-	"strings"
 	"time"
-	"unicode"
 
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/termsafe"
@@ -56,16 +54,10 @@ func (e *Environment) IsDumb() bool {
 	return kind == "dumb" || e.NoEscapes
 }
 
-// ForScreen removes control characters other than line breaks and tabs from a text if Out is a terminal, because the
-// terminal would execute them.
+// ForScreen removes characters that control a terminal from a text if Out is a terminal. Line feeds and tabs stay.
 func (e Environment) ForScreen(text string) string {
 	if !e.OutIsTerminal {
 		return text
 	}
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) && r != '\n' && r != '\t' {
-			return -1
-		}
-		return r
-	}, text)
+	return termsafe.Strip(text)
 }
