@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -267,7 +268,11 @@ func newExporter(ctx context.Context, protocol string, lookup func(string) (stri
 	if protocol == protocolGRPC {
 		return otlptracegrpc.New(ctx, otlptracegrpc.WithDialOption(grpc.WithKeepaliveParams(keepAlive)))
 	}
-	return otlptrace.New(ctx, repeating{otlptracehttp.NewClient(), timeoutOf(lookup)})
+	newClient := func() otlptrace.Client {
+		// All clients share their connections, unless an option needs a transport of its own. This one is the default.
+		return otlptracehttp.NewClient(otlptracehttp.WithProxy(http.ProxyFromEnvironment))
+	}
+	return otlptrace.New(ctx, &repeating{newClient: newClient, timeout: timeoutOf(lookup)})
 }
 
 // On reports whether spans are exported.
