@@ -17,8 +17,9 @@ type AgentSpec struct {
 	PromptProfileRef SharedReference `json:"promptProfileRef"`
 
 	// models is the chain of 1 to 8 models. The first model is asked first; the others are fallbacks, in order. A
-	// fallback is asked if a model could not be reached within its retries, or if its provider refused the credentials
-	// or the request. If the prompt is too long for a model, only a fallback with a larger context window is asked.
+	// fallback is asked if a model fails, for example if it could not be reached within its retries, or if its provider
+	// refused the credentials or the request. If the prompt is too long for a model, only a fallback that may have a
+	// larger context window is asked.
 	// +required
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -153,10 +154,10 @@ type AgentSpec struct {
 	// +kubebuilder:validation:Maximum=10000
 	MaxParallelTurns *int32 `json:"maxParallelTurns,omitempty"`
 
-	// allowedNamespaces says which other namespaces may use the agent as a sub-agent. Their Turns of this agent use its
-	// profile, models and tools with the permissions of this namespace, and cannot read its Secrets. Its own sub-agents
-	// must allow these namespaces, too. Default: none. If a namespace is no longer allowed, that takes effect at the
-	// next request.
+	// allowedNamespaces says which other namespaces may use the agent as a sub-agent. When their Turns call the agent,
+	// it uses its profile, models and tools with the permissions of its own namespace, and they cannot read the Secrets
+	// of that namespace. Its own sub-agents must allow these namespaces, too. Default: none. If a namespace is no
+	// longer allowed, that takes effect at the next request.
 	// +optional
 	AllowedNamespaces *AllowedNamespaces `json:"allowedNamespaces,omitempty"`
 }
@@ -420,7 +421,7 @@ type ModelReference struct {
 }
 
 // ModelParameters shape the answers of a model. A parameter that is absent is not sent, so that the provider's
-// default applies. Only the limit of the answer is always sent if the type of the provider is Anthropic.
+// default applies. One exception: for providers of type Anthropic, maxOutputTokens is always sent.
 // +kubebuilder:validation:MinProperties=1
 type ModelParameters struct {
 	// temperature is the randomness of the answer, a decimal from "0" to "2" with at most 6 decimals.
@@ -430,10 +431,10 @@ type ModelParameters struct {
 	// + message="temperature must be a decimal from 0 to 2 with at most 6 decimals, such as 0.2"
 	Temperature *string `json:"temperature,omitempty"`
 
-	// maxOutputTokens limits the length of the answer, in tokens, from 1 to 1000000. An answer that reaches the
-	// limit is cut off. In spec.models, the Turn then ends with reason OutputInvalid. In the models for evaluation and
-	// learning, the answer is not used, and the limit includes the model's reasoning. For evaluation, values above 8192
-	// count as 8192; for learning, values above 4096 count as 4096, which is also the default.
+	// maxOutputTokens limits the length of the answer, in tokens, from 1 to 1000000. An answer that reaches the limit
+	// is cut off. In spec.models, the Turn then ends with reason OutputInvalid. In the models for evaluation and
+	// learning, an answer that is cut off is not used, and the limit includes the model's reasoning. For evaluation,
+	// values above 8192 count as 8192. For learning, the default is 4096, and higher values count as 4096.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000

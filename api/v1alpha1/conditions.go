@@ -368,7 +368,7 @@ const (
 const (
 	// EventStatusRejected is emitted when a run of a Turn has ended, but the API server rejects every status that would
 	// say so, for example because the object with its metadata has reached the size limit of etcd. It is also emitted
-	// when the API server has rejected each status of a Turn that no executor runs for a minute.
+	// for a Turn that no executor runs, when the API server has rejected each write of its status for a minute.
 	EventStatusRejected = "StatusRejected"
 	// EventSucceeded is emitted when a Turn has succeeded.
 	EventSucceeded = "Succeeded"

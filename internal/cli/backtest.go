@@ -14,9 +14,9 @@ It asks no model for this, and needs no Secret. Turns whose prompts change in th
 
 With --replay, backtest also replays these Turns: it asks the models, and answers their calls from the journal as
 capstan replay does. It never calls a tool. The judges of the PromptProfile give scores to the recorded answer and
-to the new one. A Turn passes if it ends with an answer that every judge accepts. A judge that refuses it counts
-only if it gave the recorded answer a better score, or gave one of the two answers no score. The answers and the
-judges of --replay cost tokens.
+to the new one. A Turn passes if it ends with an answer that every judge accepts. A refusal
+counts only if the judge gave the recorded answer a better score, or could not score one of the two answers. The
+answers and the judges of --replay cost tokens.
 
 With --feedback, backtest takes the last Turns to which people have given feedback (capstan feedback). With
 --replay, answers that people scored below 0.5 must change. For answers that people scored 0.5 or more, no judge
@@ -33,7 +33,7 @@ Exit codes:
   0    enough Turns passed: at least the share that --threshold names; without --replay, a Turn passes if its
        prompt can be made
   1    too few Turns passed
-  2    the flags or the manifests are invalid, or there is no Turn to replay
+  2    the flags or the manifests are invalid, or there is no Turn to take
   130  interrupted`
 
 const backtestExamples = `  # keep Turns to replay, with the fake model and its tools in other terminals

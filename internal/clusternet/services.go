@@ -22,8 +22,8 @@ const (
 	serviceTTL = 10 * time.Second
 	// maxNames bounds the number of cached Services of all namespaces.
 	maxNames = 4096
-	// maxEndpoints bounds the EndpointSlices that are read for a headless Service.
-	maxEndpoints = 100
+	// maxSlicesOfService bounds the EndpointSlices that are read for a headless Service.
+	maxSlicesOfService = 100
 )
 
 // names caches the addresses of Services.
@@ -36,7 +36,8 @@ type names struct {
 type service struct {
 	addrs []netip.Addr
 	read  time.Time
-	// refusal holds whether the API server has forbidden to read the Service since then. The lock of names guards it.
+	// refusal holds whether the API server has forbidden to read the Service since the time read. The lock of names
+	// guards it.
 	refusal grace.Refusal
 }
 
@@ -118,7 +119,7 @@ func (n *Network) read(ctx context.Context, namespace, name string) ([]netip.Add
 	}
 	slices, err := n.clientset.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: discoveryv1.LabelServiceName + "=" + name + "," + discoveryv1.LabelManagedBy + "=endpointslice-controller.k8s.io",
-		Limit:         maxEndpoints,
+		Limit:         maxSlicesOfService,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("failed to list the EndpointSlices of Service %q: %w", name, err)

@@ -214,8 +214,8 @@ func TestCacheDropsTextsOfConfigMaps(t *testing.T) {
 	}
 }
 
-// TestLargeConfigMapsAreNotKept checks that a reader keeps little, and does not mix texts of two versions nevertheless.
-func TestLargeConfigMapsAreNotKept(t *testing.T) {
+// TestFewLargeConfigMapsAreKept checks that a reader keeps little, and does not mix texts of two versions nevertheless.
+func TestFewLargeConfigMapsAreKept(t *testing.T) {
 	large := strings.Repeat("x", keptData/2+1)
 	object := func(name string) *corev1.ConfigMap {
 		return &corev1.ConfigMap{
@@ -253,8 +253,9 @@ func TestLargeConfigMapsAreNotKept(t *testing.T) {
 	}
 }
 
-// TestAttachmentsAreReadInTurns checks that few ConfigMaps are in memory although many Turns read their attachments.
-func TestAttachmentsAreReadInTurns(t *testing.T) {
+// TestFewAttachmentsAreReadAtTheSameTime checks that few ConfigMaps are in memory although many Turns read their
+// attachments.
+func TestFewAttachmentsAreReadAtTheSameTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})
 		var inside atomic.Int64

@@ -161,7 +161,7 @@ func (p *parts) identify(ctx context.Context, until time.Time) error {
 // entriesLost logs that the store may have lost confirmed entries, and emits an Event. Each affected Turn reports the
 // effect in its own status. For the parameters, see store.TrackerOptions.Lost.
 func (p *parts) entriesLost(known int64, found, after store.State) {
-	cause := "it has failed over to another server, and nothing proves that this one has all entries"
+	cause := "it has failed over to another server, or was replaced, and nothing proves that it has all entries"
 	if found.Position < known {
 		cause = fmt.Sprintf("it is at position %d and had reached %d: an older copy of it was restored, or a "+
 			"replica without the newest entries took over",

@@ -213,7 +213,7 @@ func TestFailedCalls(t *testing.T) {
 	}
 }
 
-// TestManyPartsOfAResult checks that a result with millions of empty parts is refused, and the next result is read.
+// TestManyPartsOfAResult checks that a result with a million empty parts is refused, and the next result is read.
 func TestManyPartsOfAResult(t *testing.T) {
 	s := serve(t, nil, says("hello", "hi"))
 	c := client(t, s.URL)
@@ -450,8 +450,8 @@ func TestSessionThatServerDeniesIsReplaced(t *testing.T) {
 	}
 }
 
-// TestRefusedListKeepsSession checks that a server whose list of tools fails is asked in one new session for each
-// Discover, and that calls continue in the session that it knows.
+// TestRefusedListKeepsSession checks that each Discover asks for the list of tools once more in a new session if it
+// fails, and that calls continue in the old session.
 func TestRefusedListKeepsSession(t *testing.T) {
 	for name, refuse := range map[string]func(message) func(http.ResponseWriter, *http.Request){
 		"403": func(message) func(http.ResponseWriter, *http.Request) { return answer(403, "", "") },

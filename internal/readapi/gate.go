@@ -21,7 +21,7 @@ type gate struct {
 
 	mu   sync.Mutex
 	used int
-	// users and namespaces have the used slots. They have no entries that are 0.
+	// users and namespaces count the used slots of each user and of each namespace. Entries of 0 are removed.
 	users, namespaces map[string]int
 	// waiting has the requests that wait, in order, as *visitor.
 	waiting list.List

@@ -6,9 +6,8 @@ import (
 )
 
 const (
-	// gram is the number of bytes at the beginning of a pivot that the filter checks. shortGram is this number for
-	// unfolded forms, which are short.
-	gram, shortGram = 8, minSecret
+	// gramSize is the number of bytes of a gram, and shortGramSize that of a gram of unfolded forms, which are short.
+	gramSize, shortGramSize = 8, minSecret
 	// The filter has 1<<filterBits bits. With 1,000 forms, one position of a text in 60 passes the filter by chance.
 	filterBits = 16
 	// mixer spreads the bits of a gram: it is the golden ratio in 64 bits.
@@ -21,17 +20,17 @@ type filter struct {
 	folded, unfolded grams
 }
 
-// grams has the beginnings of pivots.
+// grams has grams. A gram is the beginning of the pivot of a form, which the filter checks.
 type grams struct {
 	size int
 	bits [1 << filterBits / 64]uint64
-	// ids are the numbers of the grams. forms has, at the number of a gram, the indexes of the forms with the gram.
+	// ids maps each gram to its index in forms, which has the indexes of the forms whose pivots begin with the gram.
 	ids   map[uint64]int
 	forms [][]int
 }
 
 func newFilter(forms []form) *filter {
-	f := &filter{folded: grams{size: gram, ids: map[uint64]int{}}, unfolded: grams{size: shortGram, ids: map[uint64]int{}}}
+	f := &filter{folded: grams{size: gramSize, ids: map[uint64]int{}}, unfolded: grams{size: shortGramSize, ids: map[uint64]int{}}}
 	for i := range forms {
 		if forms[i].folded {
 			f.folded.add(forms[i].pivot, i)
@@ -58,7 +57,7 @@ func (g *grams) add(pivot []byte, form int) {
 
 // at returns the gram at the beginning of a text.
 func (g *grams) at(text []byte) uint64 {
-	if g.size == shortGram {
+	if g.size == shortGramSize {
 		return uint64(binary.LittleEndian.Uint32(text))
 	}
 	return binary.LittleEndian.Uint64(text)

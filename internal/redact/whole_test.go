@@ -178,7 +178,7 @@ func TestWholeOfBase64(t *testing.T) {
 	}
 }
 
-// TestWholeOfLongTexts checks secrets at and around all borders of chunks.
+// TestWholeOfLongTexts checks secrets at random places of a text of many chunks.
 func TestWholeOfLongTexts(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2)) // the same in each run
 	escaped := unicodes(secret, `\u%04x`)

@@ -30,8 +30,8 @@ type TrackerOptions struct {
 	Published func(ctx context.Context, id string) (int64, error)
 	// Lost is called when this process finds that the store may have lost acknowledged appends. known is the greatest
 	// known position of the store. found is the state before the mark that detected the loss, and marked is the state
-	// after the mark. Either the position of found is less than known, or the store has failed over. If Lost is nil,
-	// losses are not reported.
+	// after the mark. If the position of found is not less than known, the store has failed over to another server, or
+	// was replaced. If Lost is nil, losses are not reported.
 	Lost func(known int64, found, marked State)
 }
 
@@ -48,7 +48,7 @@ func (t *Tracker) Identity(ctx context.Context) (Identity, error) {
 		return Identity{}, err
 	}
 	if t.isContinued(state) {
-		return state.Identity, nil // the position of state may be that of a mark that was not confirmed
+		return state.Identity, nil // Last stays, because the position of state may not be confirmed
 	}
 	state, err = t.compare(ctx)
 	return state.Identity, err

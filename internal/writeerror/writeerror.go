@@ -11,8 +11,8 @@ import (
 )
 
 // ChangedNothing reports whether the API server has refused a write or a deletion, so that it changed nothing. This
-// does not prove that the object exists: Forbidden, for example, is also the answer for an object that is gone.
-// ChangedNothing returns false for three codes: NotFound, because the object is gone; RequestTimeout, because the
+// does not prove that the object exists: Forbidden, for example, is also the answer for an object that is gone. Of the
+// codes 4xx, ChangedNothing returns false for three: NotFound, because the object is gone; RequestTimeout, because the
 // request may have succeeded; and TooManyRequests, because the request is repeated soon.
 func ChangedNothing(err error) bool {
 	if IsTooLarge(err) {
@@ -46,12 +46,13 @@ func IsFailedWebhook(err error) bool {
 }
 
 // IsRejected reports whether the API server rejects the object as it is, so that a repetition of the write cannot
-// succeed until the object, or a rule of admission, is changed. A denial by admission is a rejection unless its code
-// asks for a repetition, or a policy could not be evaluated. Another Forbidden is not: a missing permission does not
-// depend on the object.
+// succeed until the object, or a rule of admission, is changed. A denial by admission is a rejection if ChangedNothing,
+// unless its code is that of a conflict or a policy could not be evaluated. Another Forbidden is not: a missing
+// permission does not depend on the object.
 //
 // A denial may pass although nothing is changed, for example if a webhook denies requests while it cannot look
-// something up. If much is lost after a rejection, repeat a denied write for some time first: see IsUnstorable.
+// something up. So a caller that would lose much should give up at once only if IsUnstorable, and repeat a denied write
+// for some time.
 func IsRejected(err error) bool {
 	return IsUnstorable(err) || judge(err) == denied && ChangedNothing(err) && !apierrors.IsConflict(err)
 }

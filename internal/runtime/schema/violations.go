@@ -75,7 +75,7 @@ func typesOf(e *jsonschema.ValidationError) []string {
 }
 
 // violationsOf returns the first violations of a failure by path, without duplicates. A failure may have thousands of
-// violations whose messages are long at first, so only the messages of the first violations are made.
+// violations whose messages are long before they are shortened, so only the messages of the first violations are made.
 func violationsOf(failure *jsonschema.ValidationError) []Violation {
 	type located struct {
 		path string
@@ -264,14 +264,14 @@ func begin(text string) string {
 	return text
 }
 
-// short returns the first characters of a text, on one line. Invisible characters are escaped, because without them a
-// name or a value may be one that the schema does not allow.
+// short returns the first characters of a text, on one line. Invisible characters are escaped and not removed, because
+// the schema may require or forbid them, and the model must see that.
 func short(text string, most int) string {
 	text, _ = untrusted.Cap(text, examined*most)
 	return line(untrusted.Escape(text), most)
 }
 
-// line is short for a text that is quoted afterwards, which escapes invisible characters, too.
+// line does the same as short, but does not escape, for a text that is quoted afterwards: quoting escapes, too.
 func line(text string, most int) string {
 	text, _ = untrusted.Cap(text, examined*most)
 	text, out := untrusted.Cap(strings.Join(strings.Fields(text), " "), most-1)

@@ -477,8 +477,8 @@ func TestFactsOfContextPacks(t *testing.T) {
 	}
 }
 
-// TestStructuredFactsOfContextPacks checks that the structured content is read as facts if the text is not, and that
-// nothing is lost if neither is a list.
+// TestStructuredFactsOfContextPacks checks that the structured content is read as facts if the text is not a list of
+// facts, and that nothing is lost if neither is a list.
 func TestStructuredFactsOfContextPacks(t *testing.T) {
 	for name, tc := range map[string]struct{ structured, want string }{
 		"facts": {`{"facts":[{"id":"x","text":"X."}]}`, "- [x] X.\n"},

@@ -142,7 +142,7 @@ func TestRedactionsOfAnInputThatIsReadAgain(t *testing.T) {
 		want        int64
 	}{
 		"not killed": {"each text counts once", "", false, 1 + 20 + 100 + 1000},
-		"killed with the vector in the journal": {
+		"killed after the request for the vector": {
 			"the second run selects memories by words", journal.ToolsExposed, false, 1 + 10 + 100 + 1000,
 		},
 		"killed with the facts in the journal": {
