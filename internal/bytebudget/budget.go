@@ -386,15 +386,16 @@ func (p *pool) users() int {
 // mustYield reports whether a namespace must not get delta more bytes because of another namespace: with these bytes,
 // it would hold more than its fair share, and a namespace that holds less is waiting. The caller must hold the lock.
 func (p *pool) mustYield(namespace string, delta int64) bool {
-	yields := false
+	held := p.namespaces[namespace]
+	if held+delta <= p.share(p.users()) {
+		return false
+	}
 	for other := range p.queues {
-		yields = yields || p.namespaces[other] < p.namespaces[namespace]
+		if p.namespaces[other] < held {
+			return true
+		}
 	}
-	users := p.users()
-	if p.namespaces[namespace] == 0 && p.queues[namespace] == nil {
-		users++
-	}
-	return yields && p.namespaces[namespace]+delta > p.share(users)
+	return false
 }
 
 func (p *pool) reserve(ctx context.Context, a Account, bytes int64) error {

@@ -404,6 +404,62 @@ func TestOnlyLargeHoldersYield(t *testing.T) {
 	checkPool(t, &b.held)
 }
 
+// mustReserve reserves bytes that are available.
+func (a Account) mustReserve(t *testing.T, bytes int64) *Reservation {
+	t.Helper()
+	r, err := a.TryReserve(bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestNobodyYieldsToAnEqual checks that a namespace gets bytes beyond its fair share while only itself waits, or a
+// namespace that holds as much.
+func TestNobodyYieldsToAnEqual(t *testing.T) {
+	for name, waiting := range map[string]string{"itself": "busy", "another": "equal"} {
+		t.Run(name, func(t *testing.T) {
+			b := New(size, size) // of three namespaces, each may have 8000 / 22 * 7 = 2541
+			busy, equal := b.Account("busy", Conversations).mustReserve(t, 2500), b.Account("equal", Conversations).mustReserve(t, 2500)
+			b.Account("third", Conversations).mustReserve(t, 10)
+			w, err := b.held.enqueue(b.Account(waiting, Conversations), 3000)
+			if w == nil {
+				t.Fatalf("the reservation of 3000 bytes does not wait: %v", err)
+			}
+			if err := busy.Resize(2600); err != nil {
+				t.Errorf("the namespace must yield: %v", err)
+			}
+			checkPool(t, &b.held)
+			equal.Release()
+			if b.held.leave(w) {
+				t.Error("the reservation still waits although the bytes are free")
+			}
+		})
+	}
+}
+
+// TestNextWaiterAfterOneLeaves checks that a small reservation is granted when the large one before it leaves.
+func TestNextWaiterAfterOneLeaves(t *testing.T) {
+	b := New(size, size)
+	b.Account("long", Conversations).mustReserve(t, 4000)
+	a := b.Account("a", Conversations)
+	large, err := b.held.enqueue(a, 5000)
+	if large == nil {
+		t.Fatalf("the reservation of 5000 bytes does not wait: %v", err)
+	}
+	small, err := b.held.enqueue(a, 500)
+	if small == nil {
+		t.Fatalf("the reservation of 500 bytes overtakes one of its namespace: %v", err)
+	}
+	if !b.held.leave(large) {
+		t.Fatal("the large reservation was granted")
+	}
+	if b.held.leave(small) {
+		t.Error("the small reservation still waits, want it granted")
+	}
+	checkPool(t, &b.held)
+}
+
 // TestWaitersLeaveWithoutWork checks that the end of a wait costs the same for any number of waiters, because all Turns
 // of a namespace may be cancelled at the same time.
 func TestWaitersLeaveWithoutWork(t *testing.T) {
