@@ -96,7 +96,7 @@ func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 		return refusal
 	case refused:
 		return s.refusal(ctx, uid, entries)
-	case unknown:
+	case unknown || errors.Is(err, errUnconfirmed):
 		return fmt.Errorf("it is not known whether the entries were written; append them again to find out: %w", err)
 	}
 	return err

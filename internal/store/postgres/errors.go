@@ -34,6 +34,16 @@ var advice = map[string]string{
 const readOnly = "this server takes no writes: it is a standby, or was demoted. The URL must lead to the primary. It may " +
 	"name all servers, as in HOST1,HOST2; Capstan then uses the server that takes writes"
 
+// standbyWait is the function of PostgreSQL in which a commit waits for standbys. If the wait is cancelled, for example
+// with pg_cancel_backend, the server reports the commit as usual, after a warning of this function. The warning has no
+// code of its own, and its text is in the language of the server.
+const standbyWait = "SyncRepWaitForLSN"
+
+// errUnconfirmed means that a wait for the standbys was cancelled during a call. The commit of this call may be on the
+// server's own disk only. With several calls at the same time, the commit may also be that of another call.
+var errUnconfirmed = errors.New("the standbys may not have what was written, because an administrator or the server has " +
+	"cancelled the wait for them: check the standbys in pg_stat_replication")
+
 // explain adds the matching advice to an error, if there is any. If a connection has failed, explain keeps only the
 // cause of the driver's error, because the error itself contains the configuration of the connection.
 func explain(err error) error {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/semaphore"
 
@@ -70,6 +71,8 @@ type Store struct {
 	missing atomic.Int64
 	// unmarked is true if there may be appends after the last mark, by this process or an earlier one.
 	unmarked atomic.Bool
+	// unconfirmed is the number of commits that the server has reported although no standby may have them.
+	unconfirmed atomic.Int64
 }
 
 // Open opens the journals in a database, such as postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full.
@@ -104,6 +107,12 @@ func open(ctx context.Context, databaseURL string, dir fs.FS, namespaces ...stri
 
 // openConfig does the same as open, with a configuration of the pool.
 func openConfig(ctx context.Context, config *pgxpool.Config, dir fs.FS, namespaces ...string) (*Store, error) {
+	s := &Store{namespaces: append([]string{}, namespaces...)} // nil would be NULL in a query
+	config.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		if n.Routine == standbyWait {
+			s.unconfirmed.Add(1)
+		}
+	}
 	new(timelines).follow(config)
 	prepare := config.PrepareConn
 	config.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) {
@@ -124,12 +133,10 @@ func openConfig(ctx context.Context, config *pgxpool.Config, dir fs.FS, namespac
 		pool.Close()
 		return nil, fmt.Errorf("failed to migrate the schema of the journal: %w", explain(err))
 	}
-	s := &Store{
-		pool: pool, namespaces: append([]string{}, namespaces...), // nil would be NULL in a query
-		ordinary: semaphore.NewWeighted(int64(max(config.MaxConns-1, 1))),
-		lists:    semaphore.NewWeighted(int64(max(config.MaxConns/listsPart, 1))),
-		ledgers:  fairgate.New(int(max(config.MaxConns/ledgersPart, 1)), ledgersOfNamespace),
-	}
+	s.pool = pool
+	s.ordinary = semaphore.NewWeighted(int64(max(config.MaxConns-1, 1)))
+	s.lists = semaphore.NewWeighted(int64(max(config.MaxConns/listsPart, 1)))
+	s.ledgers = fairgate.New(int(max(config.MaxConns/ledgersPart, 1)), ledgersOfNamespace)
 	s.unmarked.Store(true)
 	return s, nil
 }
@@ -274,7 +281,11 @@ func (s *Store) run(parent context.Context, timeout time.Duration, do func(conte
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("PostgreSQL did not reply within %s: it is out of reach, "+
 		"or busy, or all connections are in use: %w", timeout, context.DeadlineExceeded))
 	defer cancel()
+	unconfirmed := s.unconfirmed.Load()
 	err := do(ctx)
+	if err == nil && s.unconfirmed.Load() != unconfirmed {
+		err = errUnconfirmed
+	}
 	s.dropLost(ctx, err)
 	switch {
 	case err == nil:
