@@ -43,11 +43,14 @@ const pingTimeout = 2 * time.Second
 // in a crash. Other values of synchronous_commit, such as remote_apply, stay. session sets these values, too, so that
 // an open connection keeps its value if an administrator changes the server's value to off. It does not set the value
 // local: otherwise open connections would not wait for standbys after a change to on, while standbyConfirms is true on
-// a new connection.
+// a new connection. The keep-alives are those of dial, for the server: without them, the connections of a lost node would
+// count for its max_connections for two hours.
 const session = `SELECT set_config('default_transaction_isolation', 'read committed', false),
     set_config('statement_timeout', '%dms', false),
     set_config('lock_timeout', '%dms', false),
     set_config('idle_in_transaction_session_timeout', '%dms', false),
+    set_config('tcp_keepalives_idle', '5', false), set_config('tcp_keepalives_interval', '5', false),
+    set_config('tcp_keepalives_count', '2', false),
     CASE current_setting('synchronous_commit')
         WHEN 'off' THEN set_config('synchronous_commit', 'on', false)
         WHEN 'local' THEN NULL
@@ -143,9 +146,34 @@ func reason(err error, u *url.URL) string {
 	return ": " + cause.Error()
 }
 
+// hidden finds the schema of the search_path that has the tables, and the first schema, in which new tables would be
+// created.
+const hidden = `SELECT n.nspname, current_schema() FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+	WHERE c.relname = $1 AND c.relkind = 'r' AND n.nspname = ANY(current_schemas(false))
+	ORDER BY array_position(current_schemas(false), n.nspname) LIMIT 1`
+
+// checkSchema returns an error if a schema without tables comes before the schema that has them, for example because a
+// schema with the name of the user was created. An empty journal would be created there, and the processes that run
+// would use it, too.
+func checkSchema(ctx context.Context, pool *pgxpool.Pool) error {
+	var has, first string
+	err := pool.QueryRow(ctx, hidden, versions).Scan(&has, &first)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows): // the database is new
+		return nil
+	case err != nil || has == first:
+		return err
+	}
+	return fmt.Errorf("schema %[1]q has the tables of a journal, but schema %[2]q comes before it in the search_path: to use the "+
+		"tables of %[1]q, add the parameter search_path=%[1]s to the URL; for a new journal, add search_path=%[2]s", has, first)
+}
+
 // migrate applies the migrations in dir. Only one process migrates at a time; the others check once per second whether
 // they can continue.
 func migrate(ctx context.Context, pool *pgxpool.Pool, dir fs.FS) (err error) {
+	if err := checkSchema(ctx, pool); err != nil {
+		return err
+	}
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, uint64(openTimeout/time.Second)+1))
 	if err != nil {
 		return err

@@ -76,10 +76,14 @@ func (s *Store) Forget(ctx context.Context, at time.Time, uids ...string) error 
 func (s *Store) Revive(ctx context.Context, uids ...string) error {
 	for chunk := range slices.Chunk(uids, retireAtOnce) {
 		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
-			_, err := s.pool.Exec(ctx, `UPDATE capstan_turn AS t SET retired_at = NULL, forgotten = false
+			// This is one transaction. The first statement waits for a purge in progress, so that the second one sees
+			// what the purge has deleted.
+			batch := &pgx.Batch{}
+			batch.Queue(`SELECT FROM capstan_turn WHERE turn_uid = ANY($1) ORDER BY turn_uid FOR UPDATE`, chunk)
+			batch.Queue(`UPDATE capstan_turn AS t SET retired_at = NULL, forgotten = false
 				WHERE turn_uid = ANY($1) AND retired_at IS NOT NULL
 					AND EXISTS (SELECT FROM capstan_journal AS j WHERE j.turn_uid = t.turn_uid AND j.seq = 1)`, chunk)
-			return err
+			return s.pool.SendBatch(ctx, batch).Close()
 		})
 		if err != nil {
 			return err
@@ -141,24 +145,33 @@ func (s *Store) purge(ctx context.Context, heads []head) (int, error) {
 		uids = append(uids, h.uid)
 	}
 	// This is one transaction. The first statement waits for an append in progress and blocks later appends, so that
-	// the other statements see all entries. It locks the rows in a fixed order, so that two purges cannot deadlock.
+	// the other statements see all entries. It locks the rows in a fixed order, so that two purges cannot deadlock. It
+	// leaves journals that were revived in the meantime; these still have heads when the other statements begin.
 	err := s.retryOnce(ctx, readTimeout, func(ctx context.Context) error {
 		batch := &pgx.Batch{}
-		batch.Queue(`WITH gone AS (SELECT turn_uid FROM capstan_turn WHERE turn_uid = ANY($1) ORDER BY turn_uid FOR UPDATE)
+		batch.Queue(`WITH gone AS (SELECT turn_uid FROM capstan_turn WHERE turn_uid = ANY($1) AND retired_at IS NOT NULL
+				ORDER BY turn_uid FOR UPDATE)
 			DELETE FROM capstan_turn USING gone WHERE capstan_turn.turn_uid = gone.turn_uid`, uids)
-		batch.Queue(`DELETE FROM capstan_journal WHERE turn_uid = ANY($1)`, uids)
-		batch.Queue(`DELETE FROM capstan_artifact WHERE turn_uid = ANY($1)`, uids)
+		const headless = ` WHERE turn_uid = ANY(ARRAY(SELECT uid FROM unnest($1::text[]) AS uid
+			WHERE NOT EXISTS (SELECT FROM capstan_turn AS t WHERE t.turn_uid = uid)))`
+		batch.Queue(`DELETE FROM capstan_journal`+headless, uids)
+		batch.Queue(`DELETE FROM capstan_artifact`+headless, uids)
 		return s.pool.SendBatch(ctx, batch).Close()
 	})
 	return len(uids), err
 }
+
+// ofRetired begins a statement that deletes rows of a journal: those of no journal if it was revived in the meantime. It
+// locks the head, so that the journal is not revived before the statement has ended.
+const ofRetired = `WITH head AS (SELECT turn_uid FROM capstan_turn WHERE turn_uid = $1 AND retired_at IS NOT NULL FOR UPDATE) `
 
 // trim deletes the artifacts and most entries of a large journal. It keeps the head, so that a later purge finds the
 // rest.
 func (s *Store) trim(ctx context.Context, h head) error {
 	for upTo := int64(entriesAtOnce); upTo < h.seq; upTo += entriesAtOnce {
 		err := s.retryOnce(ctx, readTimeout, func(ctx context.Context) error {
-			_, err := s.pool.Exec(ctx, `DELETE FROM capstan_journal WHERE turn_uid = $1 AND seq <= $2`, h.uid, upTo)
+			_, err := s.pool.Exec(ctx, ofRetired+`DELETE FROM capstan_journal AS j USING head
+				WHERE j.turn_uid = head.turn_uid AND j.seq <= $2`, h.uid, upTo)
 			return err
 		})
 		if err != nil {
@@ -167,8 +180,9 @@ func (s *Store) trim(ctx context.Context, h head) error {
 	}
 	for more := h.seq > entriesAtOnce; more; {
 		err := s.retryOnce(ctx, readTimeout, func(ctx context.Context) error {
-			tag, err := s.pool.Exec(ctx, `DELETE FROM capstan_artifact WHERE turn_uid = $1 AND sha256 IN (
-				SELECT sha256 FROM capstan_artifact WHERE turn_uid = $1 ORDER BY sha256 LIMIT $2)`, h.uid, artifactsAtOnce)
+			tag, err := s.pool.Exec(ctx, ofRetired+`DELETE FROM capstan_artifact AS a USING head
+				WHERE a.turn_uid = head.turn_uid AND a.sha256 IN (
+					SELECT sha256 FROM capstan_artifact WHERE turn_uid = $1 ORDER BY sha256 LIMIT $2)`, h.uid, artifactsAtOnce)
 			more = tag.RowsAffected() == artifactsAtOnce
 			return err
 		})

@@ -338,6 +338,8 @@ func dropComments(ctx context.Context, tx pgx.Tx, uids []string) error {
 	if err != nil {
 		return err
 	}
+	var changed []string
+	var data [][]byte
 	for _, f := range found {
 		var all []turnrecord.Feedback
 		if err := json.Unmarshal(f.Data, &all); err != nil {
@@ -347,13 +349,14 @@ func dropComments(ctx context.Context, tx pgx.Tx, uids []string) error {
 		if !had {
 			continue
 		}
-		data, err := json.Marshal(kept)
+		text, err := json.Marshal(kept)
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `UPDATE capstan_record SET feedback = $2 WHERE uid = $1`, f.UID, data); err != nil {
-			return err
-		}
+		changed, data = append(changed, f.UID), append(data, text)
 	}
-	return nil
+	// One statement for all records: with one round trip for each, the transaction could take too long each time.
+	_, err = tx.Exec(ctx, `UPDATE capstan_record AS r SET feedback = n.feedback
+		FROM unnest($1::text[], $2::bytea[]) AS n (uid, feedback) WHERE r.uid = n.uid`, notNull(changed), notNull(data))
+	return err
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -47,6 +48,37 @@ func migrateTo(t *testing.T, databaseURL string, version int64) {
 	}
 	if _, err := provider.DownTo(t.Context(), version); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestSchemaBeforeTheTables creates a schema with the name of the user, which comes first in the default search_path. No
+// empty journal may be created there silently.
+func TestSchemaBeforeTheTables(t *testing.T) {
+	databaseURL := postgrestest.Database(t)
+	s := openAt(t, databaseURL)
+	if err := s.Append(t.Context(), "a", entry(1, 1)); err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := u.User.Username()
+	postgrestest.Exec(t, databaseURL, `CREATE SCHEMA `+name)
+	_, err = postgres.Open(t.Context(), databaseURL)
+	for _, want := range []string{`schema "public" has the tables`, "search_path=public", "search_path=" + name} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Open: %v, want an error with %q", err, want)
+		}
+	}
+	for schema, want := range map[string]int64{"public": 1, name: 0} {
+		query := u.Query()
+		query.Set("search_path", schema)
+		other := *u
+		other.RawQuery = query.Encode()
+		if last, err := openAt(t, other.String()).Last(t.Context(), "a"); err != nil || last != want {
+			t.Errorf("with search_path=%s, the last entry is %d, %v; want %d", schema, last, err, want)
+		}
 	}
 }
 

@@ -3,6 +3,9 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
 	"testing"
 	"time"
 
@@ -58,6 +61,27 @@ func TestSessionSettings(t *testing.T) {
 				t.Errorf("%s: -want +got:\n%s", tt.reason, diff)
 			}
 		})
+	}
+}
+
+// TestServerNoticesALostNode checks that the server sends keep-alives, so that it closes the connections of a node that
+// is lost without a word.
+func TestServerNoticesALostNode(t *testing.T) {
+	host := fmt.Sprintf("127.%d.%d.1", 1+rand.IntN(254), rand.IntN(255)) // no other server has this address and the usual port
+	server := postgrestest.NewServer(t, "listen_addresses="+host)
+	u, err := url.Parse(server.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Host, u.RawQuery = host, ""
+	s := OpenAt(t, u.String())
+	var idle, interval, count int
+	if err := s.pool.QueryRow(t.Context(), `SELECT current_setting('tcp_keepalives_idle')::int,
+		current_setting('tcp_keepalives_interval')::int, current_setting('tcp_keepalives_count')::int`).Scan(&idle, &interval, &count); err != nil {
+		t.Fatal(err)
+	}
+	if got := time.Duration(idle+interval*count) * time.Second; idle == 0 || got != maxSilence {
+		t.Errorf("the server closes a connection after %s without an answer, want %s as this side does", got, maxSilence)
 	}
 }
 

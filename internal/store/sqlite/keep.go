@@ -110,11 +110,20 @@ func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (purged 
 	return purged, nil
 }
 
-// purge deletes at most about purgePages pages of journals, and returns how many journals it has deleted completely.
-// It deletes the head of a journal last, so that a later purge finds the rest.
+// purge deletes at most about purgePages pages of journals, and returns for how many journals nothing is left to do. It
+// deletes the head of a journal last, so that a later purge finds the rest.
 func (t *tx) purge(uids []string) (purged int, err error) {
 	pagesLeft := int64(purgePages)
 	for _, uid := range uids {
+		var retired bool
+		//nolint:noctx // because the transaction carries the context
+		if err := t.QueryRow(`SELECT EXISTS (SELECT 1 FROM head WHERE uid = ? AND retired_at IS NOT NULL)`, uid).Scan(&retired); err != nil {
+			return purged, err
+		}
+		if !retired { // it was revived in the meantime
+			purged++
+			continue
+		}
 		entries, err := t.prune(ofEntries, uid, &pagesLeft)
 		t.added.Entries -= entries
 		if err != nil || pagesLeft <= 0 {
