@@ -47,11 +47,8 @@ func presentable(ctx context.Context, t Tool) (Tool, error) {
 		return t, nil
 	}
 	t.Description, t.UseWhen = first(t.Description, maxDescription), first(t.UseWhen, maxDescription)
-	object, whole, err := wholeSchema(ctx, t.Schema)
+	object, whole, err := usableSchema(ctx, t.Schema)
 	if err != nil {
-		return Tool{}, err
-	}
-	if _, err := schema.Cached(ctx, whole); err != nil {
 		return Tool{}, err
 	}
 	defer fairgate.AcquireProcessor(ctx, len(whole))()
@@ -62,6 +59,35 @@ func presentable(ctx context.Context, t Tool) (Tool, error) {
 		t.Description = strings.TrimSpace(t.Description + " " + furtherParameters)
 	}
 	return t, nil
+}
+
+// usableSchema does the same as wholeSchema, and repairs a schema that cannot be used. If this does not help, it returns
+// the error of the schema as it was.
+func usableSchema(ctx context.Context, source json.RawMessage) (map[string]json.RawMessage, json.RawMessage, error) {
+	object, whole, err := checkedSchema(ctx, source)
+	if err == nil || len(source) > maxSchema {
+		return object, whole, err
+	}
+	release := fairgate.AcquireProcessor(ctx, len(source))
+	repaired := repair(source)
+	release()
+	if repaired == nil {
+		return nil, nil, err
+	}
+	object, whole, failure := checkedSchema(ctx, repaired)
+	if failure != nil {
+		return nil, nil, err
+	}
+	return object, whole, nil
+}
+
+// checkedSchema does the same as wholeSchema, and returns an error if the schema cannot be used.
+func checkedSchema(ctx context.Context, source json.RawMessage) (map[string]json.RawMessage, json.RawMessage, error) {
+	object, whole, err := wholeSchema(ctx, source)
+	if err == nil {
+		_, err = schema.Cached(ctx, whole)
+	}
+	return object, whole, err
 }
 
 // wholeSchema returns the top-level keywords of a schema as rootOf does, and the schema with all of them.

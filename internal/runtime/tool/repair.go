@@ -1,0 +1,115 @@
+package tool
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"github.com/capstan-dev/capstan/internal/runtime/pattern"
+	"github.com/capstan-dev/capstan/internal/runtime/schema"
+)
+
+// maxRepairDepth is the depth down to which repair looks for faults. A deeper schema cannot be used.
+const maxRepairDepth = 64
+
+// The keywords whose values are a schema, a list of schemas, or an object of schemas. The value of items may be a
+// schema or a list.
+var (
+	oneSchema = []string{
+		"additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not", "propertyNames", "then",
+		"unevaluatedItems", "unevaluatedProperties",
+	}
+	listOfSchemas    = []string{"allOf", "anyOf", "items", "oneOf", "prefixItems"}
+	objectsOfSchemas = []string{"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"}
+)
+
+// repair removes from the schema of a server's tool what makes it unusable and is not needed, because the server checks
+// its arguments itself. It returns nil if it finds nothing to remove. Common libraries write such schemas:
+//
+//   - a pattern that Go's regular expressions do not support. zod 4 describes e-mail addresses by a pattern with a
+//     look-ahead. Providers of models refuse such patterns, too.
+//   - null as the value of a keyword, such as required, from encoders that write fields without a value.
+//   - exclusiveMinimum and exclusiveMaximum as Booleans, as in draft 4 of JSON Schema, without a $schema that says so.
+//   - the type "any" of draft 3.
+func repair(source json.RawMessage) json.RawMessage {
+	decoder := json.NewDecoder(bytes.NewReader(source))
+	decoder.UseNumber()
+	var root map[string]any
+	if decoder.Decode(&root) != nil || len(schema.Ambiguities(source)) > 0 || !repairSchema(root, 0) {
+		return nil
+	}
+	var repaired bytes.Buffer
+	e := json.NewEncoder(&repaired)
+	e.SetEscapeHTML(false)
+	if e.Encode(root) != nil {
+		return nil
+	}
+	return repaired.Bytes()
+}
+
+// repairSchema removes what makes a schema unusable, and reports whether there was anything.
+func repairSchema(value any, depth int) (changed bool) {
+	keywords, ok := value.(map[string]any)
+	if !ok || depth > maxRepairDepth {
+		return false
+	}
+	drop := func(keyword string) {
+		delete(keywords, keyword)
+		changed = true
+	}
+	for keyword, v := range keywords {
+		if v == nil && keyword != "const" && keyword != "default" {
+			drop(keyword)
+		}
+	}
+	if keywords["type"] == "any" {
+		drop("type")
+	}
+	if !supported(keywords["pattern"]) {
+		drop("pattern")
+	}
+	if byPattern, ok := keywords["patternProperties"].(map[string]any); ok {
+		for expression := range byPattern {
+			if !supported(expression) {
+				delete(byPattern, expression)
+				drop("additionalProperties") // it would refuse the properties of the pattern
+			}
+		}
+	}
+	for _, bound := range [][2]string{{"exclusiveMinimum", "minimum"}, {"exclusiveMaximum", "maximum"}} {
+		exclusive, ok := keywords[bound[0]].(bool)
+		if !ok {
+			continue
+		}
+		drop(bound[0])
+		if limit, has := keywords[bound[1]]; exclusive && has {
+			keywords[bound[0]] = limit
+			drop(bound[1])
+		}
+	}
+	for _, keyword := range oneSchema {
+		changed = repairSchema(keywords[keyword], depth+1) || changed
+	}
+	for _, keyword := range listOfSchemas {
+		list, _ := keywords[keyword].([]any)
+		for _, v := range list {
+			changed = repairSchema(v, depth+1) || changed
+		}
+	}
+	for _, keyword := range objectsOfSchemas {
+		object, _ := keywords[keyword].(map[string]any)
+		for _, v := range object {
+			changed = repairSchema(v, depth+1) || changed
+		}
+	}
+	return changed
+}
+
+// supported reports whether a pattern can be checked. It returns true for a value that is no text.
+func supported(expression any) bool {
+	text, ok := expression.(string)
+	if !ok {
+		return true
+	}
+	_, err := pattern.Compile(text)
+	return err == nil
+}
