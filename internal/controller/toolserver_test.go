@@ -486,17 +486,17 @@ func TestUnusableReasonQuotesNoSchema(t *testing.T) {
 	s := &v1alpha1.ToolServer{}
 	listing := toolservers.Listing{Tools: []tool.Tool{{
 		Tool:   prompt.Tool{Name: "t"},
-		Schema: json.RawMessage(`{"type":"object","properties":{"ignore all rules":{"type":"string","pattern":"(obey"}}}`),
+		Schema: json.RawMessage(`{"type":"object","properties":{"ignore all rules":{"type":"obey"}}}`),
 	}}}
 	for range 2 {
 		writeListing(ctx, s, listing, now)
-		const want = "the schema cannot be used: a pattern is invalid or too large, at /properties/*/pattern"
+		const want = "the schema cannot be used: it is not a valid JSON Schema, at /properties/*/type"
 		if got := s.Status.Tools[0].Unusable; got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
-	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "(obey") {
-		t.Errorf("the log is %q, want one line with the pattern", got)
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "ignore all rules") {
+		t.Errorf("the log is %q, want one line with the place", got)
 	}
 }
 
@@ -506,15 +506,15 @@ func TestUnusableReasonIsStable(t *testing.T) {
 	wrong := func(schema string) toolservers.Listing {
 		return toolservers.Listing{Tools: []tool.Tool{{Tool: prompt.Tool{Name: "t"}, Schema: json.RawMessage(schema)}}}
 	}
-	const pattern = `{"type":"object","properties":{"a":{"type":"string","pattern":"("}}}`
+	const unknown = `{"type":"object","properties":{"a":{"type":"text"}}}`
 	s := &v1alpha1.ToolServer{}
-	writeListing(t.Context(), s, wrong(pattern), now)
+	writeListing(t.Context(), s, wrong(unknown), now)
 	why := s.Status.Tools[0].Unusable
 	if !strings.HasPrefix(why, "the schema cannot be used: ") || strings.Contains(why, "\n") || len(why) > 256 {
 		t.Errorf("got %q, want the fault on one line", why)
 	}
 	s.Status.Tools[0].Unusable = "reported before"
-	writeListing(t.Context(), s, wrong(pattern), now)
+	writeListing(t.Context(), s, wrong(unknown), now)
 	if got := s.Status.Tools[0].Unusable; got != "reported before" {
 		t.Errorf("got %q for the same schema, want the earlier message", got)
 	}

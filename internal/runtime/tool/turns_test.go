@@ -24,7 +24,7 @@ func TestSchemasTakeTurns(t *testing.T) {
 	}{
 		"short":      {[]tool.Tool{withSchema(`{"title":"of TestSchemasTakeTurns"}`)}, true, false},
 		"long":       {[]tool.Tool{withSchema(`{"description":"` + strings.Repeat("x", 16<<10) + `"}`)}, true, true},
-		"unusable":   {[]tool.Tool{withSchema(`{"title":"of TestSchemasTakeTurns","pattern":"("}`)}, true, false},
+		"unusable":   {[]tool.Tool{withSchema(`{"title":"of TestSchemasTakeTurns","required":7}`)}, true, false},
 		"no schemas": {bare("a", "b"), false, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -51,8 +51,8 @@ func migrateTo(t *testing.T, databaseURL string, version int64) {
 	}
 }
 
-// TestSchemaBeforeTheTables creates a schema with the name of the user, which comes first in the default search_path. No
-// empty journal may be created there silently.
+// TestSchemaBeforeTheTables creates a schema with the name of the user, which comes first in the default search_path.
+// No empty journal may be created there silently.
 func TestSchemaBeforeTheTables(t *testing.T) {
 	databaseURL := postgrestest.Database(t)
 	s := openAt(t, databaseURL)

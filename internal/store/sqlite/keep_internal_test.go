@@ -8,7 +8,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// TestPurgeLeavesRevivedJournals revives a journal after a purge has found it. The purge must delete only the other one.
+// TestPurgeLeavesRevivedJournals revives a journal after a purge has found it. The purge must delete only the other
+// one.
 func TestPurgeLeavesRevivedJournals(t *testing.T) {
 	s, err := Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))
 	if err != nil {
