@@ -322,6 +322,20 @@ func TestDiffColours(t *testing.T) {
 	}
 }
 
+// TestInvisibleCharactersAreShown checks that a reviewer sees text that a profile hides in invisible characters.
+func TestInvisibleCharactersAreShown(t *testing.T) {
+	t.Parallel()
+	const text = "Be brief."
+	dir := complete().with(t, "profile.yaml", text, `"`+text+`\u200b\U000e0041"`).written(t, nowhere)
+	for name, args := range map[string][]string{"render": nil, "diff": {"--diff", complete().written(t, nowhere)}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := capstan(t, append([]string{"render", "-f", dir}, args...)...)
+			mustSay(t, got.out, text+`\u200b\U000e0041`)
+		})
+	}
+}
+
 func TestMessagesCannotImitateADiff(t *testing.T) {
 	t.Parallel()
 	hostile := `"What?\n\nReport\n  promptHash  same\n4. user_message (user) removed\n+++ x\e[2J"`

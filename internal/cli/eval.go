@@ -2,11 +2,14 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/capstan-dev/capstan/internal/cli/evaluation"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/cli/localrun"
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
 )
@@ -46,6 +49,7 @@ func (m evalApproval) Set(value string) error {
 }
 
 func newEval(env terminal.Environment) *cobra.Command {
+	var files []string
 	o := &evaluation.Options{Env: env, Approve: localrun.ApproveNone, Output: evaluation.Text}
 	cmd := &cobra.Command{
 		Use: "eval -f CASES [--agent NAME]", Short: "Test an Agent with a file of cases, without a cluster", Args: cobra.NoArgs,
@@ -61,10 +65,17 @@ func newEval(env terminal.Environment) *cobra.Command {
 
   # run one case with another PromptProfile
   capstan eval -f examples/eval/cases.yaml --manifests new-profile.yaml --profile shop-2 --case price`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.Run(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if len(files) > 1 { // -f may be repeated in other commands
+				return exit.WithCode(exit.Usage, fmt.Errorf("-f may be given only once: eval runs one file of cases, and "+
+					"-m names further manifests; it is %s", strings.Join(files, " and ")))
+			}
+			o.File = strings.Join(files, "")
+			return o.Run(cmd.Context())
+		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&o.File, "filename", "f", "", "`CASES`, a file of cases, or - for standard input")
+	f.StringArrayVarP(&files, "filename", "f", nil, "`CASES`, a file of cases, or - for standard input")
 	f.StringArrayVarP(&o.Manifests, "manifests", "m", nil,
 		"`PATH` of a file or directory of manifests, in addition to those that the cases name; may be repeated")
 	f.StringVarP(&o.Namespace, "namespace", "n", "default", "namespace of objects that do not name one")
@@ -84,7 +95,8 @@ func newEval(env terminal.Environment) *cobra.Command {
 	f.VarP(&o.Output, "output", "o", "format of the report")
 	for flag, complete := range map[string]cobra.CompletionFunc{
 		"case": func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return evaluation.CaseNames(o.File), cobra.ShellCompDirectiveNoFileComp
+			file := slices.Concat([]string{""}, files) // cobra parses the flags twice for a completion
+			return evaluation.CaseNames(file[len(file)-1]), cobra.ShellCompDirectiveNoFileComp
 		},
 		"output":     cobra.FixedCompletions(evaluation.Formats, cobra.ShellCompDirectiveNoFileComp),
 		"approve":    cobra.FixedCompletions(evalApprovals, cobra.ShellCompDirectiveNoFileComp),

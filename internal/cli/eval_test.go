@@ -276,7 +276,7 @@ func TestEvalInput(t *testing.T) {
 		"parallel":          {one(""), []string{"--parallel", "33"}, "--parallel: must be from 1 to 32"},
 		"approve":           {one(""), []string{"--approve", "ask"}, "must be none or all"},
 		"format":            {one(""), []string{"-o", "yaml"}, "must be text, json, junit or markdown"},
-		"another file":      {one(""), []string{"-f", "missing.yaml"}, "failed to read the cases"},
+		"second file":       {one(""), []string{"-f", "second.yaml"}, "-f may be given only once"},
 		"no Secret key":     {one(""), []string{"--env-secret", "x"}, "--env-secret: "},
 		"judge's provider": {
 			one(""),

@@ -82,9 +82,25 @@ func TestTheCheckShowsAChangedPrompt(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &difference); err != nil || status != 2 {
 		t.Errorf("as JSON: status %d, %v, want 2 and JSON: %s%s", status, err, out, errOut)
 	}
+	for _, kind := range []string{"agents/agent", "agents/promptprofile", "checks/question"} {
+		data, err := os.ReadFile(filepath.Join(directory, kind+".yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		added := strings.NewReplacer("gitops-support", "gitops-new", "gitops-question", "gitops-new").Replace(string(data))
+		if err := os.WriteFile(filepath.Join(directory, kind+"-new.yaml"), []byte(added), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	status, out, errOut = check(t, directory, "main")
+	if status != 2 || strings.Count(out, "exactly one sentence") != 2 || !strings.Contains(out, "three sentences") || errOut != "" {
+		t.Errorf("with a new Agent: status %d, want 2, the new prompt and the difference of the other one: %s%s", status, out, errOut)
+	}
 	edit(t, profile, "exactly one sentence", "{{ .absent }}")
-	if status, out, errOut := check(t, directory, "main"); status != 1 || !strings.Contains(errOut, "absent") {
-		t.Errorf("with a prompt that cannot be rendered: status %d, want 1 and an error that names the variable: %s%s", status, out, errOut)
+	status, out, errOut = check(t, directory, "main")
+	if status != 1 || !strings.Contains(errOut, "absent") || !strings.Contains(out, "exactly one sentence") {
+		t.Errorf("with a prompt that cannot be rendered: status %d, want 1, an error that names the variable, and the other prompt: %s%s",
+			status, out, errOut)
 	}
 	if status, _, errOut := check(t, directory, "nowhere"); status != 1 ||
 		!strings.Contains(errOut, "the revision nowhere has no folder agents") {

@@ -55,7 +55,7 @@ func (r *Report) markdown() string {
 		fence := strings.Repeat("`", max(3, longestRun(c.Diff, '`')+1))
 		text := strings.Join([]string{
 			"", "<details><summary>" + inMarkdown(c.title()) + "</summary>", "", fence + "diff",
-			strings.TrimSuffix(termsafe.Safe(c.Diff), "\n"), fence, "", "</details>",
+			strings.TrimSuffix(termsafe.Exact(c.Diff), "\n"), fence, "", "</details>",
 		}, "\n")
 		if !left.take(text) {
 			return nil

@@ -143,5 +143,5 @@ func (r *Options) difference(c *comparison) (string, error) {
 	if r.Output != output.Text {
 		return output.Encode(c.record(), r.Output)
 	}
-	return Coloured(r.Env, termsafe.Safe(c.text())), nil
+	return Coloured(r.Env, termsafe.Exact(c.text())), nil
 }

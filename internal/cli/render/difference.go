@@ -24,7 +24,7 @@ func (d *Difference) Differs() bool { return d.comparison.differs() }
 // Text returns the changed messages and the report of the prompt for people, as capstan render --diff prints them. It
 // has no control characters.
 func (d *Difference) Text() string {
-	return termsafe.Safe(strings.TrimPrefix(d.comparison.changes(), "\n"))
+	return termsafe.Exact(strings.TrimPrefix(d.comparison.changes(), "\n"))
 }
 
 // Record returns the difference in the form of capstan render --diff -o json.
@@ -63,7 +63,7 @@ func (d *Difference) Hunks(remove func(text string) string) (string, error) {
 	if text := d.comparison.toolsText(); text != "" {
 		b.WriteString("tools " + remove(text) + "\n")
 	}
-	return termsafe.Safe(hunkHeader.ReplaceAllString(b.String(), "@@")), nil
+	return termsafe.Exact(hunkHeader.ReplaceAllString(b.String(), "@@")), nil
 }
 
 // hunkHeader matches the line of a unified diff with the position of a change.

@@ -56,7 +56,7 @@ func (r *Options) Render(ctx context.Context, args []string) error {
 	r.noteMemories(p)
 	r.noteArtifacts(p)
 	if r.Output == output.Text {
-		return r.Env.Print(termsafe.Safe(describe(p, prepared)))
+		return r.Env.Print(termsafe.Exact(describe(p, prepared)))
 	}
 	text, err := output.Encode(rendering{
 		Messages: prepared.Messages, Tools: append([]prompt.Tool{}, prepared.Tools...),

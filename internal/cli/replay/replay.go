@@ -189,7 +189,7 @@ func (c *comparison) add(r *Replay, prepared *prepare.Prepared) (err error) {
 func (o *Options) print(c *comparison) error {
 	env := o.Env
 	if o.Output == output.Text {
-		return env.Print(render.Coloured(env, termsafe.Safe(c.text())))
+		return env.Print(render.Coloured(env, termsafe.Exact(c.text())))
 	}
 	text, err := output.Encode(c, o.Output)
 	if err != nil {

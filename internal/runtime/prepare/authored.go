@@ -159,6 +159,9 @@ func skills(in Input, all []prompt.Skill) (loaded, available []prompt.Skill, err
 	}
 	var shared []prompt.Skill
 	for _, s := range in.ManagerSkills {
+		if slices.Contains(in.Agent.Loaded, s.Key) { // the prompt has the Agent's skill already
+			continue
+		}
 		shared = append(shared, prompt.Skill{Key: s.Key, Name: s.Name, Description: s.Description, Content: template.Text{Body: s.Content}})
 	}
 	return loaded, prompt.AvailableSkills(own, shared), nil

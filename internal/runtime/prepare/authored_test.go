@@ -248,6 +248,18 @@ func TestSkills(t *testing.T) {
 	}
 }
 
+// TestLoadedSkillHidesTheManagers checks that a skill of the manager is not available if the prompt has a skill of the
+// Agent with the same key. The model could otherwise load another text for it.
+func TestLoadedSkillHidesTheManagers(t *testing.T) {
+	in := everything()
+	key := in.Agent.Loaded[0]
+	in.Agent.Available, in.ManagerSkills = nil, []prepare.Skill{{Key: key, Name: "Other", Content: "the manager's text"}}
+	p := mustPrepare(t, in)
+	if len(p.Skills) != 0 || strings.Contains(content(p, prepare.MessageSystemPrompt), "load_skill") {
+		t.Errorf("the available skills are %v, want none, because the prompt has skill %q", p.Skills, key)
+	}
+}
+
 // TestOnlyListedSkillsCanBeLoaded checks that the model can load a skill only if the prompt has the section that lists
 // the available skills. Otherwise it would be offered a tool whose arguments it cannot know.
 func TestOnlyListedSkillsCanBeLoaded(t *testing.T) {

@@ -61,8 +61,8 @@ func presentable(ctx context.Context, t Tool) (Tool, error) {
 	return t, nil
 }
 
-// usableSchema does the same as wholeSchema, and repairs a schema that cannot be used. If this does not help, it returns
-// the error of the schema as it was.
+// usableSchema does the same as wholeSchema, and repairs a schema that cannot be used. If this does not help, it
+// returns the error of the schema as it was.
 func usableSchema(ctx context.Context, source json.RawMessage) (map[string]json.RawMessage, json.RawMessage, error) {
 	object, whole, err := checkedSchema(ctx, source)
 	if err == nil || len(source) > maxSchema {

@@ -38,13 +38,13 @@ const maxConns = 16
 // pingTimeout limits the check of a connection that was idle for a second or more.
 const pingTimeout = 2 * time.Second
 
-// session sets the timeouts of a session, and overrides defaults of the server that would break the contract of
-// Append: a stricter isolation level would make concurrent appends fail, and an asynchronous commit could lose appends
-// in a crash. Other values of synchronous_commit, such as remote_apply, stay. session sets these values, too, so that
-// an open connection keeps its value if an administrator changes the server's value to off. It does not set the value
+// session sets the timeouts of a session, and overrides defaults of the server that would break the contract of Append:
+// a stricter isolation level would make concurrent appends fail, and an asynchronous commit could lose appends in a
+// crash. Other values of synchronous_commit, such as remote_apply, stay. session sets these values, too, so that an
+// open connection keeps its value if an administrator changes the server's value to off. It does not set the value
 // local: otherwise open connections would not wait for standbys after a change to on, while standbyConfirms is true on
-// a new connection. The keep-alives are those of dial, for the server: without them, the connections of a lost node would
-// count for its max_connections for two hours.
+// a new connection. The keep-alives are those of dial, for the server: without them, the connections of a lost node
+// would count for its max_connections for two hours.
 const session = `SELECT set_config('default_transaction_isolation', 'read committed', false),
     set_config('statement_timeout', '%dms', false),
     set_config('lock_timeout', '%dms', false),

@@ -161,8 +161,8 @@ func (s *Store) purge(ctx context.Context, heads []head) (int, error) {
 	return len(uids), err
 }
 
-// ofRetired begins a statement that deletes rows of a journal: those of no journal if it was revived in the meantime. It
-// locks the head, so that the journal is not revived before the statement has ended.
+// ofRetired begins a statement that deletes rows of a journal: those of no journal if it was revived in the meantime.
+// It locks the head, so that the journal is not revived before the statement has ended.
 const ofRetired = `WITH head AS (SELECT turn_uid FROM capstan_turn WHERE turn_uid = $1 AND retired_at IS NOT NULL FOR UPDATE) `
 
 // trim deletes the artifacts and most entries of a large journal. It keeps the head, so that a later purge finds the
