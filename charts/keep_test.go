@@ -85,10 +85,10 @@ func (c cluster) checkPolicies(t *testing.T, after string, want []string) {
 }
 
 // unchecked returns why a manager would not trust the requester of a Turn that was created at this time.
-func (c cluster) unchecked(t *testing.T, policy string, created time.Time) string {
+func (c cluster) unchecked(ctx context.Context, t *testing.T, policy string, created time.Time) string {
 	t.Helper()
 	api := c.clients(t).AdmissionregistrationV1()
-	why, err := approvals.NewRequesterPolicy(policy, api, time.Now, logr.Discard()).CheckRequester(t.Context(), created)
+	why, err := approvals.NewRequesterPolicy(policy, api, time.Now, logr.Discard()).CheckRequester(ctx, created)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,8 +129,8 @@ func TestRequestersCountAfterReinstall(t *testing.T) {
 	c.run(t, kubectlPath, "wait", "--for=condition=Established", "crd", "-l", "app.kubernetes.io/part-of=capstan", "--timeout=30s")
 	admin := c.client(t, c.Config)
 	const policy = "capstan-system-capstan-requesters"
-	if err := wait.PollUntilContextTimeout(t.Context(), 250*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
-		return c.unchecked(t, policy, time.Now()) == "", nil
+	if err := wait.PollUntilContextTimeout(t.Context(), 250*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		return c.unchecked(ctx, t, policy, time.Now()) == "", nil
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestRequestersCountAfterReinstall(t *testing.T) {
 	if before.Requester() == "" {
 		t.Fatal("the API server has set no requester")
 	}
-	if why := c.unchecked(t, policy, before.CreationTimestamp.Time); why != "" {
+	if why := c.unchecked(t.Context(), t, policy, before.CreationTimestamp.Time); why != "" {
 		t.Fatalf("the requester does not count before helm uninstall: %s", why)
 	}
 	kept := c.installed(t)
@@ -170,7 +170,7 @@ func TestRequestersCountAfterReinstall(t *testing.T) {
 	if diff := cmp.Diff(kept, c.installed(t)); diff != "" {
 		t.Errorf("policies after helm install (-before +after):\n%s", diff)
 	}
-	if why := c.unchecked(t, policy, before.CreationTimestamp.Time); why != "" {
+	if why := c.unchecked(t.Context(), t, policy, before.CreationTimestamp.Time); why != "" {
 		t.Errorf("the requester does not count after helm uninstall and helm install: %s", why)
 	}
 	c.checkManagerOf(t, "system:serviceaccount:capstan-system:another", before)
@@ -357,7 +357,8 @@ func TestHelmDeletesPoliciesThatAreTurnedOff(t *testing.T) {
 	// The annotation that names the policies may be forged. Helm must not delete a policy of others.
 	annotate := func(policies string) {
 		t.Helper()
-		c.run(t, kubectlPath, "-n", "capstan-system", "annotate", "--overwrite", "deployment/capstan", "capstan.dev/kept-policies="+policies)
+		c.run(t, kubectlPath, "-n", "capstan-system", "annotate", "--overwrite", "deployment/capstan",
+			"capstan.dev/kept-policies="+policies)
 	}
 	kept := c.run(t, kubectlPath, "-n", "capstan-system", "get", "deployment/capstan", "-o",
 		`jsonpath={.metadata.annotations.capstan\.dev/kept-policies}`)
