@@ -308,11 +308,17 @@ deploy: ## Install CRDs and the manager (image IMG) into the cluster of your kub
 	$(KUBECTL) kustomize config/default | sed 's|image: capstan-dev/capstan:.*|image: $(IMG)|' | $(KUBECTL) apply --server-side -f -
 
 .PHONY: undeploy
-undeploy: ## Stop the manager, then delete it with its ServiceAccount, Services, NetworkPolicy and policies, and all roles, also those of people. Keep the CRDs, Turns and the journal. ALL=1 also deletes the CRDs, all objects of capstan.dev, the journal and the namespace capstan-system.
+undeploy: ## Stop the manager, then delete it with its ServiceAccount, Services and NetworkPolicy, and all roles, also those of people. Keep the CRDs, Turns and the journal, and the policies of config/policy, config/requester and config/usepolicy. ALL=1 also deletes the CRDs, all objects of capstan.dev, these policies, the journal and the namespace capstan-system.
 	@# The manager hands its Turns back while it still has its permissions, which kubectl delete would remove first.
 	$(KUBECTL) -n capstan-system get deployment/capstan-manager --ignore-not-found -o name | xargs -r $(KUBECTL) -n capstan-system scale --replicas=0
 	$(KUBECTL) -n capstan-system wait pods -l app.kubernetes.io/name=capstan,app.kubernetes.io/component=manager --for=delete --timeout=5m
 	$(KUBECTL) kustomize config/default | $(if $(filter 1,$(ALL)),cat,awk -f hack/undeploy.awk) | $(KUBECTL) delete --ignore-not-found -f -
+ifeq ($(ALL),1)
+	$(KUBECTL) delete --ignore-not-found -k config/usepolicy
+	@# By name, because kubectl refuses a manifest of a kind that the API server does not serve, and by any served version.
+	if $(KUBECTL) api-resources --api-group=admissionregistration.k8s.io -o name | grep '^mutatingadmissionpolicies[.]' >/dev/null; then \
+	  $(KUBECTL) delete --ignore-not-found mutatingadmissionpolicies,mutatingadmissionpolicybindings capstan-requesters; fi
+endif
 
 .PHONY: clean
 clean: ## Remove bin, dist and cover.out. The control plane stays in your cache directory.

@@ -7,10 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/test/harness"
 	"github.com/capstan-dev/capstan/test/harness/harnesstest"
@@ -266,6 +270,7 @@ func TestInstallUpgradeAndUninstall(t *testing.T) {
 	}
 	c.run(t, helmPath, "uninstall", "capstan", "--namespace", "capstan-system", "--no-hooks")
 
+	c.shell(t, chartCommand(t, "grep /capstan-system-capstan-"))
 	// Install the plain manifests in place of the chart: they take over the CRDs that the chart left.
 	c.run(t, kubectlPath, "apply", "--server-side", "--force-conflicts", "--validate=strict", "-k", "../config/default")
 	c.awaitFlowSchema(t, "capstan-leases")
@@ -291,11 +296,14 @@ func TestInstallUpgradeAndUninstall(t *testing.T) {
 				"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}
 			}}]
 		}}`)
+	for _, more := range []string{"requester", "usepolicy"} {
+		c.run(t, kubectlPath, "apply", "-k", "../config/"+more)
+	}
+	c.checkPolicies(t, "kubectl apply of all manifests",
+		of("capstan-", []string{"toolapprovals", "references", "requesters", "agent-use"}, []string{"requesters"}))
+	policies := c.installed(t)
 	undeployed := make(chan error, 1)
-	go func() {
-		_, err := output(t.Context(), "make", "-C", "..", "undeploy", "KUBECTL="+kubectlPath+" --kubeconfig "+c.Kubeconfig)
-		undeployed <- err
-	}()
+	go func() { undeployed <- c.make(t, "undeploy") }()
 	c.run(t, kubectlPath, "-n", "capstan-system", "wait", "deployment/capstan-manager", "--for=jsonpath={.spec.replicas}=0",
 		"--timeout=1m")
 	c.check(t, "capstan-manager", inOwnNamespace)
@@ -306,6 +314,9 @@ func TestInstallUpgradeAndUninstall(t *testing.T) {
 	if after := keptObjects(); after != before {
 		t.Errorf("make undeploy has left the CRDs and Turns %q, want %q", after, before)
 	}
+	if diff := cmp.Diff(policies, c.installed(t)); diff != "" {
+		t.Errorf("policies after make undeploy (-before +after):\n%s", diff)
+	}
 	for query, want := range map[string]string{
 		"pvc -n capstan-system": "persistentvolumeclaim/capstan-data", "deployments -n capstan-system": "",
 		"namespace capstan-system": "namespace/capstan-system", "clusterroles -l app.kubernetes.io/name=capstan": "",
@@ -313,6 +324,59 @@ func TestInstallUpgradeAndUninstall(t *testing.T) {
 		got := c.run(t, kubectlPath, append([]string{"get", "-o", "name"}, strings.Fields(query)...)...)
 		if want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("kubectl get %s after make undeploy = %q, want %q in it, or nothing if that is empty", query, got, want)
+		}
+	}
+
+	finalized := c.finalizeNamespace(t, "capstan-system")
+	if err := c.make(t, "undeploy", "ALL=1"); err != nil {
+		t.Fatal(err)
+	}
+	finalized()
+	c.checkNothingIsLeft(t, "make undeploy ALL=1")
+}
+
+// make runs a target of the Makefile on the cluster.
+func (c cluster) make(t *testing.T, args ...string) error {
+	t.Helper()
+	args = append([]string{"-C", "..", "KUBECTL=" + kubectlPath + " --kubeconfig " + c.Kubeconfig}, args...)
+	_, err := output(t.Context(), "make", args...)
+	return err
+}
+
+// checkNothingIsLeft checks that no CRD and no policy of Capstan is left.
+func (c cluster) checkNothingIsLeft(t *testing.T, after string) {
+	t.Helper()
+	if got := c.run(t, kubectlPath, "get", "crds,clusterroles,clusterrolebindings", "-o", "name"); strings.Contains(got, "capstan") {
+		t.Errorf("objects after %s: %s, want none of Capstan", after, got)
+	}
+	c.checkPolicies(t, after, nil)
+}
+
+// finalizeNamespace ends the deletion of a namespace and its claim as the controllers of a cluster do, which do not run
+// here. The returned function waits until the namespace is gone.
+func (c cluster) finalizeNamespace(t *testing.T, name string) (finished func()) {
+	t.Helper()
+	clients := c.clients(t)
+	done := make(chan error, 1)
+	go func() {
+		done <- wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+			_, err := clients.CoreV1().PersistentVolumeClaims(name).Patch(ctx, "capstan-data", types.MergePatchType,
+				[]byte(`{"metadata": {"finalizers": null}}`), metav1.PatchOptions{})
+			if err != nil && !apierrors.IsNotFound(err) {
+				return false, err
+			}
+			namespace, err := clients.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+			if err != nil || namespace.DeletionTimestamp == nil {
+				return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+			}
+			namespace.Spec.Finalizers = nil
+			_, err = clients.CoreV1().Namespaces().Finalize(ctx, namespace, metav1.UpdateOptions{})
+			return false, client.IgnoreNotFound(err)
+		})
+	}()
+	return func() {
+		if err := <-done; err != nil {
+			t.Errorf("deletion of the namespace %s: %v", name, err)
 		}
 	}
 }

@@ -12,7 +12,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/hack/e2e/node"
@@ -26,6 +29,9 @@ const (
 	postgresPort = 15432
 	// turnsWaiting is the number of Turns that wait for an approval while the release is removed.
 	turnsWaiting = 3
+	// turnFourEyes is the number of the one among them whose Agent has approval.forbidRequester, and fourEyesRequester
+	// is the user who creates it.
+	turnFourEyes, fourEyesRequester = 2, "ada"
 	// waiting is the value of the label "round" of these Turns.
 	waiting = "waiting"
 )
@@ -192,13 +198,30 @@ func startWaiting(ctx context.Context, t *test) error {
 	if err := t.install(ctx); err != nil {
 		return err
 	}
+	if err := t.awaitRequesterPolicy(ctx); err != nil {
+		return err
+	}
+	// The approver must be another user than the requester, and the administrator of the cluster approves.
+	asRequester := rest.CopyConfig(t.config)
+	asRequester.Impersonate = rest.ImpersonationConfig{UserName: fourEyesRequester, Groups: []string{"system:masters"}}
+	requester, err := clientOf(asRequester)
+	if err != nil {
+		return err
+	}
 	for i := range turnsWaiting {
 		name := fmt.Sprintf("%s-%d", waiting, i)
 		turn := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: work, Name: name, Labels: map[string]string{"round": waiting}}}
+		creator := t.api
 		turn.Spec.AgentRef.Name = "careful-wiper"
+		if i == turnFourEyes {
+			creator, turn.Spec.AgentRef.Name = requester, "four-eyes-wiper"
+		}
 		turn.Spec.Message = fmt.Sprintf("Wipe disk=%s seconds=0", name)
-		if err := t.api.Create(ctx, turn); err != nil {
+		if err := creator.Create(ctx, turn); err != nil {
 			return fmt.Errorf("failed to create Turn %s: %w", name, err)
+		}
+		if i == turnFourEyes && turn.Requester() != fourEyesRequester {
+			return fmt.Errorf("the Turn %s has the requester %q, want %s", name, turn.Requester(), fourEyesRequester)
 		}
 	}
 	return t.poll(ctx, patience, func(ctx context.Context) (bool, string, error) {
@@ -225,6 +248,19 @@ func (t *test) checkWaiting(ctx context.Context) error {
 	return nil
 }
 
+// awaitRequesterPolicy waits until the requester of a new Turn counts: see awaitPolicy.
+func (t *test) awaitRequesterPolicy(ctx context.Context) error {
+	clients, err := kubernetes.NewForConfig(t.config)
+	if err != nil {
+		return err
+	}
+	policy := approvals.NewRequesterPolicy("capstan-system-capstan-requesters", clients.AdmissionregistrationV1(), time.Now, logr.Discard())
+	return t.poll(ctx, patience, func(ctx context.Context) (bool, string, error) {
+		why, err := policy.CheckRequester(ctx, time.Now())
+		return why == "", why, err
+	})
+}
+
 // awaitPolicy waits until Capstan uses ToolApprovals. Capstan ignores ToolApprovals that are created in the first
 // seconds after the installation of the policy, because the API server may not have checked them.
 func (t *test) awaitPolicy(ctx context.Context) error {
@@ -248,7 +284,8 @@ func (t *test) awaitPolicy(ctx context.Context) error {
 }
 
 // approveWaiting checks that the Turns still wait in the new release, approves their calls, and checks that each
-// call was made once.
+// call was made once. For the Turn whose Agent has approval.forbidRequester, this requires that the requester from
+// before helm uninstall still counts.
 func approveWaiting(ctx context.Context, t *test) error {
 	if err := t.checkWaiting(ctx); err != nil {
 		return err

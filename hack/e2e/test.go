@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -39,6 +40,7 @@ type test struct {
 	cluster *node.Cluster
 	out     io.Writer
 	begun   time.Time
+	config  *rest.Config
 	api     client.Client
 	results []result
 	// chart is the path of the packaged chart.
@@ -115,16 +117,21 @@ func (t *test) run(ctx context.Context) error {
 
 // connect creates a client for the kinds of Capstan.
 func (t *test) connect() error {
-	config, err := clientcmd.BuildConfigFromFlags("", t.cluster.Kubeconfig)
-	if err != nil {
+	var err error
+	if t.config, err = clientcmd.BuildConfigFromFlags("", t.cluster.Kubeconfig); err != nil {
 		return err
 	}
+	t.api, err = clientOf(t.config)
+	return err
+}
+
+// clientOf returns a client for the kinds of Capstan.
+func clientOf(config *rest.Config) (client.Client, error) {
 	scheme, err := manager.Scheme()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	t.api, err = client.New(config, client.Options{Scheme: scheme, Mapper: nil})
-	return err
+	return client.New(config, client.Options{Scheme: scheme, Mapper: nil})
 }
 
 // addVolume creates the default StorageClass with a volume.

@@ -11,6 +11,11 @@ metadata:
   namespace: {{ .Release.Namespace | quote }}
   labels:
     {{- merge (dict "app.kubernetes.io/component" $.component) (include "capstan.labels" . | fromYaml) | toYaml | nindent 4 }}
+  {{- if and .Values.crds.keep (not $.suffix) }}
+  annotations:
+    # The policies that Helm keeps. If a later revision has fewer, policycleanup.yaml deletes the others.
+    capstan.dev/kept-policies: {{ include "capstan.policies" . | quote }}
+  {{- end }}
 spec:
   {{- if not (kindIs "invalid" $.replicas) }}
   replicas: {{ int $.replicas }}

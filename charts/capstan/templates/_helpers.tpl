@@ -91,6 +91,38 @@ capstan-toolapprovals
 {{- end -}}
 {{- end -}}
 
+{{/*
+The annotation with which helm uninstall keeps a policy or its binding. They stay as long as the objects that they check: the
+manager trusts the requester of a Turn, and the author of a ToolApproval, only if the policy is older and was never deleted.
+*/}}
+{{- define "capstan.keepWithCRDs" -}}
+{{- if .Values.crds.keep }}
+  annotations:
+    helm.sh/resource-policy: keep
+{{- end }}
+{{- end -}}
+
+{{/* The policies of this release, as KIND/NAME separated by commas. Each has a binding of the same name, of the kind KINDBinding. */}}
+{{- define "capstan.policies" -}}
+{{- $policies := list -}}
+{{- if .Values.approvalPolicy.install -}}
+{{- $policies = append $policies (printf "ValidatingAdmissionPolicy/%s" (include "capstan.approvalPolicyName" .)) -}}
+{{- end -}}
+{{- if .Values.referencePolicy.install -}}
+{{- $policies = append $policies (printf "ValidatingAdmissionPolicy/%s-references" (include "capstan.clusterName" .)) -}}
+{{- end -}}
+{{- if .Values.requesterPolicy.install -}}
+{{- $policies = append $policies (printf "ValidatingAdmissionPolicy/%s" (include "capstan.requesterPolicyName" .)) -}}
+{{- if and .Values.requesterPolicy.set (include "capstan.mutationVersion" .) -}}
+{{- $policies = append $policies (printf "MutatingAdmissionPolicy/%s" (include "capstan.requesterPolicyName" .)) -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.agentUsePolicy.install -}}
+{{- $policies = append $policies (printf "ValidatingAdmissionPolicy/%s-agent-use" (include "capstan.clusterName" .)) -}}
+{{- end -}}
+{{- join "," $policies -}}
+{{- end -}}
+
 {{/* The version in which the API server serves MutatingAdmissionPolicies, or nothing. */}}
 {{- define "capstan.mutationVersion" -}}
 {{- $version := "" -}}
@@ -348,6 +380,13 @@ release may be missing, because helm install --create-namespace creates it after
 {{/* Annotations of an object that exists only while helm uninstall drains. The argument is its weight, which orders the hooks. */}}
 {{- define "capstan.drainHook" -}}
 helm.sh/hook: pre-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}
+
+{{/* Annotations of an object that deletes a policy: see policycleanup.yaml. The argument is its weight, which orders the hooks. */}}
+{{- define "capstan.cleanupHook" -}}
+helm.sh/hook: pre-upgrade,pre-rollback
 helm.sh/hook-weight: {{ . | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end -}}
