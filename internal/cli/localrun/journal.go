@@ -19,6 +19,8 @@ import (
 // store is a SQLite store, which may be temporary.
 type store struct {
 	*sqlite.Store
+	// dir is the directory of the journal.
+	dir string
 	// temporary is the directory to remove at the end. It is nil if the journal is kept.
 	temporary *sqlite.TemporaryDir
 }
@@ -52,7 +54,7 @@ func (r *Options) openStore(ctx context.Context) (*store, error) {
 		}
 		return nil, err
 	}
-	opened := &store{Store: s, temporary: temporary}
+	opened := &store{Store: s, dir: dir, temporary: temporary}
 	if err := opened.purgeMemories(ctx, earlier(r.Env.Now(), r.Clock()())); err != nil {
 		return nil, errors.Join(err, opened.close())
 	}
