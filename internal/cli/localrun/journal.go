@@ -36,6 +36,14 @@ func (r *Options) hasJournals() bool {
 
 // openStore opens the journal of --data-dir, or a temporary journal. Only the user of this process can read it.
 func (r *Options) openStore(ctx context.Context) (*store, error) {
+	s, err := r.openFile(ctx)
+	if err != nil && r.DataDir == "" && ctx.Err() == nil {
+		err = fmt.Errorf("%w; this journal is temporary: set TMPDIR to another directory", err)
+	}
+	return s, err
+}
+
+func (r *Options) openFile(ctx context.Context) (*store, error) {
 	dir, temporary := r.DataDir, (*sqlite.TemporaryDir)(nil)
 	if dir == "" {
 		var err error
