@@ -56,7 +56,7 @@ var _ = Describe("A manager whose disk is full", func() {
 		Expect(err).NotTo(HaveOccurred())
 		var before unix.Rlimit
 		Expect(unix.Prlimit(process.Command.Process.Pid, unix.RLIMIT_FSIZE, nil, &before)).To(Succeed())
-		full := unix.Rlimit{Cur: uint64(info.Size()), Max: before.Max} //nolint:gosec // because a size is never negative
+		full := unix.Rlimit{Cur: uint64(info.Size()), Max: before.Max}
 		Expect(unix.Prlimit(process.Command.Process.Pid, unix.RLIMIT_FSIZE, &full, nil)).To(Succeed())
 		release() // so that the answers, which were paid for, meet a full disk
 		Eventually(probe).WithArguments("/readyz").WithContext(ctx).Should(ContainSubstring("[-]store failed"))

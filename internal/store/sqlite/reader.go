@@ -119,8 +119,8 @@ func openReadOnly(ctx context.Context, path string) (db *sql.DB, immutable bool,
 	case errors.Is(logErr, os.ErrNotExist), logErr == nil && log.Size() == 0:
 		return alone, true, nil
 	case logErr == nil:
-		logErr = fmt.Errorf("it was not closed, or is in use, and its newest entries are in %q, which can be read only where files can be created: "+
-			"copy both files to a directory in which files can be created, and read that copy: %w", path+"-wal", err)
+		logErr = fmt.Errorf("it was not closed, or is in use, and its newest entries are in %q, which can be read only where files can be "+
+			"created: copy both files to a directory in which files can be created, and read that copy: %w", path+"-wal", err)
 	}
 	return nil, false, errors.Join(logErr, alone.Close())
 }
