@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,9 @@ func Execute(ctx context.Context, env terminal.Environment, args []string) int {
 	root := Command(env)                      //nolint:contextcheck // because cobra hands the context to the commands
 	root.SetArgs(append([]string{}, args...)) // never nil: cobra would then use the arguments of the process
 	ran, err := root.ExecuteContextC(ctx)
+	if out, ok := root.OutOrStdout().(*stdout); ok && err == nil {
+		err = out.err
+	}
 	if err == nil {
 		return exit.OK
 	}
@@ -88,7 +92,7 @@ Commands have their own exit codes: see the help of each command.`,
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl " + plugin}
 	}
 	root.SetIn(env.In)
-	root.SetOut(stdout{env})
+	root.SetOut(&stdout{env: env})
 	root.SetErr(env.Err)
 	root.SetVersionTemplate("capstan {{ .Version }}\n")
 	root.SetFlagErrorFunc(flagError)
@@ -100,11 +104,16 @@ Commands have their own exit codes: see the help of each command.`,
 }
 
 // stdout is the standard output of the texts that cobra prints. If it cannot be written, this is not an error of usage.
-type stdout struct{ env terminal.Environment }
+// cobra ignores errors of writing its help texts, so err is the first one.
+type stdout struct {
+	env terminal.Environment
+	err error
+}
 
 // Write writes to Out.
-func (s stdout) Write(p []byte) (int, error) {
+func (s *stdout) Write(p []byte) (int, error) {
 	if err := s.env.Print(string(p)); err != nil {
+		s.err = cmp.Or(s.err, err)
 		return 0, err
 	}
 	return len(p), nil

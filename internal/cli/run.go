@@ -47,6 +47,10 @@ terminals. Otherwise, the Turn waits (exit code 3), and continues when the same 
 Standard error shows each request, reply and call on its own line as it happens, and on a terminal also
 the current activity. --quiet hides only these lines.
 
+While the journal cannot be written, for example because the disk is full, run sends no request and makes no
+call. At a terminal, it waits until the journal works again; elsewhere, it waits 10 seconds. If it then stops,
+or if Ctrl-C stops it, it still prints an answer that the model has given, and warns that the journal lacks it.
+
 Ctrl-C stops the run immediately. A second Ctrl-C kills the program.
 
 ` + exitCodesHelp,

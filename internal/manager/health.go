@@ -155,7 +155,8 @@ func (h *health) failed() string { return h.part + " " + cmp.Or(h.fails, "does n
 
 // storeHealth checks the store of the journal and marks its position, which the executor's Lease then publishes.
 func storeHealth(s store.Store, identity *store.Tracker, log logr.Logger) *health {
-	return &health{part: "the store of the journal", impact: "Turns wait for it", log: log, check: func(ctx context.Context) error {
+	const impact = "Turns wait for it, and continue when it works again"
+	return &health{part: "the store of the journal", impact: impact, log: log, check: func(ctx context.Context) error {
 		if err := s.Check(ctx); err != nil {
 			return err
 		}

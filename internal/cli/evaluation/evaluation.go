@@ -89,7 +89,7 @@ func (r *Report) deliver(env terminal.Environment, format Format, threshold judg
 	if err != nil {
 		return exit.WithCode(exit.Failed, err)
 	}
-	if err := env.Print(text); err != nil {
+	if err := env.PrintPaid(text); err != nil {
 		return err
 	}
 	switch {

@@ -350,6 +350,11 @@ func (l *local) Entries(ctx context.Context, q readapi.Query) iter.Seq2[journal.
 					"entries: follow them with that version, or leave out -f"))
 				return
 			}
+			if l.store.IsImmutable() {
+				yield(journal.Entry{}, errors.New("the directory of the journals cannot be written, so new entries cannot be followed: "+
+					"leave out -f"))
+				return
+			}
 			select {
 			case <-poll.C:
 			case <-ctx.Done():

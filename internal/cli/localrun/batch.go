@@ -30,7 +30,8 @@ func (r *Options) NewBatch(ctx context.Context, p *bundle.Bundle) (*Batch, error
 	if err != nil {
 		return nil, err
 	}
-	j.watched, j.life, j.cancel = ctx, context.WithoutCancel(ctx), ctx
+	j.watched, j.cancel = ctx, ctx
+	j.life, j.abandon = context.WithCancelCause(context.WithoutCancel(ctx))
 	b := &Batch{run: j}
 	if err := b.findJudges(ctx, p); err != nil {
 		_ = b.Close(ctx) // the first error is more useful
@@ -129,4 +130,7 @@ func (b *Batch) JudgeSubject(ctx context.Context, s *judge.Subject, i int) judge
 }
 
 // Close closes the connections and removes the journal.
-func (b *Batch) Close(ctx context.Context) error { return b.run.close(context.WithoutCancel(ctx)) }
+func (b *Batch) Close(ctx context.Context) error {
+	b.run.abandon(nil)
+	return b.run.close(context.WithoutCancel(ctx))
+}

@@ -19,6 +19,8 @@ import (
 // store is a SQLite store, which may be temporary.
 type store struct {
 	*sqlite.Store
+	// dir is the directory of the journal.
+	dir string
 	// temporary is the directory to remove at the end. It is nil if the journal is kept.
 	temporary *sqlite.TemporaryDir
 }
@@ -34,6 +36,14 @@ func (r *Options) hasJournals() bool {
 
 // openStore opens the journal of --data-dir, or a temporary journal. Only the user of this process can read it.
 func (r *Options) openStore(ctx context.Context) (*store, error) {
+	s, err := r.openFile(ctx)
+	if err != nil && r.DataDir == "" && ctx.Err() == nil {
+		err = fmt.Errorf("%w; this journal is temporary: set TMPDIR to another directory", err)
+	}
+	return s, err
+}
+
+func (r *Options) openFile(ctx context.Context) (*store, error) {
 	dir, temporary := r.DataDir, (*sqlite.TemporaryDir)(nil)
 	if dir == "" {
 		var err error
@@ -52,7 +62,7 @@ func (r *Options) openStore(ctx context.Context) (*store, error) {
 		}
 		return nil, err
 	}
-	opened := &store{Store: s, temporary: temporary}
+	opened := &store{Store: s, dir: dir, temporary: temporary}
 	if err := opened.purgeMemories(ctx, earlier(r.Env.Now(), r.Clock()())); err != nil {
 		return nil, errors.Join(err, opened.close())
 	}

@@ -54,10 +54,11 @@ type localRun struct {
 	vectors vectors.Cache
 	// live shows the current activity. It is nil if there is no terminal or if --quiet is set.
 	live *terminal.Spinner
-	// watched ends at a signal, and life ends when the run is abandoned. cancel ends when the Turns must be
-	// cancelled; if it is nil, they are never cancelled.
+	// watched ends at a signal, and life ends when the run is abandoned, which abandon does. cancel ends when the Turns
+	// must be cancelled; if it is nil, they are never cancelled.
 	watched, life context.Context //nolint:containedctx // because the Turns of sub-agents live no longer than that of their parent
 	cancel        context.Context //nolint:containedctx // because it is a signal, and not the context of a call
+	abandon       context.CancelCauseFunc
 	// ask asks a person. It is nil if no person can be asked, or must not be asked. replies holds how the questions
 	// have ended, and asking is the total time for which questions were open.
 	ask     *terminal.Asker
@@ -184,8 +185,10 @@ type localTurn struct {
 	// begun is when the Turn's deadline started to run. asked is the value of localRun.asking at that moment.
 	begun time.Time
 	asked time.Duration
-	// result is the result of the Turn. It is nil until the Turn has ended.
-	result *turn.Result
+	// result is the result of the Turn. It is nil until the Turn has ended. unrecorded is the error because of which
+	// the journal lacks the result, or nil.
+	result     *turn.Result
+	unrecorded error
 
 	mu sync.Mutex
 	// lastProgress is the progress of the Turn. It is nil until this run reports the first progress.
@@ -249,7 +252,7 @@ func (w *localTurn) park(waits *loop.Parked) {
 
 // engine returns the engine for a Turn. Unless --quiet is set, it prints the Turn's progress.
 func (j *localRun) engine(ctx context.Context, w *localTurn) *turn.Engine {
-	e := &turn.Engine{Journal: j.store, Now: j.Clock(), Patience: storePatience}
+	e := j.bareEngine()
 	if !j.Quiet {
 		question, _ := w.Message(ctx, w.turn) // the run itself reports the error
 		if rules, err := translate.Rules(ctx, w.Agent); err == nil {
@@ -260,9 +263,6 @@ func (j *localRun) engine(ctx context.Context, w *localTurn) *turn.Engine {
 			p.agent = w.AgentName()
 		}
 		e.Journal = p
-	}
-	e.Waiting = func(_ turn.Input, err error, again time.Duration) {
-		j.Env.Logf("Waiting for the journal; the next attempt is in %s: %s", again.Round(time.Millisecond), err)
 	}
 	return e
 }

@@ -27,7 +27,7 @@ func (r *Options) report(p *bundle.Bundle, t *v1alpha1.Turn, result *turn.Result
 	if err != nil {
 		return exit.WithCode(exit.Failed, err)
 	}
-	if err := r.Env.Print(text); err != nil {
+	if err := r.Env.PrintPaid(text); err != nil {
 		return err
 	}
 	if result != nil {

@@ -129,8 +129,8 @@ func (r *Options) execute(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Tur
 		return err
 	}
 	defer func() { err = joinErrors(err, j.close(steady)) }()
-	j.watched, j.life = watched, life
-	w, err := j.runTurn(ctx, p, t, abandon)
+	j.watched, j.life, j.abandon = watched, life, abandon
+	w, err := j.runTurn(ctx, p, t)
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,11 @@ func (r *Options) execute(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Tur
 		result = w.result
 	}
 	j.closeLive()
-	if err := r.report(p, t, result); err != nil {
+	err = r.report(p, t, result)
+	if w != nil && w.unrecorded != nil {
+		return j.reportUnrecorded(w, err)
+	}
+	if err != nil {
 		return err
 	}
 	if w != nil {
@@ -158,7 +162,7 @@ func joinErrors(err, last error) error {
 
 // runTurn runs the Turn, and writes its status. It returns nil if the Turn did not run. If the Turn waits, the returned
 // Turn has no result.
-func (j *localRun) runTurn(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn, abandon context.CancelCauseFunc) (*localTurn, error) {
+func (j *localRun) runTurn(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn) (*localTurn, error) {
 	r, watched, life, steady := j.Options, j.watched, j.life, context.WithoutCancel(ctx)
 	before, err := j.store.earlierRuns(steady, string(t.UID))
 	if err != nil {
@@ -176,7 +180,7 @@ func (j *localRun) runTurn(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Tu
 	if r.DataDir == "" {
 		j.cancel = watched // without a journal, the Turn cannot be continued
 	} else {
-		defer context.AfterFunc(watched, func() { abandon(errInterrupted) })() //nolint:contextcheck // because the Turn can continue
+		defer context.AfterFunc(watched, func() { j.abandon(errInterrupted) })() //nolint:contextcheck // because the Turn can continue
 	}
 	spanSeed, err := joinTrace(t, before, r.Env.LookupEnv, j.traces.On())
 	if err != nil {
@@ -187,7 +191,14 @@ func (j *localRun) runTurn(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Tu
 		return nil, err
 	}
 	r.continued = before.last.Seq > 0 && before.last.Kind != journal.Finalized
+	var unrecorded *turn.Result
+	w.engine.Unrecorded = func(result *turn.Result) { unrecorded = result }
 	err = j.drive(w) //nolint:contextcheck // because the localRun holds its context
+	if unrecorded != nil {
+		w.result, w.unrecorded = unrecorded, err
+		turnstatus.Finish(t, unrecorded, w.binding.end())
+		return w, nil
+	}
 	if waits, ok := errors.AsType[*loop.Parked](err); ok {
 		w.park(waits)
 		return w, nil
@@ -197,10 +208,6 @@ func (j *localRun) runTurn(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Tu
 	}
 	return w, nil
 }
-
-// storePatience is how long the store of a run may fail. The store is a local file, so a longer wait would not
-// help.
-const storePatience = 10 * time.Second
 
 // stopped returns the error for a Turn that has not ended.
 func (r *Options) stopped(p *bundle.Bundle, t *v1alpha1.Turn, err error, interrupted bool) error {

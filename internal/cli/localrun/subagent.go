@@ -129,7 +129,7 @@ func (j *localRun) endReplaced(ctx context.Context, t *v1alpha1.Turn) error {
 	if err != nil {
 		return err
 	}
-	e := &turn.Engine{Journal: j.store, Now: j.Clock(), Patience: storePatience}
+	e := j.bareEngine()
 	for _, uid := range others {
 		before, err := j.store.earlierRuns(ctx, uid)
 		if err == nil {

@@ -189,7 +189,7 @@ func (c *comparison) add(r *Replay, prepared *prepare.Prepared) (err error) {
 func (o *Options) print(c *comparison) error {
 	env := o.Env
 	if o.Output == output.Text {
-		return env.Print(render.Coloured(env, termsafe.Exact(c.text())))
+		return env.PrintPaid(render.Coloured(env, termsafe.Exact(c.text())))
 	}
 	text, err := output.Encode(c, o.Output)
 	if err != nil {
@@ -198,7 +198,7 @@ func (o *Options) print(c *comparison) error {
 	if env.OutIsTerminal { // the escaped text is JSON, too
 		text = termsafe.Safe(text)
 	}
-	return env.Print(text)
+	return env.PrintPaid(text)
 }
 
 // text returns the comparison for a person. A line of a message or an answer always starts with a space, a plus, a

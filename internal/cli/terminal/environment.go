@@ -3,8 +3,11 @@
 package terminal
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/cli/exit"
@@ -46,6 +49,16 @@ func (e Environment) Print(text string) error {
 		return exit.WithCode(exit.Failed, fmt.Errorf("failed to write to standard output: %w", err))
 	}
 	return nil
+}
+
+// PrintPaid is like Print, for a result that was paid for. If Out cannot be written, for example because the disk is
+// full, PrintPaid writes the result to Err. It does not if the reader of a pipe has gone, as in capstan run | head.
+func (e Environment) PrintPaid(text string) error {
+	err := e.Print(text)
+	if err != nil && !errors.Is(err, syscall.EPIPE) {
+		e.Logf("Standard output cannot be written, so the result follows here:\n%s", strings.TrimSuffix(text, "\n"))
+	}
+	return err
 }
 
 // IsDumb reports whether the terminal has no colours and cannot erase a line.

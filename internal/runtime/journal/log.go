@@ -202,8 +202,22 @@ func (l *Log) Append(ctx context.Context, records ...Record) error {
 	if err != nil {
 		return fmt.Errorf("failed to append to the journal of %q: %w", l.uid, err)
 	}
+	return l.applyAll(ctx, added)
+}
+
+// ApplyUnrecorded passes records to Options.Apply that the journal does not have, because Append has failed. After
+// that, the caller must not call Append.
+func (l *Log) ApplyUnrecorded(ctx context.Context, records ...Record) error {
+	entries, err := l.toEntries(ctx, append(slices.Clip(l.first), records...))
+	if err != nil {
+		return err
+	}
+	return l.applyAll(ctx, entries)
+}
+
+func (l *Log) applyAll(ctx context.Context, entries []Entry) error {
 	l.first = nil
-	for _, e := range added {
+	for _, e := range entries {
 		if err := l.apply(ctx, e); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@
 package turn
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -37,6 +38,10 @@ type Engine struct {
 	// Waiting is called each time a write to the journal of a Turn fails; delay is the time until the next attempt.
 	// Waiting may be nil.
 	Waiting func(in Input, err error, delay time.Duration)
+	// Unrecorded is called with a result that the journals cannot record, before Run returns the error: the model has
+	// answered, and the answer was paid for. Nothing else follows from this answer. The Turn may not have ended, and a
+	// later run continues from the last recorded entry. If Unrecorded is nil, such an answer is dropped.
+	Unrecorded func(*Result)
 	// Finalizing is called before each step that finalizes a Turn, with the name of the step. If it returns an error or
 	// panics, the step has failed, and the Turn continues without it. Finalizing may be nil.
 	Finalizing func(step string) error
@@ -84,11 +89,14 @@ func (e *Engine) Run(ctx context.Context, in *Input) (result *Result, err error)
 		if err == nil {
 			err = r.end(result)
 		}
-		if err != nil {
-			return nil, err
+		if err = cmp.Or(r.failure, err); err != nil {
+			return nil, r.reportUnrecorded(err)
 		}
 	}
-	return r.addToSession(r.replayed.result)
+	if result, err = r.addToSession(r.replayed.result); err != nil {
+		return nil, r.reportUnrecorded(err)
+	}
+	return result, nil
 }
 
 // PanicError means that the engine panicked, which is a bug in Capstan. The value of the panic is not kept, because it
@@ -326,6 +334,9 @@ type run struct {
 	gone bool
 	// objectEnd is the end of the Turn according to its object. It is nil if this run decides how the Turn ends.
 	objectEnd *ObjectEnd
+	// failure is the error because of which the journal lacks the answer of the Turn: see append. It is nil if the
+	// journal works.
+	failure error
 	// unrecorded are the matches of redaction rules that a failed write contained.
 	unrecorded map[string]int64
 	// inInput are the matches of redaction rules in the input for the messages, until the journal has this input.
@@ -392,7 +403,7 @@ func (r *run) record(records ...journal.Record) error {
 		return err
 	}
 	all, redacted := r.withRedactions(records)
-	if err := r.log.Append(r.life, all...); err != nil {
+	if err := r.append(records, all); err != nil {
 		r.unrecorded = redacted
 		return err
 	}

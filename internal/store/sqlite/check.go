@@ -67,7 +67,7 @@ func (s *Store) checkFile() error {
 func (s *Store) checkPath() error {
 	current, err := os.Stat(s.path)
 	if err != nil {
-		return fmt.Errorf("failed to find the file of the journal, which this process still holds: stop the manager before you move it: %w",
+		return fmt.Errorf("failed to find the file of the journal, which this process still holds: stop it before you move the file: %w",
 			err)
 	}
 	opened, err := s.file.Stat()
@@ -75,7 +75,7 @@ func (s *Store) checkPath() error {
 		return fmt.Errorf("failed to check the file of the journal %q: %w", s.path, err)
 	}
 	if !os.SameFile(opened, current) {
-		return fmt.Errorf("the file of the journal %q was replaced: restart the manager to use the new file", s.path)
+		return fmt.Errorf("the file of the journal %q was replaced: restart this process to use the new file", s.path)
 	}
 	return nil
 }

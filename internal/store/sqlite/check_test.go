@@ -30,7 +30,7 @@ func TestCheck(t *testing.T) {
 			},
 		},
 		"replaced": {
-			reason: "the store writes to the old file, which is lost", want: "was replaced: restart the manager",
+			reason: "the store writes to the old file, which is lost", want: "was replaced: restart this process",
 			harm: func(t *testing.T, path string) {
 				other := path + ".copy"
 				if err := errors.Join(os.WriteFile(other, nil, 0o600), os.Rename(other, path)); err != nil {
@@ -59,7 +59,7 @@ func TestConnectionsAreOpenedToTheOpenedFile(t *testing.T) {
 		want        string
 	}{
 		"moved":    {want: "failed to find the file of the journal"},
-		"replaced": {replacement: "another file", want: "was replaced: restart the manager"},
+		"replaced": {replacement: "another file", want: "was replaced: restart this process"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "journal.db")

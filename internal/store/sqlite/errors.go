@@ -8,23 +8,23 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// advice maps SQLite's primary result code of an error to a text that says what to do.
+// advice maps SQLite's primary result code of an error to a text that says what to do. The manager and the command line
+// show it.
 var advice = map[int]string{
-	sqlite3.SQLITE_BUSY: "another process has locked the journal: stop that process; it may be a second manager or a shell",
+	sqlite3.SQLITE_BUSY: "another process has locked the journal: stop that process; it may be a shell, or a second process of Capstan",
 	sqlite3.SQLITE_READONLY: "the file, its directory or the volume is read-only: mount the volume for writing and let the user of this " +
-		"process own both, then restart the manager if it does not continue by itself",
-	sqlite3.SQLITE_IOERR: "the disk reported an error: check the volume and its limits; the manager continues " +
-		"by itself when the disk works again",
+		"process own both, then restart this process if it does not continue by itself",
+	sqlite3.SQLITE_IOERR:   "the disk reported an error: check the volume and its limits, such as its free space and quotas",
 	sqlite3.SQLITE_CORRUPT: damaged,
 	sqlite3.SQLITE_NOTADB:  damaged,
-	sqlite3.SQLITE_FULL:    "the disk is full: free space or enlarge the volume; the manager then continues by itself",
+	sqlite3.SQLITE_FULL:    "the disk is full: free space or enlarge the volume",
 	sqlite3.SQLITE_CANTOPEN: "the file cannot be opened: its directory must exist, and the user of this process must have permission to " +
 		"read and write both",
 }
 
 // damaged says to move the write-ahead log, too, because SQLite would apply it to the new file and so damage that file.
-const damaged = "the file is damaged: stop the manager, move the file and the files next to it that end in -wal and -shm to another " +
-	"directory, and only then put a backup, or the output of `sqlite3 FILE .recover` for the moved file, in its place"
+const damaged = "the file is damaged: stop the process that uses it, move the file and the files next to it that end in -wal and -shm " +
+	"to another directory, and only then put a backup, or the output of `sqlite3 FILE .recover` for the moved file, in its place"
 
 // code returns the primary result code of a SQLite error, or 0.
 func code(err error) int {

@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"iter"
 	"net/url"
+	"os"
 	"path/filepath"
 	"time"
+
+	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
@@ -20,6 +23,8 @@ type Reader struct {
 	store *Store
 	// copied is the directory of the copy that is read, or nil.
 	copied *TemporaryDir
+	// immutable is true if SQLite reads the file without locks and without other files: see openReadOnly.
+	immutable bool
 }
 
 // OpenReader opens the journals in a file for reading, and does not change the file. If the file has an older schema,
@@ -45,7 +50,7 @@ func OpenReader(ctx context.Context, path string) (*Reader, error) {
 
 // openCopy copies a file, migrates the copy, and opens it for reading.
 func openCopy(ctx context.Context, path, to string) (*Reader, error) {
-	db, err := openReadOnly(path)
+	db, _, err := openReadOnly(ctx, path)
 	if err != nil {
 		return nil, err
 	}
@@ -67,11 +72,15 @@ func openCopy(ctx context.Context, path, to string) (*Reader, error) {
 // IsCopy reports whether the Reader reads a copy of the file, to which nothing is added any more.
 func (r *Reader) IsCopy() bool { return r.copied != nil }
 
+// IsImmutable reports whether the Reader reads the file alone, because no file can be created next to it. It then reads
+// no entries that are added later.
+func (r *Reader) IsImmutable() bool { return r.immutable }
+
 // errOlder means that the schema of a file is older than this program's schema.
 var errOlder = errors.New("its schema is older than this program's")
 
 func openReader(ctx context.Context, path string) (*Reader, error) {
-	db, err := openReadOnly(path)
+	db, immutable, err := openReadOnly(ctx, path)
 	if err != nil {
 		return nil, fmt.Errorf("failed to open the journal %q: %w", path, err)
 	}
@@ -85,13 +94,48 @@ func openReader(ctx context.Context, path string) (*Reader, error) {
 	case current < newest:
 		err = errOlder
 	default:
-		return &Reader{store: &Store{path: path, db: db, lists: db, closing: make(chan struct{})}}, nil
+		s := &Store{path: path, db: db, lists: db, closing: make(chan struct{})}
+		return &Reader{store: s, immutable: immutable}, nil
 	}
 	return nil, errors.Join(fmt.Errorf("failed to open the journal %q: %w", path, err), db.Close())
 }
 
-func openReadOnly(path string) (*sql.DB, error) {
-	return sql.Open("sqlite", location(path, url.Values{"mode": {"ro"}, "_pragma": {waitForLocks}}))
+// openReadOnly opens a file for reading. SQLite creates files next to it, which is impossible in a directory, or on a
+// volume, that is read-only or full. If the write-ahead log is empty, the file has all entries, and openReadOnly opens
+// it alone: immutable is then true, and entries that another process adds later are not read.
+func openReadOnly(ctx context.Context, path string) (db *sql.DB, immutable bool, err error) {
+	db, err = openWith(ctx, path, url.Values{"mode": {"ro"}, "_pragma": {waitForLocks}})
+	switch code(err) {
+	case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR:
+	default:
+		return db, false, explain(err)
+	}
+	alone, aloneErr := openWith(ctx, path, url.Values{"mode": {"ro"}, "immutable": {"1"}})
+	if aloneErr != nil {
+		return nil, false, explain(err) // the file itself cannot be read
+	}
+	log, logErr := os.Stat(path + "-wal")
+	switch {
+	case errors.Is(logErr, os.ErrNotExist), logErr == nil && log.Size() == 0:
+		return alone, true, nil
+	case logErr == nil:
+		logErr = fmt.Errorf("it was not closed, or is in use, and its newest entries are in %q, which can be read only where files can be "+
+			"created: copy both files to a directory in which files can be created, and read that copy: %w", path+"-wal", err)
+	}
+	return nil, false, errors.Join(logErr, alone.Close())
+}
+
+// openWith opens a file with settings, and reads from it.
+func openWith(ctx context.Context, path string, settings url.Values) (*sql.DB, error) {
+	db, err := sql.Open("sqlite", location(path, settings))
+	if err != nil {
+		return nil, err
+	}
+	var tables int
+	if err := db.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema`).Scan(&tables); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return db, nil
 }
 
 // Read reads entries, as Store.Read does.

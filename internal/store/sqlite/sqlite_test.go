@@ -29,6 +29,12 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if path := os.Getenv(readingNobody); path != "" {
+		if err := readAsNobody(path); err != nil {
+			panic(err)
+		}
+		return
+	}
 	if path := os.Getenv(holder); path != "" {
 		if err := holdOpen(path); err != nil {
 			panic(err)
