@@ -102,7 +102,7 @@ func (r *ModelProviderReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 }
 
 // probe reads the provider's Secrets and requests the list of models from its endpoint, which costs nothing. It
-// returns an error only if the Secrets could not be read.
+// returns an error only if the Secrets could not be read, or if this process had no socket for the request.
 func (r *ModelProviderReconciler) probe(ctx context.Context, p *v1alpha1.ModelProvider) (finding, error) {
 	provider, err := r.Providers.Fresh(ctx, p)
 	if missing, ok := errors.AsType[*providers.SecretError](err); ok {
@@ -118,6 +118,9 @@ func (r *ModelProviderReconciler) probe(ctx context.Context, p *v1alpha1.ModelPr
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	listing, err := provider.Probe(ctx)
+	if errors.Is(err, model.ErrOwnShortage) { // which says nothing about the endpoint
+		return finding{}, err
+	}
 	if err != nil {
 		return probeFailure(ctx, p.Name, err), nil
 	}

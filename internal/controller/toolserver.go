@@ -23,6 +23,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/mcp"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/secrets"
 	"github.com/capstan-dev/capstan/internal/toolservers"
 )
@@ -116,7 +117,7 @@ func (r *ToolServerReconciler) settleDelay(s *v1alpha1.ToolServer) time.Duration
 }
 
 // listTools asks a server for its tools, with its Secrets as they are now, and writes them to the status. It returns an
-// error only if the Secrets could not be read, or if the process stops.
+// error only if the Secrets could not be read, if this process had no socket for the request, or if the process stops.
 func (r *ToolServerReconciler) listTools(ctx context.Context, s *v1alpha1.ToolServer) (finding, error) {
 	ctx = r.Processors.With(ctx, s.Namespace)
 	if err := toolservers.CheckCompensations(ctx, s); err != nil {
@@ -151,7 +152,7 @@ func listFailure(err error) (finding, error) {
 		return finding{reason: v1alpha1.ReasonSecretNotFound, message: err.Error()}, nil
 	}
 	failure, ok := errors.AsType[*mcp.Error](err)
-	if !ok {
+	if !ok || errors.Is(err, tool.ErrOwnShortage) { // a shortage of this process says nothing about the server
 		return finding{}, fmt.Errorf("failed to get the tools of the server: %w", err)
 	}
 	f := finding{reason: v1alpha1.ReasonEndpointUnreachable, message: failure.Message}

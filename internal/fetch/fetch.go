@@ -63,6 +63,9 @@ func (f *Fetcher) Fetch(ctx context.Context, url, mediaType string, most int) ([
 // temporaryError means that another attempt may succeed.
 type temporaryError struct{ error }
 
+// Unwrap returns the cause.
+func (e *temporaryError) Unwrap() error { return e.error }
+
 // get makes one attempt.
 func get(ctx context.Context, client *http.Client, url, mediaType string, most int) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -126,6 +129,9 @@ func explain(req *http.Request, err error) error {
 		return &temporaryError{refused}
 	} else if ok {
 		return refused
+	}
+	if short, ok := errors.AsType[*netpolicy.Shortage](err); ok {
+		return &temporaryError{short}
 	}
 	if failed, ok := errors.AsType[*netpolicy.ProxyError](err); ok && failed.IsTemporary() {
 		return &temporaryError{failed}

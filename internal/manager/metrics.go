@@ -9,9 +9,9 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/client-go/util/cert"
-	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -42,9 +42,11 @@ func (o *Options) metricsSecure() bool {
 	return err == nil && (o.MetricsTLSCertFile != "" || !readapi.IsLoopback(host))
 }
 
-// metricsHandler returns the handler of /metrics, and the settings of its TLS, which are nil for plain HTTP. watcher
-// keeps the certificate up to date; it is nil if no certificate is configured.
-func (o *Options) metricsHandler(guard *access.Guard) (h http.Handler, secure *tls.Config, watcher *certwatcher.CertWatcher, err error) {
+// metricsHandler returns the handler of /metrics, and the settings of its TLS, which are nil for plain HTTP. now and
+// log are for the certificate.
+func (o *Options) metricsHandler(
+	guard *access.Guard, now func() time.Time, log logr.Logger,
+) (h http.Handler, secure *tls.Config, err error) {
 	h = promhttp.HandlerFor(ctrlmetrics.Registry,
 		promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError, MaxRequestsInFlight: mostScrapes})
 	if o.metricsSecure() {
@@ -52,14 +54,15 @@ func (o *Options) metricsHandler(guard *access.Guard) (h http.Handler, secure *t
 		secure = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}} // a scrape does not need HTTP/2
 	}
 	if o.metricsSecure() && o.MetricsTLSCertFile != "" {
-		if watcher, err = certwatcher.New(o.MetricsTLSCertFile, o.MetricsTLSKeyFile); err != nil {
-			return nil, nil, nil, fmt.Errorf("--metrics-tls-cert-file and --metrics-tls-key-file: %w", err)
+		certificate, err := webserver.NewCertificate(o.MetricsTLSCertFile, o.MetricsTLSKeyFile, now, log)
+		if err != nil {
+			return nil, nil, fmt.Errorf("--metrics-tls-cert-file and --metrics-tls-key-file: %w", err)
 		}
-		secure.GetCertificate = watcher.GetCertificate
+		secure.GetCertificate = certificate.Get
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", h)
-	return mux, secure, watcher, nil
+	return mux, secure, nil
 }
 
 // listenForMetrics returns a listener with these settings of TLS, which are nil for plain HTTP. Without a certificate,
@@ -94,7 +97,7 @@ func (p *parts) addMetrics(ctx context.Context) (stop func(), err error) {
 	if o.MetricsBindAddress == "" || o.MetricsBindAddress == "0" {
 		return func() {}, nil
 	}
-	handler, secure, watcher, err := o.metricsHandler(p.access)
+	handler, secure, err := o.metricsHandler(p.access, p.localNow, p.log.WithName("metrics"))
 	if err != nil {
 		return nil, err
 	}
@@ -102,14 +105,11 @@ func (p *parts) addMetrics(ctx context.Context) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if watcher != nil {
-		err = p.manager.Add(watcher)
-	}
 	server := webserver.New(handler)
 	server.ReadTimeout, server.WriteTimeout = requestTimeout, scrapeTimeout
-	err = errors.Join(err, p.manager.Add(&manager.Server{
+	err = p.manager.Add(&manager.Server{
 		Name: "metrics", Listener: listener, ShutdownTimeout: new(time.Second), Server: server,
-	}))
+	})
 	return func() { _ = listener.Close() }, err // it is closed already if the server has run
 }
 

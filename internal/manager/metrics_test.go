@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,8 +28,8 @@ func TestMetricsNeedTLSBeyondThisMachine(t *testing.T) {
 		":8443": true, "0.0.0.0:8443": true, "[::]:8443": true, "10.0.0.1:8443": true, "capstan.example:8443": true,
 	} {
 		o := Options{MetricsBindAddress: address}
-		handler, settings, watcher, err := o.metricsHandler(access.New(nil, nil, time.Now))
-		if err != nil || watcher != nil || (settings != nil) != secure {
+		handler, settings, err := o.metricsHandler(access.New(nil, nil, time.Now), time.Now, logr.Discard())
+		if err != nil || (settings != nil) != secure {
 			t.Fatalf("%s: secure is %t, %v; want %t", address, settings != nil, err, secure)
 		}
 		w := httptest.NewRecorder()
@@ -43,7 +44,8 @@ func TestMetricsNeedTLSBeyondThisMachine(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "none.pem")
 	o := Options{MetricsBindAddress: "127.0.0.1:8080", MetricsTLSCertFile: file, MetricsTLSKeyFile: file}
-	if _, _, _, err := o.metricsHandler(nil); err == nil || !strings.Contains(err.Error(), "--metrics-tls-cert-file") {
+	_, _, err := o.metricsHandler(nil, time.Now, logr.Discard())
+	if err == nil || !strings.Contains(err.Error(), "--metrics-tls-cert-file") {
 		t.Errorf("got %v, want an error that names the flag of the missing certificate", err)
 	}
 }

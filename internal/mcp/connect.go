@@ -11,6 +11,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
 // protocol is the newest version of the protocol with sessions and with a single stream for change notifications.
@@ -108,7 +110,7 @@ func (c *Client) connect() {
 	close(a.done)
 }
 
-// backOff starts the pause after a failure.
+// backOff starts the pause after a failure of the server.
 func (c *Client) backOff(cause error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,6 +118,9 @@ func (c *Client) backOff(cause error) {
 }
 
 func (c *Client) backOffLocked(cause error) {
+	if errors.Is(cause, tool.ErrOwnShortage) { // the server may answer as soon as the shortage has passed
+		return
+	}
 	c.failed, c.retryAt = cause, c.cfg.Now().Add(nextPause(c.pause))
 }
 

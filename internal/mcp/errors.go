@@ -82,6 +82,9 @@ func (c *Client) discoveryError(ctx context.Context, err error) *Error {
 	if refused, ok := errors.AsType[*netpolicy.Refused](err); ok {
 		return as(Unreachable, refused.Error(), "")
 	}
+	if short, ok := errors.AsType[*netpolicy.Shortage](err); ok {
+		return &Error{Kind: Unreachable, Message: short.Error(), Err: fmt.Errorf("%w: %w", tool.ErrOwnShortage, err)}
+	}
 	if encoded, ok := errors.AsType[*netpolicy.EncodedError](err); ok {
 		return as(Protocol, encoded.Error(), "")
 	}
@@ -181,7 +184,9 @@ func (c *Client) callError(ctx context.Context, ex *exchange, err error) *tool.E
 		return as(tool.Unavailable, "%s, and the call was not made", errSession)
 	case notMade:
 		failure := c.discoveryError(ctx, err)
-		return &tool.Error{Class: tool.Unavailable, Message: c.prefix() + failure.Message, RemoteMessage: failure.RemoteMessage, Err: err}
+		return &tool.Error{
+			Class: tool.Unavailable, Message: c.prefix() + failure.Message, RemoteMessage: failure.RemoteMessage, Err: failure,
+		}
 	case refused && mayHaveActed(status.status):
 		return withStatus(tool.OutcomeUnknown)
 	case refused && status.status == http.StatusBadRequest:

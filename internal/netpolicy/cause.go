@@ -17,6 +17,9 @@ import (
 // in a certificate. The author of an object may read its status, and must not learn from it about servers that only
 // this process can reach.
 func Cause(err error) string {
+	if short, ok := errors.AsType[*Shortage](err); ok {
+		return short.Error()
+	}
 	if name, ok := errors.AsType[*net.DNSError](err); ok {
 		switch {
 		case name.IsNotFound:

@@ -46,7 +46,8 @@ const maxIdle = 256
 
 // DialContext returns a function for http.Transport.DialContext that connects only to addresses that the policy
 // allows. It checks each address when it connects. timeout bounds the time to connect, including the resolution of the
-// name. Errors wrap a *Refused if an address is refused.
+// name. Errors wrap a *Refused if an address is refused, and a *Shortage if this machine has no resources for the
+// connection.
 func (p *Policy) DialContext(timeout time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return p.dialer(timeout, usualWatch, nil)
 }
@@ -75,7 +76,7 @@ func (p *Policy) dialer(
 		conn, err := dialer.DialContext(ctx, network, address)
 		if err != nil {
 			leave()
-			return nil, err
+			return nil, withShortage(err)
 		}
 		return newWatchedConn(conn, w, p.pace(), leave), nil //nolint:contextcheck // because the connection outlives the request
 	}

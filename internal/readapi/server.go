@@ -9,14 +9,12 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -56,8 +54,8 @@ type Options struct {
 	// TLSAddress is the host:port of a second listener, which uses TLS; Address then serves plain HTTP. If
 	// TLSAddress is empty, Address uses TLS if there is a CertFile.
 	TLSAddress string
-	// CertFile and KeyFile are paths of PEM files, which are read again when they change. Without them, the server
-	// uses plain HTTP.
+	// CertFile and KeyFile are paths of PEM files, which are read again as webserver.Certificate says. Without them,
+	// the server uses plain HTTP.
 	CertFile, KeyFile string
 	// Journal holds the journals of all Turns.
 	Journal journal.Journal
@@ -76,7 +74,8 @@ type Options struct {
 	// and memories before these are sent, and from comments before these are stored and before they are sent. If
 	// Credentials is nil, nothing is removed.
 	Credentials *redact.Set
-	// Now returns the current time, for the times of feedback and for the expiry of memories.
+	// Now returns the current time, for the times of feedback, for the expiry of memories, and for the age of the
+	// certificate.
 	Now func() time.Time
 	// Log of the server.
 	Log logr.Logger
@@ -97,9 +96,7 @@ type Server struct {
 	o Options
 	// listeners are the open listeners. The first one is at Address, unless Address is not set.
 	listeners []net.Listener
-	// certificate is nil without TLS.
-	certificate *certwatcher.CertWatcher
-	http        *http.Server
+	http      *http.Server
 	// streams and large limit the concurrent requests.
 	streams, large *gate
 }
@@ -116,9 +113,10 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 		o: o, streams: newGate(mostStreams, userStreams), large: newGate(mostLarge, userLarge),
 	}
 	s.http = webserver.New(s.handler())
+	var certificate *webserver.Certificate
 	if o.CertFile != "" {
 		var err error
-		if s.certificate, err = certwatcher.New(o.CertFile, o.KeyFile); err != nil {
+		if certificate, err = webserver.NewCertificate(o.CertFile, o.KeyFile, o.Now, o.Log); err != nil {
 			return nil, fmt.Errorf("--read-tls-cert-file and --read-tls-key-file: %w", err)
 		}
 	}
@@ -140,7 +138,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 		if endpoint.secure {
 			// Without HTTP/2, which would allow hundreds of requests on each connection before their users are known.
 			listener = tls.NewListener(listener, &tls.Config{
-				GetCertificate: s.certificate.GetCertificate, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+				GetCertificate: certificate.Get, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
 			})
 		}
 		s.listeners = append(s.listeners, listener)
@@ -186,21 +184,9 @@ func (s *Server) Start(ctx context.Context) error {
 	for _, l := range s.listeners {
 		go func() { ended <- s.http.Serve(l) }()
 	}
-	watching, stopWatching := context.WithCancel(ctx)
-	var watcher sync.WaitGroup
-	defer watcher.Wait()
-	defer stopWatching()
-	watched := make(chan error, 1)
-	if s.certificate != nil {
-		watcher.Go(func() { watched <- s.certificate.Start(watching) })
-	}
 	select {
 	case err := <-ended:
 		return fmt.Errorf("failed to serve journals: %w", errors.Join(err, s.http.Close()))
-	case err := <-watched:
-		if ctx.Err() == nil {
-			return errors.Join(fmt.Errorf("failed to watch the certificate of the read API: %w", err), s.http.Close())
-		}
 	case <-ctx.Done():
 	}
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)

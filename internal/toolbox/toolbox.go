@@ -27,7 +27,7 @@ type Servers interface {
 	// that it can:
 	//  1. The tools that the server listed the last time.
 	//  2. The tools in the ToolServer's status, with schemas that allow everything.
-	//  3. ErrUnknown.
+	//  3. ErrUnknown, or an error that wraps tool.ErrOwnShortage if this process had no socket to reach the server.
 	Tools(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error)
 	// Current asks the server which tools it has now. It takes at most the server's connectTimeoutSeconds, plus the
 	// time to read Secrets, and fails if the server does not answer. Its error wraps tool.ErrUnread if the API server

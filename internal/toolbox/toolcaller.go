@@ -28,30 +28,33 @@ type toolCaller struct {
 // Call calls the tool. A tool that requires approval is checked once more, because much time may pass while the intent
 // is written to the journal. A sub-agent is checked only before its Turn is created. A sub-agent of another namespace
 // is then checked even if it requires no approval. The call of a ToolServer goes to the object that was checked. A
-// sub-agent is called by its name. While the API server gives no answer about the tool, the call waits: see awaitRead.
+// sub-agent is called by its name. While the API server gives no answer about the tool, or this process has no socket,
+// the call waits: see awaitPassing.
 func (r *toolCaller) Call(ctx context.Context, c tool.Call) (result tool.Result, err error) {
 	if r.source.Agent != "" {
 		// A repeated call needs no check if it finds the Turn that an earlier attempt created, because it causes
 		// nothing new then. So the check is made by the code that creates the Turn.
 		return r.box.Call(r.source.Agent, func(ctx context.Context) error {
-			return awaitRead(ctx, func() error { return r.checkNewCall(ctx) })
+			return awaitPassing(ctx, func() error { return r.checkNewCall(ctx) })
 		}).Call(ctx, c)
 	}
-	err = awaitRead(ctx, func() (err error) {
+	err = awaitPassing(ctx, func() (err error) {
 		result, err = r.callServer(ctx, c)
 		return err
 	})
 	return result, err
 }
 
-// maxUnread limits how long a call waits while the API server gives no answer about its tool.
-const maxUnread = 15 * time.Second
+// maxWait limits how long a call waits while the API server gives no answer about its tool, or while this process has
+// no socket for the call.
+const maxWait = 15 * time.Second
 
-// awaitRead repeats f while its error matches tool.ErrUnread, and returns the last error: a short outage of the API
-// server is no failure of the tool, and nothing was sent. It begins no attempt after maxUnread, or after half of the
-// time until the deadline of ctx, so that time is left for the call, or for the model to work without it.
-func awaitRead(ctx context.Context, f func() error) (err error) {
-	limit := maxUnread
+// awaitPassing repeats f while tool.MayPass is true for its error, and returns the last error: a short outage of the
+// API server, or a shortage of this process, is no failure of the tool, and nothing was sent. It begins no attempt
+// after maxWait, or after half of the time until the deadline of ctx, so that time is left for the call, or for the
+// model to work without it.
+func awaitPassing(ctx context.Context, f func() error) (err error) {
+	limit := maxWait
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = min(limit, max(1, time.Until(deadline)/2)) // 0 would mean no limit
 	}
@@ -59,7 +62,7 @@ func awaitRead(ctx context.Context, f func() error) (err error) {
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 2*time.Second
 	// The error of f has a class, but the one of Retry may be that of ctx.
 	_, _ = backoff.Retry(ctx, func() (struct{}, error) {
-		if err = f(); !errors.Is(err, tool.ErrUnread) || tool.IsUncertain(err) {
+		if err = f(); !tool.MayPass(err) || tool.IsUncertain(err) {
 			return struct{}{}, nil
 		}
 		return struct{}{}, err

@@ -1,6 +1,7 @@
 package toolbox_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -168,6 +169,8 @@ type unreadFor struct {
 	fakeCluster
 	objects, credentials int
 	mayHaveActed         bool
+	// cause is the cause of the failures for the credentials. The default is tool.ErrUnread.
+	cause error
 }
 
 // fails reports whether a read fails, and counts it.
@@ -181,7 +184,8 @@ func (u *unreadFor) Caller(*v1alpha1.ToolServer, string) tool.Caller {
 	return tool.CallerFunc(func(ctx context.Context, c tool.Call) (tool.Result, error) {
 		if fails(&u.credentials) {
 			return tool.Result{}, &tool.Error{
-				Class: tool.Unavailable, Message: "its credentials could not be read", MayHaveActed: u.mayHaveActed, Err: tool.ErrUnread,
+				Class: tool.Unavailable, Message: "its credentials could not be read", MayHaveActed: u.mayHaveActed,
+				Err: cmp.Or(u.cause, tool.ErrUnread),
 			}
 		}
 		return u.Call(ctx, c)
@@ -198,7 +202,10 @@ func TestCallWaitsForTheAPIServer(t *testing.T) {
 		made   bool
 		waits  bool
 	}{
-		"credentials":           {tool.Source{Server: "tickets", Name: "look"}, unreadFor{credentials: 3}, true, true},
+		"credentials": {tool.Source{Server: "tickets", Name: "look"}, unreadFor{credentials: 3}, true, true},
+		"no socket": {
+			tool.Source{Server: "tickets", Name: "look"}, unreadFor{credentials: 3, cause: tool.ErrOwnShortage}, true, true,
+		},
 		"ToolServer":            {tool.Source{Server: "tickets", Name: "look"}, unreadFor{objects: 3}, true, true},
 		"Agent":                 {tool.Source{Agent: "owner/helper"}, unreadFor{objects: 3}, true, true},
 		"credentials, for long": {tool.Source{Server: "tickets", Name: "look"}, unreadFor{credentials: 1000}, false, true},

@@ -99,8 +99,11 @@ func (c *Cache) Tools(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool,
 	if l == nil {
 		l = e.lastKnown(ctx, s)
 	}
+	isUnknown := err != nil && l == nil && s.Status.LastDiscoveryTime == nil && len(s.Status.Tools) == 0
 	switch {
-	case err != nil && l == nil && s.Status.LastDiscoveryTime == nil && len(s.Status.Tools) == 0:
+	case isUnknown && errors.Is(err, tool.ErrOwnShortage): // the Turn waits, and does not run without these tools
+		return nil, err
+	case isUnknown:
 		c.log.Info("A tool server that was never reached has no known tools", "toolServer", e.key.String(), "reason", err.Error())
 		return nil, toolbox.ErrUnknown
 	case err != nil:

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/attachment"
@@ -113,6 +114,9 @@ func (s *AttachmentSources) read(ctx context.Context, path string, a *v1alpha1.A
 		return field, data, nil
 	case ctx.Err() != nil:
 		return field, nil, context.Cause(ctx)
+	}
+	if _, isShort := errors.AsType[*netpolicy.Shortage](err); isShort { // not the URL, but this machine is the reason
+		return field, nil, fmt.Errorf("failed to fetch %s: %w", field, err)
 	}
 	return field, nil, invalid.Field(field, "%s", err)
 }

@@ -58,6 +58,11 @@ func (x *exchange) classifyCause(ctx context.Context, err error, partial model.R
 		e.Unsent, e.Err = true, refused
 		return e
 	}
+	if short, ok := errors.AsType[*netpolicy.Shortage](err); ok {
+		e := as(model.Network, "%s", short)
+		e.Unsent, e.Err = true, fmt.Errorf("%w: %w", model.ErrOwnShortage, short)
+		return e
+	}
 	if encoded, ok := errors.AsType[*netpolicy.EncodedError](err); ok {
 		e := as(model.InvalidRequest, "%s", encoded)
 		e.MayBeBilled = sent // the endpoint has accepted the request

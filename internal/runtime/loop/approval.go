@@ -127,8 +127,8 @@ func checkTool(ctx context.Context, t *tool.Tool) error {
 }
 
 // checkApproved checks the tools of approved calls just before these calls are made. It refuses a call whose tool has
-// changed or cannot be checked. If the API server gives no answer about a tool for the moment, checkApproved returns an
-// error, so that the next attempt of the run uses the approval.
+// changed or cannot be checked. If the check failed for a reason that may pass and is not the tool's, checkApproved
+// returns an error, so that the next attempt of the run uses the approval.
 func (run *runner) checkApproved(ctx context.Context, step int, p *plan) error {
 	var kept []*planned
 	for _, c := range p.wave {
@@ -137,7 +137,7 @@ func (run *runner) checkApproved(ctx context.Context, step int, p *plan) error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			if errors.Is(failure, tool.ErrUnread) {
+			if tool.MayPass(failure) {
 				return fmt.Errorf("failed to check the approved tool %q: %w", c.tool.Name, failure)
 			}
 			if failure != nil {

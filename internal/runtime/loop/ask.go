@@ -89,11 +89,17 @@ func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End
 		if final != nil {
 			return nil, final
 		}
+		if isOwnShortage(failure) { // it was no attempt
+			r.Attempt--
+		}
 		if err := run.pause(ctx, delay); err != nil {
 			return nil, err
 		}
 	}
 }
+
+// isOwnShortage reports whether this process had no socket for a request.
+func isOwnShortage(failure *model.Error) bool { return errors.Is(failure, model.ErrOwnShortage) }
 
 // backoffOf returns the backoff between the attempts of a candidate.
 func backoffOf(c *Candidate) *backoff.ExponentialBackOff {
@@ -127,7 +133,8 @@ func (run *runner) afterFailure(ctx context.Context, c *Candidate, r *Request, w
 	case !failure.Kind.Retryable():
 		return 0, failure
 	case billed && (r.Purpose != ForStep || timeUsed), // the rest of the time is for the step itself, or for another model
-		billed && run.State.billedTimeouts(r) >= maxBilledTimeouts, r.Attempt >= c.Retry.MaxAttempts:
+		billed && run.State.billedTimeouts(r) >= maxBilledTimeouts,
+		r.Attempt >= c.Retry.MaxAttempts && !isOwnShortage(failure): // a shortage ends by itself, or the Turn at its deadline
 		return 0, withAttempts(failure, r.Attempt)
 	case failure.RetryAfter > run.fallbackTime() && run.hasFallback(c, r.Purpose, failure.Kind):
 		return 0, waitTooLongFailure(failure)
@@ -207,7 +214,8 @@ func (run *runner) recordFailure(ctx context.Context, c *Candidate, r *Request, 
 		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Place: r.Place, Kind: failure.Kind,
 		Message: failure.Message, RemoteMessage: failure.RemoteMessage,
 		Usage: usage, Cost: c.Pricing.Cost(usage), DurationMS: took, Unsent: failure.Unsent, NotReached: failure.NotReached,
-		StoreUnread: errors.Is(failure, model.ErrOwnStore), MayBeBilled: failure.MayBeBilled, Stack: stackOf(failure),
+		StoreUnread: errors.Is(failure, model.ErrOwnStore), OwnShortage: isOwnShortage(failure),
+		MayBeBilled: failure.MayBeBilled, Stack: stackOf(failure),
 	}
 	if final != nil && failure.Kind != model.Cancelled && ctx.Err() == nil {
 		entry.GaveUp = final.Message

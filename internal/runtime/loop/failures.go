@@ -30,6 +30,8 @@ type FailedRequest struct {
 	NotReached bool `json:"notReached,omitempty"`
 	// StoreUnread is true if the request was not attempted because the store could not be read.
 	StoreUnread bool `json:"storeUnread,omitempty"`
+	// OwnShortage is true if the request was not sent because this process had no socket for it.
+	OwnShortage bool `json:"ownShortage,omitempty"`
 	// MayBeBilled is true if the endpoint may bill the failed request: see model.Error.
 	MayBeBilled bool `json:"mayBeBilled,omitempty"`
 	// GaveUp is the message with which the run stopped asking this model for this step and purpose. It is empty if the
@@ -60,8 +62,8 @@ func (s *State) applyFailure(e journal.Entry) error {
 }
 
 // countSent returns the number of requests in the journal for the same model, step and purpose, and how many of them
-// were cut off: by a kill, or by the end of their run. Requests that could not be made because the store could not be
-// read do not count.
+// were cut off: by a kill, or by the end of their run. Requests that were not sent because the store could not be read,
+// or because of a shortage of this process, do not count.
 func (s *State) countSent(like *Request) (all, cutOff int) {
 	count := func(requests []Request) int {
 		n := 0
@@ -78,7 +80,7 @@ func (s *State) countSent(like *Request) (all, cutOff int) {
 		case !f.isLike(like):
 		case f.Kind == model.Cancelled:
 			cutOff++
-		case f.StoreUnread:
+		case f.StoreUnread, f.OwnShortage:
 			all--
 		}
 	}

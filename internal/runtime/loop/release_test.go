@@ -184,9 +184,17 @@ func TestCallOfAChangedToolIsRefused(t *testing.T) {
 }
 
 // TestApprovedCallWaitsUntilItsToolCanBeChecked checks that an approval is kept while the API server gives no answer
-// about the tool: the run ends with an error, and the next run makes the call.
+// about the tool, or while this process has no socket: the run ends with an error, and the next run makes the call.
 func TestApprovedCallWaitsUntilItsToolCanBeChecked(t *testing.T) {
-	unread := &tool.Error{Class: tool.Unavailable, Message: "it could not be read", Err: tool.ErrUnread}
+	for _, cause := range []error{tool.ErrUnread, tool.ErrOwnShortage} {
+		t.Run(cause.Error(), func(t *testing.T) { checkWaitForCheck(t, cause) })
+	}
+}
+
+// checkWaitForCheck makes the first check of an approved tool fail because of a cause.
+func checkWaitForCheck(t *testing.T, cause error) {
+	t.Helper()
+	unread := &tool.Error{Class: tool.Unavailable, Message: "it could not be checked", Err: cause}
 	j := &journaltest.Store{}
 	o := &approver{now: noon, decisions: map[string]loop.Decision{"a": {Step: 1, CallID: "a", Approved: true, By: "ann"}}}
 	send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
@@ -194,7 +202,7 @@ func TestApprovedCallWaitsUntilItsToolCanBeChecked(t *testing.T) {
 	send.Caller = &checkedServer{fakeToolServer: sent, check: func(n int) error { return map[bool]error{true: unread}[n == 2] }}
 	c, _ := candidate("one", 1, asksFor("", call("a", "send", `{}`)), says("Done."))
 	in := withApprover(withTools(inputOf(t, j, 1, c), send), o)
-	if _, err := loop.Run(t.Context(), &in); !errors.Is(err, tool.ErrUnread) {
+	if _, err := loop.Run(t.Context(), &in); !errors.Is(err, cause) {
 		t.Fatalf("Run: %v, want the failure of the check", err)
 	}
 	if len(in.State.CallResults) > 0 || len(sent.calls) > 0 {

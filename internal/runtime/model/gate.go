@@ -67,6 +67,10 @@ var ErrNoSpace = errors.New("no space to store the answer")
 // run must stop, and ask again when the store works. Such a failure says nothing about the endpoint.
 var ErrOwnStore = errors.New("the store could not be read")
 
+// ErrOwnShortage is wrapped by the failure of a request that was not sent because this process or its machine had no
+// socket for it. Such a request uses up no attempt, and the failure says nothing about the endpoint.
+var ErrOwnShortage = errors.New("no socket in this process")
+
 // StatedLimits are the limits that an endpoint states in an answer.
 type StatedLimits struct {
 	Requests, Tokens StatedLimit

@@ -161,7 +161,7 @@ func (f CallerFunc) Call(ctx context.Context, c Call) (Result, error) { return f
 // Checker is a Caller that can check whether its tool is still the one that the Turn started with.
 type Checker interface {
 	// Check returns an *Error that wraps ErrChanged if another object provides the tool now, or if the schema of the
-	// tool has changed. If the check is not possible, it returns another *Error, which wraps ErrUnread if a repetition
+	// tool has changed. If the check is not possible, it returns another *Error; MayPass reports whether a repetition
 	// of the check may soon succeed. Check is called before an approval is requested, and before an approved call is
 	// made.
 	Check(ctx context.Context) error
@@ -173,6 +173,14 @@ var ErrChanged = errors.New("the tool has changed since the turn began")
 // ErrUnread is the cause of an *Error about a tool whose object, or its credentials, could not be read for the moment.
 // This says nothing about the tool.
 var ErrUnread = errors.New("the API server gave no answer about the tool")
+
+// ErrOwnShortage is the cause of an *Error about a call that was not sent, or a check that was not made, because this
+// process or its machine had no socket for it. This says nothing about the tool.
+var ErrOwnShortage = errors.New("no socket in this process")
+
+// MayPass reports whether an error says nothing about the tool, and may pass soon: it wraps ErrUnread or
+// ErrOwnShortage.
+func MayPass(err error) bool { return errors.Is(err, ErrUnread) || errors.Is(err, ErrOwnShortage) }
 
 // Call is one call of a tool.
 type Call struct {

@@ -19,7 +19,7 @@ var advice = map[int]string{
 	sqlite3.SQLITE_NOTADB:  damaged,
 	sqlite3.SQLITE_FULL:    "the disk is full: free space or enlarge the volume",
 	sqlite3.SQLITE_CANTOPEN: "the file cannot be opened: its directory must exist, and the user of this process must have permission to " +
-		"read and write both",
+		"read and write both; or this process has no free file descriptor: raise its limit of open files (ulimit -n)",
 }
 
 // damaged says to move the write-ahead log, too, because SQLite would apply it to the new file and so damage that file.
