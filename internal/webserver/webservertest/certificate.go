@@ -1,4 +1,4 @@
-// Package webservertest has certificates in files, and processes without inotify, for tests of servers.
+// Package webservertest has certificates in files, and a check for inotify, for tests of servers.
 package webservertest
 
 import (
