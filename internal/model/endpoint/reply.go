@@ -184,7 +184,7 @@ const (
 	endedMalformed
 )
 
-// endings are the finish reasons of servers, in lower case.
+// endings are the finish reasons of servers, in lower case. meaningOf reads them.
 var endings = map[string]ending{
 	"stop": endedNormally, "eos": endedNormally, "eos_token": endedNormally,
 	"end_turn": endedNormally, "stop_sequence": endedNormally, // Anthropic and Bedrock
@@ -201,6 +201,7 @@ var endings = map[string]ending{
 	// Gemini, whose compatible endpoint sends its own names: github.com/HKUDS/Vibe-Trading/pull/308.
 	"safety": endedByFilter, "recitation": endedByFilter, "prohibited_content": endedByFilter, "blocklist": endedByFilter,
 	"spii": endedByFilter, "image_safety": endedByFilter, "image_prohibited_content": endedByFilter, "image_recitation": endedByFilter,
+	"model_armor":      endedByFilter,
 	"refusal":          endedByFilter,                                        // Anthropic
 	"sensitive":        endedByFilter,                                        // Z.ai
 	"content_filtered": endedByFilter, "guardrail_intervened": endedByFilter, // Bedrock
@@ -213,13 +214,22 @@ var endings = map[string]ending{
 
 	// Gemini, which may send text before, or a call that it could not read.
 	"malformed_function_call": endedMalformed, "unexpected_tool_call": endedMalformed, "malformed_response": endedMalformed,
+	"function_call_filter": endedMalformed,
+}
+
+// meaningOf returns the meaning of a finish reason. Gemini's compatible endpoint may send the name of a filter and then
+// its own name, as in "content_filter: RECITATION" and "function_call_filter: MALFORMED_FUNCTION_CALL":
+// github.com/NousResearch/hermes-agent/pull/83882. The filter decides, so that new names of Gemini are understood.
+func meaningOf(reason string) ending {
+	filter, _, _ := strings.Cut(reason, ":")
+	return endings[strings.ToLower(filter)]
 }
 
 // result returns the reply, or the error, of a stream that has ended. end is the error that ended the stream, or io.EOF
 // at its proper end. After a finish reason, or the mark of the end, the answer is complete, even if the connection
 // failed. A reply that is returned with an error contains only usage and Received.
 func (x *exchange) result(ctx context.Context, a *Answer, end error) (model.Reply, error) {
-	meaning := endings[strings.ToLower(a.finish)]
+	meaning := meaningOf(a.finish)
 	if a.finish == "" {
 		if !a.complete || a.received == 0 && len(a.calls.list) == 0 {
 			return x.unfinishedResult(ctx, a, end)
