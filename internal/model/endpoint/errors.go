@@ -222,6 +222,8 @@ func isSpent(status int, code, message string) bool {
 	switch {
 	case status == http.StatusPaymentRequired, containsAny(code, "insufficient_quota", "exceeded_current_quota", "budget_exceeded"):
 		return true // OpenAI and Moonshot send the first two codes with status 429
+	case strings.Contains(message, "insufficient balance (1008)"):
+		return true // MiniMax, also with status 500: github.com/MiniMax-AI/MiniMax-M2/issues/62
 	case status != http.StatusBadRequest && status != http.StatusForbidden && status != http.StatusTooManyRequests:
 		return false
 	}
@@ -252,6 +254,7 @@ var filterMessages = []string{
 	"high-risk cyber activity",                  // OpenAI, also without its code
 	"may contain inappropriate content",         // DashScope, also without its code: github.com/QwenLM/qwen-code/issues/2905
 	"sensitive_words_detected",                  // new-api, also without its code
+	"new_sensitive",                             // MiniMax, 422 and 500: platform.minimax.io/docs/api-reference/errorcode
 	"系统检测到输入或生成内容可能包含不安全或敏感内容", // Zhipu, 400, whose code is only 1301
 }
 

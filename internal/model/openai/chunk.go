@@ -94,7 +94,7 @@ func chunkOf(event []byte) (chunk, error) {
 
 // failure returns the error that an endpoint has put into an event, in any form that package endpoint reads, or nil.
 func (c *chunk) failure(event []byte) json.RawMessage {
-	isError := c.Object.Value == "error" || c.Type.Value == "error" || endpoint.IsPresent(c.Error)
+	isError := c.Object.Value == "error" || c.Type.Value == "error" || endpoint.IsPresent(c.Error) || c.HasFailed()
 	if isError || c.Choices == nil && (endpoint.IsPresent(c.Message) || endpoint.IsPresent(c.Detail)) {
 		return event
 	}
