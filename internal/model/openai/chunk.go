@@ -53,7 +53,7 @@ type choice struct {
 	FinishReason lenient.Maybe[string]         `json:"finish_reason"`
 	// NativeReason is the finish reason of the service behind OpenRouter.
 	NativeReason lenient.Maybe[string] `json:"native_finish_reason"`
-	// Message is sent by some servers instead of Delta. A few servers send both, and Message repeats the whole text.
+	// Message is sent by some servers instead of Delta. A few servers send both: see decoder.part.
 	Message lenient.Maybe[delta] `json:"message"`
 	// Usage is in the choice if the server is Moonshot's.
 	Usage lenient.Maybe[usage] `json:"usage"`
@@ -115,12 +115,9 @@ func (c *choice) finish() string {
 	return c.FinishReason.Value
 }
 
-// part returns the part of the answer in a choice: the new part of a stream, or the whole message.
-func (c *choice) part() *delta {
-	if c.Delta.Given {
-		return &c.Delta.Value
-	}
-	return &c.Message.Value
+// hasAnswer reports whether a part of an answer has text or a call.
+func (d *delta) hasAnswer() bool {
+	return d.Content.text != "" || d.Refusal.Value != "" || len(d.ToolCalls.Value) > 0 || d.FunctionCall.Given
 }
 
 // reasoning returns the reasoning in a part of an answer.

@@ -77,6 +77,8 @@ func (p *protocol) NewDecoder(*model.Request) endpoint.Decoder { return &decoder
 type decoder struct {
 	dialect *Dialect
 	details details
+	// streams is true once text or a call has arrived as a part of the answer, not as a whole message.
+	streams bool
 }
 
 // Decode adds a chunk to an answer. failure is the error that the endpoint sent in place of a chunk, or nil.
@@ -130,7 +132,7 @@ func (d *decoder) add(c *chunk, answer *endpoint.Answer) {
 			continue
 		}
 		answer.RaiseUsage(choice.Usage.Value.tokens())
-		part := choice.part()
+		part := d.part(choice)
 		answer.AddText(part.Content.text)
 		answer.AddReasoning(part.reasoning())
 		answer.AddRefusal(part.Refusal.Value)
@@ -147,4 +149,18 @@ func (d *decoder) add(c *chunk, answer *endpoint.Answer) {
 		}
 		answer.SetFinish(choice.finish())
 	}
+}
+
+// part returns the part of the answer in a choice: the new part of a stream, or the whole message. If both come, in one
+// event or the message at the end as from MiniMax, the message repeats the answer:
+// github.com/lobehub/lobehub/issues/4054.
+func (d *decoder) part(c *choice) *delta {
+	switch {
+	case c.Delta.Given:
+		d.streams = d.streams || c.Delta.Value.hasAnswer()
+		return &c.Delta.Value
+	case d.streams:
+		return &delta{}
+	}
+	return &c.Message.Value
 }
