@@ -142,6 +142,11 @@ func (p *Provider) errorOf(body []byte, status int, date string) *model.Error {
 // timeouts are the statuses after which the endpoint may still work on the request. 524 is Cloudflare's.
 var timeouts = []int{http.StatusRequestTimeout, http.StatusGatewayTimeout, 524}
 
+// failures are statuses below 500 for a failure that may be over soon. The client libraries of OpenAI and Anthropic
+// repeat a request after a conflict. Bedrock and TGI send 424 if the model failed, and Google sends 499 if it has
+// cancelled the request itself: github.com/google-gemini/gemini-cli/issues/20309.
+var failures = []int{http.StatusConflict, http.StatusFailedDependency, 499}
+
 // statusError classifies an error of the endpoint by its status, or by its code and message if they are more precise.
 // status is 0 if it is not known.
 func (p *Provider) statusError(status int, code, message string) *model.Error {
@@ -174,6 +179,8 @@ func (p *Provider) statusError(status int, code, message string) *model.Error {
 		return as(model.Timeout, "the endpoint timed out (HTTP 408)")
 	case status == statusCapacity:
 		return as(model.Overloaded, "the endpoint has no capacity left (HTTP 498)")
+	case slices.Contains(failures, status):
+		return as(model.Overloaded, "the endpoint failed (HTTP %d)", status)
 	case status >= http.StatusBadRequest && status < http.StatusInternalServerError:
 		return as(model.InvalidRequest, "the endpoint refused the request (HTTP %d)%s", status, outputLimitHint(message))
 	case status == statusOverloaded:
