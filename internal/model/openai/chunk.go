@@ -35,8 +35,7 @@ func (c *counts) raise(answer *endpoint.Answer) {
 	answer.RaiseUsage(c.Groq.Value.Usage.Value.tokens())
 }
 
-// maxChoices bounds the choices that are read from a chunk. Only the choice with index 0 counts, which servers send
-// first.
+// maxChoices bounds the choices that are read from a chunk. A chooser needs only two of them.
 const maxChoices = 4
 
 type choices []choice
@@ -119,6 +118,9 @@ func (c *choice) finish() string {
 func (d *delta) hasAnswer() bool {
 	return d.Content.text != "" || d.Refusal.Value != "" || len(d.ToolCalls.Value) > 0 || d.FunctionCall.Given
 }
+
+// hasContent reports whether a part of an answer has text, a call or reasoning.
+func (d *delta) hasContent() bool { return d.hasAnswer() || d.reasoning() != "" }
 
 // reasoning returns the reasoning in a part of an answer.
 func (d *delta) reasoning() string {

@@ -434,7 +434,8 @@ func TestProbe(t *testing.T) {
 		},
 		"a list with the outcome of MiniMax": {
 			"the code is that of success",
-			respond(200, `{"data":[{"id":"a"}],"base_resp":{"status_code":0,"status_msg":"success"}}`, jsonType), errorParts{},
+			respond(200, `{"data":[{"id":"a"}],"base_resp":{"status_code":0,"status_msg":"success"}}`, jsonType),
+			errorParts{},
 		},
 		"a list with an empty error": {
 			"some servers always send the member", respond(200, `{"error":null,"data":[{"id":"a"}]}`, jsonType), errorParts{},
