@@ -32,13 +32,12 @@ type sentBlock struct {
 
 // event is an event of a stream, or a whole answer. It has only the members that Capstan needs.
 type event struct {
-	Type    lenient.Maybe[string]         `json:"type"`
-	Index   lenient.Maybe[lenient.Number] `json:"index"`
-	Block   lenient.Maybe[content]        `json:"content_block"`
-	Delta   lenient.Maybe[delta]          `json:"delta"`
-	Message json.RawMessage               `json:"message"`
-	Error   json.RawMessage               `json:"error"`
-	Detail  json.RawMessage               `json:"detail"`
+	Type  lenient.Maybe[string]         `json:"type"`
+	Index lenient.Maybe[lenient.Number] `json:"index"`
+	Block lenient.Maybe[content]        `json:"content_block"`
+	Delta lenient.Maybe[delta]          `json:"delta"`
+	// Problem has the message of a message_start, too.
+	endpoint.Problem
 	answer
 }
 
@@ -161,6 +160,9 @@ func (d *decoder) Decode(data []byte, out *endpoint.Answer) (failure []byte, err
 		return nil, err
 	}
 	out.RaiseUsage(e.Usage.Value.tokens()) // also that of an error
+	if e.HasFailed() {
+		return slices.Clone(data), nil
+	}
 	switch e.Type.Value {
 	case "error":
 		return slices.Clone(data), nil

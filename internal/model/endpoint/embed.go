@@ -106,14 +106,9 @@ func (x *exchange) requestVectors(ctx context.Context, req *model.Request) (repl
 // embeddingsError returns the error that an endpoint has sent instead of vectors, in a response with a status of
 // success.
 func (x *exchange) embeddingsError(body []byte) error {
-	reported := reportOf(body)
-	if status := reported.httpStatus(); status != 0 {
-		return x.errorOf(body, status)
-	}
-	return &model.Error{
-		Kind: model.InvalidRequest, RemoteMessage: x.provider.clean(reported.message),
-		Message: "the endpoint answers the request for embeddings with an error: check the path of baseURL and the name of the model",
-	}
+	failed, _ := x.bodyError(body, "the endpoint answers the request for embeddings with an error: check the path of baseURL and "+
+		"the name of the model")
+	return failed
 }
 
 // readVectorBody reads an answer. For an answer that is not small, it reserves memory.

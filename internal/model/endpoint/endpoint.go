@@ -6,6 +6,7 @@ package endpoint
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -260,11 +261,11 @@ func (x *exchange) models(ctx context.Context) error {
 	}
 	var answer struct {
 		Models lenient.List[json.RawMessage] `json:"data"` // a list of a million numbers would need 30 MB
-		Error  json.RawMessage               `json:"error"`
+		Problem
 	}
 	err = json.Unmarshal(onlyElement(data), &answer)
 	switch {
-	case err == nil && len(answer.Models) == 0 && IsPresent(answer.Error):
+	case err == nil && len(answer.Models) == 0 && (IsPresent(answer.Error) || answer.HasFailed()):
 		return x.modelsError(onlyElement(data))
 	case err != nil && json.Unmarshal(data, &answer.Models) == nil:
 		return nil
@@ -276,15 +277,20 @@ func (x *exchange) models(ctx context.Context) error {
 // success. If the body has another status, that one counts as the status of the response. LM Studio sends such errors
 // for unknown paths: github.com/lmstudio-ai/lmstudio-bug-tracker/issues/618.
 func (x *exchange) modelsError(body []byte) error {
+	failed, status := x.bodyError(body, "the endpoint answers the request for baseURL/models with an error: check the path of baseURL")
+	x.status = cmp.Or(status, x.status)
+	return failed
+}
+
+// bodyError returns the error in the body of a response with a status of success, and the status that the body has, or
+// 0. If neither that status nor the error itself says what is wrong, message is the message of an InvalidRequest.
+func (x *exchange) bodyError(body []byte, message string) (failed *model.Error, status int) {
 	reported := reportOf(body)
-	if status := reported.httpStatus(); status != 0 {
-		x.status = status
-		return x.errorOf(body, status)
+	status = reported.httpStatus()
+	if failed = x.errorOf(body, status); status != 0 || failed.Kind != model.Overloaded {
+		return failed, status
 	}
-	return &model.Error{
-		Kind: model.InvalidRequest, RemoteMessage: x.provider.clean(reported.message),
-		Message: "the endpoint answers the request for baseURL/models with an error: check the path of baseURL",
-	}
+	return &model.Error{Kind: model.InvalidRequest, RemoteMessage: failed.RemoteMessage, Message: message}, 0
 }
 
 // receive reads the response to its end. It returns the part of the reply that arrived.

@@ -147,6 +147,11 @@ func (p *Provider) errorOf(body []byte, status int, date string) *model.Error {
 // timeouts are the statuses after which the endpoint may still work on the request. 524 is Cloudflare's.
 var timeouts = []int{http.StatusRequestTimeout, http.StatusGatewayTimeout, 524}
 
+// failures are statuses below 500 for a failure that may be over soon. The client libraries of OpenAI and Anthropic
+// repeat a request after a conflict. Bedrock and TGI send 424 if the model failed, and Google sends 499 if it has
+// cancelled the request itself: github.com/google-gemini/gemini-cli/issues/20309.
+var failures = []int{http.StatusConflict, http.StatusFailedDependency, 499}
+
 // statusError classifies an error of the endpoint by its status, or by its code and message if they are more precise.
 // status is 0 if it is not known.
 func (p *Provider) statusError(status int, code, message string) *model.Error {
@@ -179,6 +184,8 @@ func (p *Provider) statusError(status int, code, message string) *model.Error {
 		return as(model.Timeout, "the endpoint timed out (HTTP 408)")
 	case status == statusCapacity:
 		return as(model.Overloaded, "the endpoint has no capacity left (HTTP 498)")
+	case slices.Contains(failures, status):
+		return as(model.Overloaded, "the endpoint failed (HTTP %d)", status)
 	case status >= http.StatusBadRequest && status < http.StatusInternalServerError:
 		return as(model.InvalidRequest, "the endpoint refused the request (HTTP %d)%s", status, outputLimitHint(message))
 	case status == statusOverloaded:
@@ -227,6 +234,8 @@ func isSpent(status int, code, message string) bool {
 	switch {
 	case status == http.StatusPaymentRequired, containsAny(code, "insufficient_quota", "exceeded_current_quota", "budget_exceeded"):
 		return true // OpenAI and Moonshot send the first two codes with status 429
+	case strings.Contains(message, "insufficient balance (1008)"):
+		return true // MiniMax, also with status 500: github.com/MiniMax-AI/MiniMax-M2/issues/62
 	case status != http.StatusBadRequest && status != http.StatusForbidden && status != http.StatusTooManyRequests:
 		return false
 	}
@@ -257,6 +266,7 @@ var filterMessages = []string{
 	"high-risk cyber activity",                  // OpenAI, also without its code
 	"may contain inappropriate content",         // DashScope, also without its code: github.com/QwenLM/qwen-code/issues/2905
 	"sensitive_words_detected",                  // new-api, also without its code
+	"new_sensitive",                             // MiniMax, 422 and 500: platform.minimax.io/docs/api-reference/errorcode
 	"系统检测到输入或生成内容可能包含不安全或敏感内容", // Zhipu, 400, whose code is only 1301
 }
 

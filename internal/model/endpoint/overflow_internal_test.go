@@ -48,6 +48,10 @@ func TestOtherErrorsAreNoOverflow(t *testing.T) {
 		"a maximum of the output": {
 			"only the Agent's limit can be changed", 400, "max_tokens exceeds the maximum allowed value of 8192", model.InvalidRequest,
 		},
+		"no output": {
+			"github.com/vllm-project/vllm/issues/4667, for a limit that is not negative", 400, "max_tokens must be at least 1, got 0.",
+			model.InvalidRequest,
+		},
 		"the output": {
 			"github.com/openclaw/openclaw/pull/53177", 422, "max_tokens must be less than or equal to 32768", model.InvalidRequest,
 		},

@@ -20,6 +20,29 @@ type Problem struct {
 	Error   json.RawMessage `json:"error"`
 	Message json.RawMessage `json:"message"`
 	Detail  json.RawMessage `json:"detail"`
+	// Outcome is sent by MiniMax, mostly with the status 200: see HasFailed.
+	Outcome lenient.Maybe[outcome] `json:"base_resp"`
+}
+
+// outcome is the outcome of a request to MiniMax, also of a successful one, whose code is 0.
+type outcome struct {
+	Code lenient.Maybe[lenient.Number] `json:"status_code"`
+	Text lenient.Maybe[string]         `json:"status_msg"`
+}
+
+// HasFailed reports whether MiniMax reports the failure of a request in its own form. The text of a successful request
+// may be a warning.
+func (p *Problem) HasFailed() bool { return p.Outcome.Value.Code.Value != 0 }
+
+// outcomeCodes are the codes of other services for MiniMax's codes: platform.minimax.io/docs/api-reference/errorcode.
+var outcomeCodes = map[lenient.Number]string{
+	1000: "api_error", 1024: "api_error", 1033: "api_error",
+	1001: "timeout_error",
+	1002: "rate_limit", 1039: "rate_limit", 1041: "rate_limit", 2045: "rate_limit", 2056: "rate_limit",
+	1004: "authentication", 2049: "authentication",
+	1008: "insufficient_quota",
+	1026: "content_filter", 1027: "content_filter",
+	1042: "invalid_request", 2013: "invalid_request",
 }
 
 // report is an error as an endpoint describes it.
@@ -70,6 +93,10 @@ func nestedReport(data []byte, depth int) report {
 	whole := report{message: string(data)}
 	if depth == 0 || json.Unmarshal(data, &object) != nil {
 		return whole
+	}
+	if o := &object.Outcome.Value; object.HasFailed() {
+		whole.message = cmp.Or(o.Text.Value, whole.message)
+		whole.add(outcomeCodes[o.Code.Value])
 	}
 	for _, inner := range []json.RawMessage{object.Error, object.Message, object.Detail} {
 		if IsPresent(inner) {

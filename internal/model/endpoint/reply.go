@@ -31,6 +31,49 @@ type Answer struct {
 	usage                         model.Usage
 	// facts receives facts about the answer. It may be nil.
 	facts *model.Facts
+	// earlier is the state that Checkpoint has noted, or nil.
+	earlier *checkpoint
+}
+
+// checkpoint is the state of an answer at a time. It shares the memory of its texts with the answer.
+type checkpoint struct {
+	text, reasoning, refusal, finish string
+	calls                            []call
+	tooMany, hasEmpty                bool
+}
+
+// Checkpoint notes the state of the answer for Rollback.
+func (a *Answer) Checkpoint() {
+	a.earlier = &checkpoint{
+		text: a.text.String(), reasoning: a.reasoning.String(), refusal: a.refusal.String(), finish: a.finish,
+		tooMany: a.calls.tooMany, hasEmpty: a.calls.hasEmpty,
+	}
+	for _, c := range a.calls.list {
+		a.earlier.calls = append(a.earlier.calls, *c)
+	}
+}
+
+// Rollback drops all parts that have arrived since Checkpoint, which must have been called. They still count as
+// received, because they may be billed.
+func (a *Answer) Rollback() {
+	to := a.earlier
+	resetTo(&a.text, to.text)
+	resetTo(&a.reasoning, to.reasoning)
+	resetTo(&a.refusal, to.refusal)
+	a.finish, a.usageAlone, a.hasDropped = to.finish, false, true
+	a.calls.tooMany, a.calls.hasEmpty, a.calls.list = to.tooMany, to.hasEmpty, nil
+	for i := range to.calls {
+		c := &to.calls[i]
+		resetTo(&c.arguments, c.arguments.String())
+		a.calls.list = append(a.calls.list, c)
+	}
+	a.earlier = nil
+}
+
+// resetTo gives a builder the text as its content.
+func resetTo(b *strings.Builder, text string) {
+	*b = strings.Builder{} // it may be a copy of another builder, which must not be written to
+	b.WriteString(text)
 }
 
 // maxModelName is the maximum length of the name of a model, in bytes.
@@ -71,14 +114,16 @@ func (a *Answer) HasCalls() bool { return len(a.calls.list) > 0 }
 // next event may take as long as a first event.
 func (a *Answer) hasBegun() bool { return a.received > 0 || a.finish != "" }
 
-// SetFinish notes the finish reason of a part of the answer, which may have no text. If reason is empty, the answer
-// continues. Some servers send null as a text instead: github.com/PowerShell/AIShell/issues/350.
-func (a *Answer) SetFinish(reason string) {
+// SetFinish notes the finish reason of a part of the answer, which may have no text. It reports whether the part ends
+// the answer. If reason is empty, the answer continues. Some servers send null as a text instead:
+// github.com/PowerShell/AIShell/issues/350.
+func (a *Answer) SetFinish(reason string) bool {
 	if strings.EqualFold(reason, "null") || strings.EqualFold(reason, "none") {
 		reason = ""
 	}
 	a.usageAlone = a.usageAlone && reason != ""
 	a.finish = cmp.Or(reason, a.finish)
+	return reason != ""
 }
 
 // SetComplete notes that the endpoint has marked the end of the answer. Nothing is read after it.
@@ -184,7 +229,7 @@ const (
 	endedMalformed
 )
 
-// endings are the finish reasons of servers, in lower case.
+// endings are the finish reasons of servers, in lower case. meaningOf reads them.
 var endings = map[string]ending{
 	"stop": endedNormally, "eos": endedNormally, "eos_token": endedNormally,
 	"end_turn": endedNormally, "stop_sequence": endedNormally, // Anthropic and Bedrock
@@ -201,6 +246,7 @@ var endings = map[string]ending{
 	// Gemini, whose compatible endpoint sends its own names: github.com/HKUDS/Vibe-Trading/pull/308.
 	"safety": endedByFilter, "recitation": endedByFilter, "prohibited_content": endedByFilter, "blocklist": endedByFilter,
 	"spii": endedByFilter, "image_safety": endedByFilter, "image_prohibited_content": endedByFilter, "image_recitation": endedByFilter,
+	"model_armor":      endedByFilter,
 	"refusal":          endedByFilter,                                        // Anthropic
 	"sensitive":        endedByFilter,                                        // Z.ai
 	"content_filtered": endedByFilter, "guardrail_intervened": endedByFilter, // Bedrock
@@ -213,13 +259,22 @@ var endings = map[string]ending{
 
 	// Gemini, which may send text before, or a call that it could not read.
 	"malformed_function_call": endedMalformed, "unexpected_tool_call": endedMalformed, "malformed_response": endedMalformed,
+	"function_call_filter": endedMalformed,
+}
+
+// meaningOf returns the meaning of a finish reason. Gemini's compatible endpoint may send the name of a filter and then
+// its own name, as in "content_filter: RECITATION" and "function_call_filter: MALFORMED_FUNCTION_CALL":
+// github.com/NousResearch/hermes-agent/pull/83882. The filter decides, so that new names of Gemini are understood.
+func meaningOf(reason string) ending {
+	filter, _, _ := strings.Cut(reason, ":")
+	return endings[strings.ToLower(filter)]
 }
 
 // result returns the reply, or the error, of a stream that has ended. end is the error that ended the stream, or io.EOF
 // at its proper end. After a finish reason, or the mark of the end, the answer is complete, even if the connection
 // failed. A reply that is returned with an error contains only usage and Received.
 func (x *exchange) result(ctx context.Context, a *Answer, end error) (model.Reply, error) {
-	meaning := endings[strings.ToLower(a.finish)]
+	meaning := meaningOf(a.finish)
 	if a.finish == "" {
 		if !a.complete || a.received == 0 && len(a.calls.list) == 0 {
 			return x.unfinishedResult(ctx, a, end)

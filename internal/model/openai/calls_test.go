@@ -386,10 +386,67 @@ func TestToolCalls(t *testing.T) {
 		},
 		"older end": {"the older finish reason is accepted", []string{callPart(0, "a", "count", `{"n":1}`)}, "function_call", "", one},
 		"other choice": {
-			"only the first choice counts",
+			"LiteLLM puts the number of the content block there: github.com/BerriAI/litellm/pull/19506",
 			[]string{
 				callPart(0, "a", "count", `{"n":1}`),
 				`{"choices":[{"index":1,"delta":{"tool_calls":[{"index":1,"id":"b","function":{"name":"list","arguments":"{}"}}]}}]}`,
+			},
+			"",
+			"",
+			[]model.ToolCall{one[0], {ID: "b", Name: "list", Arguments: "{}"}},
+		},
+		"pieces of a call in other choices": {
+			"servers that count the chunks",
+			[]string{
+				callPart(0, "a", "count", `{"n"`),
+				`{"choices":[{"index":1,"delta":{"tool_calls":[{"index":0,"function":{"arguments":":"}}]}}]}`,
+				`{"choices":[{"index":2,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]}}]}`,
+			},
+			"",
+			"",
+			one,
+		},
+		"another answer that ends": {
+			"only the first choice counts",
+			[]string{
+				callPart(0, "a", "count", `{"n":1}`),
+				`{"choices":[{"index":1,"delta":{"content":"No.","tool_calls":[{"index":1,"id":"b","function":{"name":"list"}}]}}]}`,
+				`{"choices":[{"index":1,"delta":{"tool_calls":[{"index":1,"function":{"arguments":"{}"}}]},"finish_reason":"stop"}]}`,
+			},
+			"",
+			"",
+			one,
+		},
+		"another answer after the first": {
+			"only the first choice counts",
+			[]string{
+				callPart(0, "a", "count", `{"n":1}`), finishEvent("tool_calls"),
+				`{"choices":[{"index":1,"delta":{"tool_calls":[{"index":0,"id":"b","function":{"name":"list","arguments":"{}"}}]}}]}`,
+				`{"choices":[{"index":1,"delta":{},"finish_reason":"length"}]}`,
+			},
+			"",
+			"",
+			one,
+		},
+		"another answer within a call": {
+			"only the first choice counts, also if the pieces of both calls alternate",
+			[]string{
+				callPart(0, "a", "count", `{"n"`),
+				`{"choices":[{"index":1,"delta":{"reasoning_content":"Hm.","tool_calls":[{"index":0,"function":{"arguments":":2}"}}]}}]}`,
+				callPart(0, "", "", `:1}`),
+				`{"choices":[{"index":1,"delta":{"tool_calls":[{"index":1,"id":"b","function":{"name":"list","arguments":"{}"}}]}}]}`,
+			},
+			"",
+			"",
+			one,
+		},
+		"two answers in one event": {
+			"only the first choice counts",
+			[]string{
+				`{"choices":[{"index":0,"delta":{"tool_calls":[` +
+					`{"index":0,"id":"a","function":{"name":"count","arguments":"{\"n\":1}"}}]}},` +
+					`{"index":1,"delta":{"tool_calls":[{"index":0,"id":"b","function":{"name":"list","arguments":"{}"}}]}}]}`,
+				`{"choices":[{"index":1,"delta":{"tool_calls":[{"index":1,"id":"c","function":{"name":"list","arguments":"{}"}}]}}]}`,
 			},
 			"",
 			"",

@@ -35,8 +35,7 @@ func (c *counts) raise(answer *endpoint.Answer) {
 	answer.RaiseUsage(c.Groq.Value.Usage.Value.tokens())
 }
 
-// maxChoices bounds the choices that are read from a chunk. Only the choice with index 0 counts, which servers send
-// first.
+// maxChoices bounds the choices that are read from a chunk. A chooser needs only two of them.
 const maxChoices = 4
 
 type choices []choice
@@ -53,7 +52,7 @@ type choice struct {
 	FinishReason lenient.Maybe[string]         `json:"finish_reason"`
 	// NativeReason is the finish reason of the service behind OpenRouter.
 	NativeReason lenient.Maybe[string] `json:"native_finish_reason"`
-	// Message is sent by some servers instead of Delta. A few servers send both, and Message repeats the whole text.
+	// Message is sent by some servers instead of Delta. A few servers send both: see decoder.part.
 	Message lenient.Maybe[delta] `json:"message"`
 	// Usage is in the choice if the server is Moonshot's.
 	Usage lenient.Maybe[usage] `json:"usage"`
@@ -94,7 +93,7 @@ func chunkOf(event []byte) (chunk, error) {
 
 // failure returns the error that an endpoint has put into an event, in any form that package endpoint reads, or nil.
 func (c *chunk) failure(event []byte) json.RawMessage {
-	isError := c.Object.Value == "error" || c.Type.Value == "error" || endpoint.IsPresent(c.Error)
+	isError := c.Object.Value == "error" || c.Type.Value == "error" || endpoint.IsPresent(c.Error) || c.HasFailed()
 	if isError || c.Choices == nil && (endpoint.IsPresent(c.Message) || endpoint.IsPresent(c.Detail)) {
 		return event
 	}
@@ -115,13 +114,13 @@ func (c *choice) finish() string {
 	return c.FinishReason.Value
 }
 
-// part returns the part of the answer in a choice: the new part of a stream, or the whole message.
-func (c *choice) part() *delta {
-	if c.Delta.Given {
-		return &c.Delta.Value
-	}
-	return &c.Message.Value
+// hasAnswer reports whether a part of an answer has text or a call.
+func (d *delta) hasAnswer() bool {
+	return d.Content.text != "" || d.Refusal.Value != "" || len(d.ToolCalls.Value) > 0 || d.FunctionCall.Given
 }
+
+// hasContent reports whether a part of an answer has text, a call or reasoning.
+func (d *delta) hasContent() bool { return d.hasAnswer() || d.reasoning() != "" }
 
 // reasoning returns the reasoning in a part of an answer.
 func (d *delta) reasoning() string {

@@ -50,7 +50,8 @@ type embedding struct {
 }
 
 // ReadVectors reads the embeddings. Their indices determine the order. A missing index is the position: Gemini leaves
-// out the index 0, as it leaves out all zeros. If two indices are the same, the positions count instead of all indices.
+// out the index 0, as it leaves out all zeros. If two indices are the same, or an index is beyond the last text, the
+// positions count instead of all indices.
 func (p *protocol) ReadVectors(answer []byte, texts int) (v endpoint.Vectors, failure []byte, err error) {
 	var e embeddings
 	if err := json.Unmarshal(answer, &e); err != nil {
@@ -59,7 +60,7 @@ func (p *protocol) ReadVectors(answer []byte, texts int) (v endpoint.Vectors, fa
 	v.Usage = model.Usage{InputTokens: int64(max(e.Usage.Value.Prompt.Value, e.Usage.Value.Total.Value))}
 	all, err := lenient.First[embedding](e.Data, texts)
 	if len(all) == 0 && (endpoint.IsPresent(e.Error) || endpoint.IsPresent(e.Message) || endpoint.IsPresent(e.Detail) ||
-		e.Object.Value == "error") {
+		e.Object.Value == "error" || e.HasFailed()) {
 		return v, answer, nil
 	}
 	if err != nil {
@@ -72,10 +73,7 @@ func (p *protocol) ReadVectors(answer []byte, texts int) (v endpoint.Vectors, fa
 		if all[i].Index.Given {
 			at = int(all[i].Index.Value)
 		}
-		switch {
-		case at >= texts:
-			continue
-		case v.Values[at] != nil: // the indices make no sense
+		if at >= texts || v.Values[at] != nil { // the indices make no sense
 			clear(v.Values)
 			for i := range all {
 				v.Values[i] = all[i].Embedding

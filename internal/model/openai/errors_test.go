@@ -312,6 +312,21 @@ func TestErrorsOfOtherServers(t *testing.T) {
 			"the endpoint has sent it", respond(407, `{"error":{"message":"Who are you?"}}`),
 			expectedError(model.InvalidRequest, `provider "demo": the endpoint refused the request (HTTP 407)`, 0, "Who are you?"),
 		},
+		"conflict": {
+			"the client libraries of OpenAI and Anthropic repeat the request", respond(409, `{"error":{"message":"Locked."}}`),
+			expectedError(model.Overloaded, `provider "demo": the endpoint failed (HTTP 409)`, 0, "Locked."),
+		},
+		"failed dependency": {
+			"the model of Bedrock or TGI failed",
+			respond(424, `{"message":"The system encountered an unexpected error during processing. Try your request again."}`),
+			expectedError(model.Overloaded, `provider "demo": the endpoint failed (HTTP 424)`, 0,
+				"The system encountered an unexpected error during processing. Try your request again."),
+		},
+		"cancelled by the service": {
+			"Gemini does so under load: github.com/google-gemini/gemini-cli/issues/20309",
+			respond(499, `{"error":{"code":499,"message":"The operation was cancelled.","status":"CANCELLED"}}`),
+			expectedError(model.Overloaded, `provider "demo": the endpoint failed (HTTP 499)`, 0, "The operation was cancelled."),
+		},
 		"timeout": {"408", respond(408, ""), expectedError(model.Timeout, `provider "demo": the endpoint timed out (HTTP 408)`, 0)},
 		"error in the stream": {"after comments and named events", respond(200,
 			": thinking\n\nevent: error\n"+events(`{"error":{"message":"Overloaded.","type":"server_error"}}`), stream), expectedError(

@@ -77,6 +77,10 @@ func (p *protocol) NewDecoder(*model.Request) endpoint.Decoder { return &decoder
 type decoder struct {
 	dialect *Dialect
 	details details
+	// streams is true once text or a call has arrived as a part of the answer, not as a whole message.
+	streams bool
+	// choices tells the choices that are parts of the answer from the choices of other answers.
+	choices chooser
 }
 
 // Decode adds a chunk to an answer. failure is the error that the endpoint sent in place of a chunk, or nil.
@@ -126,11 +130,11 @@ func (d *decoder) add(c *chunk, answer *endpoint.Answer) {
 	c.raise(answer)
 	for i := range c.Choices {
 		choice := &c.Choices[i]
-		if choice.Index.Value != 0 {
+		part := d.part(choice)
+		if !d.choices.joins(choice, part, len(c.Choices) == 1, answer) {
 			continue
 		}
 		answer.RaiseUsage(choice.Usage.Value.tokens())
-		part := choice.part()
 		answer.AddText(part.Content.text)
 		answer.AddReasoning(part.reasoning())
 		answer.AddRefusal(part.Refusal.Value)
@@ -140,11 +144,27 @@ func (d *decoder) add(c *chunk, answer *endpoint.Answer) {
 			}
 			answer.AddCall(piece)
 		}
-		if d.dialect.Returned == ReturnReasoningDetails {
+		if d.dialect.Returned == ReturnReasoningDetails && choice.Index.Value == 0 { // Rollback keeps details
 			for _, piece := range part.ReasoningDetails.Value {
 				d.details.add(piece, answer.KeepData)
 			}
 		}
-		answer.SetFinish(choice.finish())
+		if answer.SetFinish(choice.finish()) {
+			d.choices.end(choice, answer)
+		}
 	}
+}
+
+// part returns the part of the answer in a choice: the new part of a stream, or the whole message. If both come, in one
+// event or the message at the end as from MiniMax, the message repeats the answer:
+// github.com/lobehub/lobehub/issues/4054.
+func (d *decoder) part(c *choice) *delta {
+	switch {
+	case c.Delta.Given:
+		d.streams = d.streams || c.Delta.Value.hasAnswer()
+		return &c.Delta.Value
+	case d.streams:
+		return &delta{}
+	}
+	return &c.Message.Value
 }

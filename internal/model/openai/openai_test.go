@@ -417,6 +417,26 @@ func TestProbe(t *testing.T) {
 			respond(200, `[{"error":{"code":400,"message":"No.","status":"INVALID_ARGUMENT"}}]`, jsonType),
 			errorParts{Kind: model.InvalidRequest, Message: prefix + "the endpoint refused the request (HTTP 400)", Said: "No."},
 		},
+		"error of MiniMax": {
+			"MiniMax has its own form: platform.minimax.io/docs/api-reference/errorcode",
+			respond(200, `{"base_resp":{"status_code":1004,"status_msg":"login fail"}}`, jsonType),
+			errorParts{
+				Kind: model.Auth, Message: prefix + `the endpoint refused the credentials (HTTP 401): check key "apiKey" of Secret "demo"`,
+				Said: "login fail",
+			},
+		},
+		"error without a status": {
+			"the code says enough", respond(200, `{"base_resp":{"status_code":1008,"status_msg":"insufficient balance"}}`, jsonType),
+			errorParts{
+				Kind: model.QuotaExceeded, Message: prefix + "the account's quota is used up: check its plan and billing",
+				Said: "insufficient balance",
+			},
+		},
+		"a list with the outcome of MiniMax": {
+			"the code is that of success",
+			respond(200, `{"data":[{"id":"a"}],"base_resp":{"status_code":0,"status_msg":"success"}}`, jsonType),
+			errorParts{},
+		},
 		"a list with an empty error": {
 			"some servers always send the member", respond(200, `{"error":null,"data":[{"id":"a"}]}`, jsonType), errorParts{},
 		},
