@@ -20,7 +20,13 @@ import (
 func TestFullStandardOutput(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
-		{"version"}, {"--version"}, {"completion", "bash"}, {"prices"}, {"--help"}, {"help", "run"}, {"run", "--help"},
+		{"version"},
+		{"--version"},
+		{"completion", "bash"},
+		{"prices"},
+		{"--help"},
+		{"help", "run"},
+		{"run", "--help"},
 		{"__complete", "ru"},
 	} {
 		r, w := io.Pipe()

@@ -84,10 +84,11 @@ func (c counted) Write(b []byte) (int, error) {
 // the time limit of its transaction would be too short for them, each time.
 func TestRetireOfManyComments(t *testing.T) {
 	var writes atomic.Int64
-	s, err := postgres.OpenDialing(t.Context(), postgrestest.Database(t), func(ctx context.Context, network, address string) (net.Conn, error) {
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := (&net.Dialer{}).DialContext(ctx, network, address)
 		return counted{c, &writes}, err
-	})
+	}
+	s, err := postgres.OpenDialing(t.Context(), postgrestest.Database(t), dial)
 	if err != nil {
 		t.Fatal(err)
 	}

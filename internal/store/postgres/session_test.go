@@ -76,8 +76,9 @@ func TestServerNoticesALostNode(t *testing.T) {
 	u.Host, u.RawQuery = host, ""
 	s := OpenAt(t, u.String())
 	var idle, interval, count int
-	if err := s.pool.QueryRow(t.Context(), `SELECT current_setting('tcp_keepalives_idle')::int,
-		current_setting('tcp_keepalives_interval')::int, current_setting('tcp_keepalives_count')::int`).Scan(&idle, &interval, &count); err != nil {
+	err = s.pool.QueryRow(t.Context(), `SELECT current_setting('tcp_keepalives_idle')::int,
+		current_setting('tcp_keepalives_interval')::int, current_setting('tcp_keepalives_count')::int`).Scan(&idle, &interval, &count)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if got := time.Duration(idle+interval*count) * time.Second; idle == 0 || got != maxSilence {

@@ -78,7 +78,8 @@ func cancelWaits(t *testing.T, admin *pgx.Conn, ended <-chan error) error {
 			return err
 		default:
 		}
-		if _, err := admin.Exec(t.Context(), `SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`); err != nil {
+		if _, err := admin.Exec(t.Context(), `SELECT pg_cancel_backend(pid) FROM pg_stat_activity
+			WHERE wait_event = 'SyncRep'`); err != nil {
 			t.Fatal(err)
 		}
 	}

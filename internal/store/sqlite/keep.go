@@ -116,8 +116,8 @@ func (t *tx) purge(uids []string) (purged int, err error) {
 	pagesLeft := int64(purgePages)
 	for _, uid := range uids {
 		var retired bool
-		//nolint:noctx // because the transaction carries the context
-		if err := t.QueryRow(`SELECT EXISTS (SELECT 1 FROM head WHERE uid = ? AND retired_at IS NOT NULL)`, uid).Scan(&retired); err != nil {
+		const isRetired = `SELECT EXISTS (SELECT 1 FROM head WHERE uid = ? AND retired_at IS NOT NULL)`
+		if err := t.QueryRow(isRetired, uid).Scan(&retired); err != nil { //nolint:noctx // because the transaction carries the context
 			return purged, err
 		}
 		if !retired { // it was revived in the meantime
