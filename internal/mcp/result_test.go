@@ -459,7 +459,7 @@ func TestResumptions(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		// streams are the streams that the server sends for the call and then for each resumption. A server without
-		// another stream sends an empty one. %s is replaced by the response.
+		// another stream sends an empty one. %s is replaced by the response. For "503" it fails with this status.
 		streams []string
 		// after are the IDs of the events after which the stream is resumed, each followed by a space.
 		after string
@@ -477,8 +477,26 @@ func TestResumptions(t *testing.T) {
 			},
 			"1 2 3 4 5 ", "done",
 		},
-		"no progress":     {"the server may never continue", []string{"retry: 1\nid: 1\ndata:\n\n"}, "1 1 1 ", ""},
-		"the same event":  {"", []string{"retry: 1\nid: 1\n\n", "id: 1\n\n", "id: 1\n\n", "id: 1\n\n", "data: %s\n\n"}, "1 1 1 ", ""},
+		"no progress": {
+			"the server closes the stream until it has the response, as in SEP-1699",
+			[]string{"retry: 1\nid: 1\ndata:\n\n", "", "", "", "", "data: %s\n\n"},
+			"1 1 1 1 1 ", "done",
+		},
+		"the same event": {
+			"a server may begin each stream with the same event",
+			[]string{"retry: 1\nid: 1\n\n", "id: 1\n\n", "id: 1\n\n", "id: 1\n\n", "data: %s\n\n"},
+			"1 1 1 1 ", "done",
+		},
+		"failures": {
+			"the server may never continue",
+			[]string{"retry: 1\nid: 1\ndata:\n\n", "503", "503", "503", "data: %s\n\n"},
+			"1 1 1 ", "",
+		},
+		"failures with successes between them": {
+			"only failures in a row count",
+			[]string{"retry: 1\nid: 1\ndata:\n\n", "503", "503", "", "503", "data: %s\n\n"},
+			"1 1 1 1 1 ", "done",
+		},
 		"cut first event": {"no event has arrived after which the server could continue", []string{"id: 1\ndata: {"}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -503,7 +521,10 @@ func TestResumptions(t *testing.T) {
 				if sent < len(tc.streams) {
 					stream = tc.streams[sent]
 				}
-				sent++
+				if sent++; stream == "503" {
+					answer(503, "", "")(w, r)
+					return true
+				}
 				response := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"done"}]}}`, id)
 				answer(200, events, strings.ReplaceAll(stream, "%s", response))(w, r)
 				return true
