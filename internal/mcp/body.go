@@ -97,6 +97,12 @@ func decodeEnvelope(ctx context.Context, message []byte) (m envelope, err error)
 	return m, nil
 }
 
+// isMeantFor reports whether a message that does not follow the protocol seems to be the response to a request.
+func (m *envelope) isMeantFor(call jsonrpc.ID) bool {
+	id, err := jsonrpc.MakeID(m.RawID.value)
+	return err == nil && id == call && m.Method == "" && (m.Result != isAbsent || m.Error != isAbsent)
+}
+
 // answers reports whether the message is the response to a request: it has a result, which may be null, or an error.
 // Some servers send both members, and null for the one that does not apply.
 func (m *envelope) answers(call jsonrpc.ID) bool {

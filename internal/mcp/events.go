@@ -161,10 +161,13 @@ func (s *stream) handle(data []byte) {
 	}
 	m, err := decodeEnvelope(s.ctx, data)
 	switch {
-	case err != nil && s.standing:
+	case err != nil && !s.standing && m.isMeantFor(s.call):
+		s.abort(err)
 		return
 	case err != nil:
-		s.abort(err)
+		// Some servers send heartbeats as data (PhilflowIO/dav-mcp#31). The clients of the reference SDKs ignore such
+		// events, too. The limits of the response's size and time apply.
+		s.ignored = true
 		return
 	case !s.standing && m.answers(s.call):
 		s.release()

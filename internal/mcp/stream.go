@@ -79,6 +79,7 @@ type stream struct {
 	pause   *backoff.ExponentialBackOff
 	resumes int    // number of attempts to resume the stream since the last message or event with a new ID
 	failed  int    // number of attempts that have failed since the last successful one
+	ignored bool   // an event of the response's stream was ignored because it is not a message of the protocol
 	out     []byte // data for the SDK that Read has not returned yet
 	done    bool
 }
@@ -151,6 +152,8 @@ func (s *stream) readResponse() {
 		}
 	case errors.Is(err, errTooLong), errors.Is(err, errSlow), errors.Is(err, bytebudget.ErrNoSpace):
 		s.abort(err)
+	case s.lastID == "" && s.ignored && errors.Is(err, io.EOF): // an ignored event may have been the response
+		s.abort(errProtocol)
 	case s.lastID == "" || s.failed >= maxFailedResumes:
 		s.abort(errBroken)
 	default:
