@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"strconv"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 
@@ -100,13 +101,24 @@ func decodeEnvelope(ctx context.Context, message []byte) (m envelope, err error)
 // isMeantFor reports whether a message that does not follow the protocol seems to be the response to a request.
 func (m *envelope) isMeantFor(call jsonrpc.ID) bool {
 	id, err := jsonrpc.MakeID(m.RawID.value)
-	return err == nil && id == call && m.Method == "" && (m.Result != isAbsent || m.Error != isAbsent)
+	return err == nil && isSameID(id, call) && m.Method == "" && (m.Result != isAbsent || m.Error != isAbsent)
+}
+
+// isSameID reports whether the ID of a message from a server is that of a request. It may be the number of the request
+// as a text: some servers send that (modelcontextprotocol/python-sdk#1720). No other request can be meant, because the
+// IDs of a session's requests for which it waits are different numbers.
+func isSameID(id, call jsonrpc.ID) bool {
+	if id == call {
+		return true
+	}
+	number, isNumber := call.Raw().(int64)
+	return isNumber && id.Raw() == strconv.FormatInt(number, 10)
 }
 
 // answers reports whether the message is the response to a request: it has a result, which may be null, or an error.
 // Some servers send both members, and null for the one that does not apply.
 func (m *envelope) answers(call jsonrpc.ID) bool {
-	if m.Method != "" || m.id != call {
+	if m.Method != "" || !isSameID(m.id, call) {
 		return false
 	}
 	if m.Error == hasValue {

@@ -125,7 +125,7 @@ func (s *stream) peek(line []byte) *envelope {
 			return nil
 		}
 		if name != "jsonrpc" && name != "method" && name != "id" {
-			if m.id.IsValid() && m.id != s.call { // the response to another request
+			if m.id.IsValid() && !isSameID(m.id, s.call) { // the response to another request
 				return &m
 			}
 			return nil
@@ -172,7 +172,7 @@ func (s *stream) handle(data []byte) {
 	case !s.standing && m.answers(s.call):
 		s.release()
 		s.ex.keep(data)
-		s.out = slices.Concat([]byte("data: "), s.ex.stub(s.call, data), []byte("\n\n"))
+		s.out = slices.Concat([]byte("data: "), s.ex.stub(s.call, &m, data), []byte("\n\n"))
 		s.done = true
 		return
 	}

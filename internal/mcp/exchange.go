@@ -106,10 +106,15 @@ func (ex *exchange) size() int {
 	return len(ex.response)
 }
 
-// stub returns the message that the SDK gets as the response.
-func (ex *exchange) stub(id jsonrpc.ID, response []byte) []byte {
+// stub returns the message that the SDK gets as the response to the request with the ID. m is the envelope of the
+// response.
+func (ex *exchange) stub(id jsonrpc.ID, m *envelope, response []byte) []byte {
 	if ex.whole {
-		return reduce(response)
+		reduced := reduce(response)
+		if m.id != id { // the SDK accepts only the same ID
+			reduced = withID(reduced, id.Raw())
+		}
+		return reduced
 	}
 	stub, err := jsonrpc.EncodeMessage(&jsonrpc.Response{ID: id, Result: json.RawMessage(`{"content":[],"tools":[]}`)})
 	if err != nil {

@@ -563,6 +563,32 @@ func TestCallsReuseConnection(t *testing.T) {
 	}
 }
 
+// TestIDsAsTexts checks that a server that sends the number of a request as a text can be used, also with a large
+// response and with a long response to initialize.
+func TestIDsAsTexts(t *testing.T) {
+	for kind, wrap := range map[string]string{jsonType: "%s", events: "data: %s\n\n"} {
+		for name, member := range map[string]string{"short": "", "long": `,"x":"` + strings.Repeat("x", 100<<10) + `"`} {
+			t.Run(kind+", "+name, func(t *testing.T) {
+				s := serve(t, nil)
+				s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+					if len(m.ID) > 0 {
+						m.ID = fmt.Appendf(nil, `"%s"`, m.ID)
+					}
+					response := scripted(m, member)
+					if response.Body != "" {
+						response.ContentType, response.Body = kind, fmt.Sprintf(wrap, response.Body)
+					}
+					answer(response.Status, response.ContentType, response.Body)(w, r)
+					return true
+				})
+				if got, err := call(patient(t), client(t, s.URL), "hello", `{}`); err != nil || got != "hi" {
+					t.Errorf("Call = %q, %v; want the result", got, err)
+				}
+			})
+		}
+	}
+}
+
 // TestNullErrors checks that a response with a result and a null error is a result. Some libraries send both members.
 func TestNullErrors(t *testing.T) {
 	for kind, wrap := range map[string]string{jsonType: "%s", events: "data: %s\n\n"} {

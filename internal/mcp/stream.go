@@ -10,7 +10,6 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -226,6 +225,7 @@ func (s *stream) awaitEnd() {
 // session ends.
 func (s *stream) openStream() {
 	if s.attempts++; s.attempts > 1 && s.listen != nil {
+		// A server may refuse an ID until it has noticed that the stream of the earlier request with this ID has ended.
 		s.listen = withID(s.listen, fmt.Sprintf("listen-%d", s.attempts))
 	}
 	resp, err := s.get() //nolint:bodyclose // because the stream closes it
@@ -243,17 +243,20 @@ func (s *stream) openStream() {
 	}
 }
 
-// withID returns a request with another ID. A server may refuse an ID for as long as it has not noticed that the stream
-// of the earlier request with this ID has ended.
-func withID(request []byte, id string) []byte {
-	var message map[string]json.RawMessage
-	if json.Unmarshal(request, &message) != nil {
-		return request
+// withID returns a message with another ID, which is a text or a number.
+func withID(message []byte, id any) []byte {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(message, &members) != nil {
+		return message
 	}
-	message["id"] = strconv.AppendQuote(nil, id)
-	changed, err := json.Marshal(message)
+	raw, err := json.Marshal(id)
 	if err != nil {
-		return request
+		return message
+	}
+	members["id"] = raw
+	changed, err := json.Marshal(members)
+	if err != nil {
+		return message
 	}
 	return changed
 }
