@@ -51,7 +51,8 @@ func (s *stream) event() ([]byte, error) {
 			}
 			data = append(data, value...)
 		case "event":
-			message = string(value) == "message"
+			// Some servers send a response that is an error in an event of the type "error" (python-sdk#1514).
+			message = string(value) == "message" || string(value) == "error" && !s.standing
 		case "id":
 			id = string(value[:min(len(value), 1024)])
 		case "retry":

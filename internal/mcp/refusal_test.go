@@ -155,6 +155,23 @@ func TestRefusalsOfCalls(t *testing.T) {
 	}
 }
 
+// TestErrorEvents checks that an error in an event of the type "error" ends the call with this error. Some servers send
+// errors in such events (modelcontextprotocol/python-sdk#1514).
+func TestErrorEvents(t *testing.T) {
+	s := serve(t, nil, says("hello", "hi"))
+	s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+		if m.Method != "tools/call" {
+			return false
+		}
+		const response = `{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"no such city"}}`
+		answer(200, events, "event: error\ndata: "+fmt.Sprintf(response, m.ID)+"\n\n")(w, r)
+		return true
+	})
+	if e := failure(t, client(t, s.URL), "hello"); e.Class != tool.InvalidArguments || e.RemoteMessage != "no such city" {
+		t.Errorf("Call = %s %q, want the error of the server", e.Class, e)
+	}
+}
+
 // TestCallAfterALostSession checks the error of a repeatable call that is sent twice. If the server has received the
 // first request, no certain failure of the second request shows that the call had no effect.
 func TestCallAfterALostSession(t *testing.T) {
