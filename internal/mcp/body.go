@@ -92,10 +92,16 @@ func decodeEnvelope(ctx context.Context, message []byte) (m envelope, err error)
 	if err = json.Unmarshal(message, &m); err != nil || m.Version != "2.0" {
 		return m, errProtocol
 	}
-	if m.id, err = jsonrpc.MakeID(m.RawID.value); err != nil || m.Method == "" && !m.id.IsValid() {
+	if m.id, err = jsonrpc.MakeID(m.RawID.value); err != nil || m.Method == "" && !m.id.IsValid() && !m.isErrorWithoutID() {
 		return m, errProtocol
 	}
 	return m, nil
+}
+
+// isErrorWithoutID reports whether the message is an error without the ID of a request. JSON-RPC requires that for a
+// request that the server could not read. Some servers leave the ID out of all errors (helidon-io/helidon-mcp#65).
+func (m *envelope) isErrorWithoutID() bool {
+	return m.Method == "" && !m.id.IsValid() && m.Error == hasValue && m.Result != hasValue
 }
 
 // isMeantFor reports whether a message that does not follow the protocol seems to be the response to a request.
@@ -115,9 +121,13 @@ func isSameID(id, call jsonrpc.ID) bool {
 	return isNumber && id.Raw() == strconv.FormatInt(number, 10)
 }
 
-// answers reports whether the message is the response to a request: it has a result, which may be null, or an error.
-// Some servers send both members, and null for the one that does not apply.
+// answers reports whether the message, which arrived in answer to a request, is the response to it: it has a result,
+// which may be null, or an error. Some servers send both members, and null for the one that does not apply. An error
+// without an ID is the response, too, because the HTTP request contained only this request.
 func (m *envelope) answers(call jsonrpc.ID) bool {
+	if m.isErrorWithoutID() {
+		return true
+	}
 	if m.Method != "" || !isSameID(m.id, call) {
 		return false
 	}

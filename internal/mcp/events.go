@@ -172,7 +172,7 @@ func (s *stream) handle(data []byte) {
 		return
 	case !s.standing && m.answers(s.call):
 		s.release()
-		s.ex.keep(data)
+		s.ex.keep(data, m.isErrorWithoutID())
 		s.out = slices.Concat([]byte("data: "), s.ex.stub(s.call, &m, data), []byte("\n\n"))
 		s.done = true
 		return
@@ -187,6 +187,9 @@ func (s *stream) handleOther(m *envelope) {
 		s.accepted = s.accepted || m.Method != ""
 		s.refused = !s.accepted && m.Error == hasValue
 		return
+	}
+	if m.isErrorWithoutID() {
+		return // it belongs to no request, and must not shorten the pause of a standing stream
 	}
 	s.resumes = 0
 	if s.pause != nil {

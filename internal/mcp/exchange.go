@@ -27,6 +27,8 @@ type exchange struct {
 
 	mu       sync.Mutex
 	response []byte
+	// withoutID means that the response is an error without the ID of the request: see envelope.isErrorWithoutID.
+	withoutID bool
 	// failure is the reason for a missing response, if the SDK does not report it.
 	failure error
 	// small is the reservation for a small response, and large is the reservation for a large one. ended is true after
@@ -53,10 +55,10 @@ func exchangeOf(ctx context.Context) *exchange {
 	return &exchange{whole: true, ended: true}
 }
 
-func (ex *exchange) keep(response []byte) {
+func (ex *exchange) keep(response []byte, withoutID bool) {
 	ex.mu.Lock()
 	defer ex.mu.Unlock()
-	ex.response = response
+	ex.response, ex.withoutID = response, withoutID
 	if ex.large != nil {
 		ex.large.stopChecks()
 	}
@@ -97,6 +99,13 @@ func (ex *exchange) decode(result any) (*jsonrpc.Error, error) {
 		return nil, errProtocol
 	}
 	return answer.Error, nil
+}
+
+// hasNoID reports whether the response is an error without the ID of the request.
+func (ex *exchange) hasNoID() bool {
+	ex.mu.Lock()
+	defer ex.mu.Unlock()
+	return ex.withoutID
 }
 
 // size returns the size of the response in bytes.

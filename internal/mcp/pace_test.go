@@ -58,6 +58,10 @@ func TestRetryTimeOfServerIsLimited(t *testing.T) {
 		atMost   time.Duration
 	}{
 		"no time": {"the pause grows while nothing arrives", "retry: 0\n\n", true, 20, 4 * time.Minute, 20 * time.Minute},
+		"an error without an ID": {
+			"it is no message that the stream is for", "retry: 0\ndata: {\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{}}\n\n",
+			true, 20, 4 * time.Minute, 20 * time.Minute,
+		},
 		"with messages": {
 			"the pause is at least a second", "retry: 0\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"x\"}\n\n",
 			true, 20, 20 * time.Second, 30 * time.Second,

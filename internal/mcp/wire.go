@@ -271,7 +271,7 @@ func (w *wire) answer(req *http.Request, resp *http.Response, ex *exchange, s *s
 	if err != nil || !m.answers(s.call) {
 		return nil, errProtocol
 	}
-	ex.keep(body)
+	ex.keep(body, m.isErrorWithoutID())
 	return reply(req, resp, http.StatusOK, jsonType, ex.stub(s.call, &m, body)), nil
 }
 
