@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"strconv"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 
@@ -91,16 +92,43 @@ func decodeEnvelope(ctx context.Context, message []byte) (m envelope, err error)
 	if err = json.Unmarshal(message, &m); err != nil || m.Version != "2.0" {
 		return m, errProtocol
 	}
-	if m.id, err = jsonrpc.MakeID(m.RawID.value); err != nil || m.Method == "" && !m.id.IsValid() {
+	if m.id, err = jsonrpc.MakeID(m.RawID.value); err != nil || m.Method == "" && !m.id.IsValid() && !m.isErrorWithoutID() {
 		return m, errProtocol
 	}
 	return m, nil
 }
 
-// answers reports whether the message is the response to a request: it has a result, which may be null, or an error.
-// Some servers send both members, and null for the one that does not apply.
+// isErrorWithoutID reports whether the message is an error without the ID of a request. JSON-RPC requires that for a
+// request that the server could not read. Some servers leave the ID out of all errors (helidon-io/helidon-mcp#65).
+func (m *envelope) isErrorWithoutID() bool {
+	return m.Method == "" && !m.id.IsValid() && m.Error == hasValue && m.Result != hasValue
+}
+
+// isMeantFor reports whether a message that does not follow the protocol seems to be the response to a request.
+func (m *envelope) isMeantFor(call jsonrpc.ID) bool {
+	id, err := jsonrpc.MakeID(m.RawID.value)
+	return err == nil && isSameID(id, call) && m.Method == "" && (m.Result != isAbsent || m.Error != isAbsent)
+}
+
+// isSameID reports whether the ID of a message from a server is that of a request. It may be the number of the request
+// as a text: some servers send that (modelcontextprotocol/python-sdk#1720). No other request can be meant, because the
+// IDs of a session's requests for which it waits are different numbers.
+func isSameID(id, call jsonrpc.ID) bool {
+	if id == call {
+		return true
+	}
+	number, isNumber := call.Raw().(int64)
+	return isNumber && id.Raw() == strconv.FormatInt(number, 10)
+}
+
+// answers reports whether the message, which arrived in answer to a request, is the response to it: it has a result,
+// which may be null, or an error. Some servers send both members, and null for the one that does not apply. An error
+// without an ID is the response, too, because the HTTP request contained only this request.
 func (m *envelope) answers(call jsonrpc.ID) bool {
-	if m.Method != "" || m.id != call {
+	if m.isErrorWithoutID() {
+		return true
+	}
+	if m.Method != "" || !isSameID(m.id, call) {
 		return false
 	}
 	if m.Error == hasValue {

@@ -377,7 +377,7 @@ func TestCompleteResponseIsNotAborted(t *testing.T) {
 		if err := holdLargest(t.Context(), ex, budget, func(error) { t.Error("the response was aborted") }); err != nil {
 			t.Fatal(err)
 		}
-		ex.keep([]byte("{}"))
+		ex.keep([]byte("{}"), false)
 		time.Sleep(2 * largeTimeout)
 		ex.free()
 		mustBeFree(t, budget)

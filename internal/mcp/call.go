@@ -75,7 +75,7 @@ func (c *Client) attempt(
 	release()
 	switch {
 	case decodeErr == nil && remoteErr != nil:
-		return tool.Result{}, false, c.protocolError(params.Name, remoteErr)
+		return tool.Result{}, false, c.protocolError(params.Name, remoteErr, ex.hasNoID())
 	case decodeErr == nil:
 		return result, false, err
 	case !errors.Is(decodeErr, errBroken):

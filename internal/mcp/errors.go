@@ -225,12 +225,18 @@ func rootOf(err error) error {
 	return err
 }
 
-// protocolError returns the error for a call to which the server has replied with a protocol error.
-func (c *Client) protocolError(name string, remote *jsonrpc.Error) *tool.Error {
-	return &tool.Error{
+// protocolError returns the error for a call to which the server has replied with a protocol error. Without the ID of
+// the call, a gateway may have sent the error on its own, so only some codes say that the call was not made.
+func (c *Client) protocolError(name string, remote *jsonrpc.Error, withoutID bool) *tool.Error {
+	failure := &tool.Error{
 		Class: classOf(name, remote.Code, remote.Message), Message: c.prefix() + "it returned an error for the call",
 		RemoteMessage: c.redactor.Text(remote.Message, maxMessage), Err: remote,
 	}
+	if withoutID && failure.Class == tool.Failed && remote.Code != jsonrpc.CodeParseError && remote.Code != jsonrpc.CodeInvalidRequest {
+		failure.Class = tool.OutcomeUnknown
+		failure.Message = c.prefix() + "it returned an error without the ID of the call, and may have made the call"
+	}
+	return failure
 }
 
 const (

@@ -51,7 +51,8 @@ func (s *stream) event() ([]byte, error) {
 			}
 			data = append(data, value...)
 		case "event":
-			message = string(value) == "message"
+			// Some servers send a response that is an error in an event of the type "error" (python-sdk#1514).
+			message = string(value) == "message" || string(value) == "error" && !s.standing
 		case "id":
 			id = string(value[:min(len(value), 1024)])
 		case "retry":
@@ -125,7 +126,7 @@ func (s *stream) peek(line []byte) *envelope {
 			return nil
 		}
 		if name != "jsonrpc" && name != "method" && name != "id" {
-			if m.id.IsValid() && m.id != s.call { // the response to another request
+			if m.id.IsValid() && !isSameID(m.id, s.call) { // the response to another request
 				return &m
 			}
 			return nil
@@ -161,15 +162,18 @@ func (s *stream) handle(data []byte) {
 	}
 	m, err := decodeEnvelope(s.ctx, data)
 	switch {
-	case err != nil && s.standing:
+	case err != nil && !s.standing && m.isMeantFor(s.call):
+		s.abort(err)
 		return
 	case err != nil:
-		s.abort(err)
+		// Some servers send heartbeats as data (PhilflowIO/dav-mcp#31). The clients of the reference SDKs ignore such
+		// events, too. The limits of the response's size and time apply.
+		s.ignored = true
 		return
 	case !s.standing && m.answers(s.call):
 		s.release()
-		s.ex.keep(data)
-		s.out = slices.Concat([]byte("data: "), s.ex.stub(s.call, data), []byte("\n\n"))
+		s.ex.keep(data, m.isErrorWithoutID())
+		s.out = slices.Concat([]byte("data: "), s.ex.stub(s.call, &m, data), []byte("\n\n"))
 		s.done = true
 		return
 	}
@@ -183,6 +187,9 @@ func (s *stream) handleOther(m *envelope) {
 		s.accepted = s.accepted || m.Method != ""
 		s.refused = !s.accepted && m.Error == hasValue
 		return
+	}
+	if m.isErrorWithoutID() {
+		return // it belongs to no request, and must not shorten the pause of a standing stream
 	}
 	s.resumes = 0
 	if s.pause != nil {

@@ -27,6 +27,8 @@ type exchange struct {
 
 	mu       sync.Mutex
 	response []byte
+	// withoutID means that the response is an error without the ID of the request: see envelope.isErrorWithoutID.
+	withoutID bool
 	// failure is the reason for a missing response, if the SDK does not report it.
 	failure error
 	// small is the reservation for a small response, and large is the reservation for a large one. ended is true after
@@ -53,10 +55,10 @@ func exchangeOf(ctx context.Context) *exchange {
 	return &exchange{whole: true, ended: true}
 }
 
-func (ex *exchange) keep(response []byte) {
+func (ex *exchange) keep(response []byte, withoutID bool) {
 	ex.mu.Lock()
 	defer ex.mu.Unlock()
-	ex.response = response
+	ex.response, ex.withoutID = response, withoutID
 	if ex.large != nil {
 		ex.large.stopChecks()
 	}
@@ -99,6 +101,13 @@ func (ex *exchange) decode(result any) (*jsonrpc.Error, error) {
 	return answer.Error, nil
 }
 
+// hasNoID reports whether the response is an error without the ID of the request.
+func (ex *exchange) hasNoID() bool {
+	ex.mu.Lock()
+	defer ex.mu.Unlock()
+	return ex.withoutID
+}
+
 // size returns the size of the response in bytes.
 func (ex *exchange) size() int {
 	ex.mu.Lock()
@@ -106,10 +115,15 @@ func (ex *exchange) size() int {
 	return len(ex.response)
 }
 
-// stub returns the message that the SDK gets as the response.
-func (ex *exchange) stub(id jsonrpc.ID, response []byte) []byte {
+// stub returns the message that the SDK gets as the response to the request with the ID. m is the envelope of the
+// response.
+func (ex *exchange) stub(id jsonrpc.ID, m *envelope, response []byte) []byte {
 	if ex.whole {
-		return reduce(response)
+		reduced := reduce(response)
+		if m.id != id { // the SDK accepts only the same ID
+			reduced = withID(reduced, id.Raw())
+		}
+		return reduced
 	}
 	stub, err := jsonrpc.EncodeMessage(&jsonrpc.Response{ID: id, Result: json.RawMessage(`{"content":[],"tools":[]}`)})
 	if err != nil {

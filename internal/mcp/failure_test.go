@@ -183,6 +183,14 @@ func TestFailedCalls(t *testing.T) {
 				}
 			}
 		}, tool.OutcomeUnknown, "the response exceeds 8 MiB"},
+		"endless heartbeats": {"the events together are too long", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", events)
+			for chunk := strings.Repeat("data: {\"type\":\"heartbeat\"}\n\n", 10_000); ; {
+				if _, err := w.Write([]byte(chunk)); err != nil {
+					return
+				}
+			}
+		}, tool.OutcomeUnknown, "the response exceeds 8 MiB"},
 		"endless events": {"the events together are too long", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", events)
 			event := "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"x\":\"" +
@@ -210,6 +218,56 @@ func TestFailedCalls(t *testing.T) {
 				t.Errorf("the next call = %q, %v; want its result", got, err)
 			}
 		})
+	}
+}
+
+// TestOtherEventsBesideAResponse checks that events that are not messages of the protocol do not end a call. The
+// response comes after them.
+func TestOtherEventsBesideAResponse(t *testing.T) {
+	for name, before := range map[string]string{
+		"a heartbeat":       `data: {"type":"heartbeat","timestamp":"2025-10-31T11:30:41.100Z"}`, // PhilflowIO/dav-mcp#31
+		"a text":            "data: keepalive",
+		"an empty object":   "event: message\ndata: {}",
+		"a counter":         `data: {"type":"heartbeat","id":%s}`,
+		"a large text":      "data: " + strings.Repeat("x", 100<<10),
+		"a list":            "data: []",
+		"many events":       strings.Repeat("data: keepalive\n\n", 1000) + "data: keepalive",
+		"an error event":    "event: error\ndata: the database is slow",
+		"an error, no JSON": `event: error` + "\n" + `data: {"error":"the database is slow"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, nil, says("hello", ""))
+			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+				if m.Method != "tools/call" {
+					return false
+				}
+				stream := strings.ReplaceAll(before, "%s", string(m.ID)) + "\n\ndata: " + scripted(m, "").Body + "\n\n"
+				answer(200, events, stream)(w, r)
+				return true
+			})
+			if got, err := call(patient(t), client(t, s.URL), "hello", `{}`); err != nil || got != "hi" {
+				t.Errorf("Call = %q, %v; want its result", got, err)
+			}
+		})
+	}
+}
+
+// TestBrokenResponseInStream checks that a call ends at once if its response is not a message of the protocol, although
+// the server keeps the stream open.
+func TestBrokenResponseInStream(t *testing.T) {
+	s := serve(t, nil, says("hello", ""))
+	s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+		if m.Method != "tools/call" {
+			return false
+		}
+		answer(200, events, fmt.Sprintf("data: {\"id\":%s,\"result\":{\"content\":[]}}\n\n", m.ID))(w, r)
+		_ = http.NewResponseController(w).Flush() // if it fails, the test notices it
+		<-r.Context().Done()
+		return true
+	})
+	if e := failure(t, client(t, s.URL), "hello"); e.Class != tool.OutcomeUnknown ||
+		!strings.Contains(e.Error(), "does not follow the Model Context Protocol") {
+		t.Errorf("Call = %s %q, want an unknown outcome with the reason", e.Class, e)
 	}
 }
 

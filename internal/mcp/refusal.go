@@ -40,7 +40,7 @@ func (w *wire) handleRefusal(req *http.Request, resp *http.Response, ex *exchang
 	if err != nil {
 		return nil, errProtocol
 	}
-	ex.keep(answer)
+	ex.keep(answer, false)
 	return reply(req, resp, http.StatusOK, jsonType, answer), nil
 }
 

@@ -155,6 +155,108 @@ func TestRefusalsOfCalls(t *testing.T) {
 	}
 }
 
+// TestErrorsWithoutID checks that an error without an ID, as the only answer to a call, is the error of the call. Only
+// the codes for requests that were not carried out say that the call had no effect: some servers leave the ID out of
+// all errors (helidon-io/helidon-mcp#65), and a gateway may answer for a server that has made the call.
+func TestErrorsWithoutID(t *testing.T) {
+	const mayHaveActed = "it returned an error without the ID of the call, and may have made the call"
+	for name, tc := range map[string]struct {
+		reply string
+		class tool.Class
+		want  string
+	}{
+		"parse error":     {`{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no JSON"}}`, tool.Failed, "call: no JSON"},
+		"invalid request": {`{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"too old"}}`, tool.Failed, "call: too old"},
+		"no ID":           {`{"jsonrpc":"2.0","error":{"code":-32600,"message":"too old"}}`, tool.Failed, "call: too old"},
+		"no result": {
+			`{"jsonrpc":"2.0","id":null,"result":null,"error":{"code":-32600,"message":"too old"}}`, tool.Failed, "call: too old",
+		},
+		"method not found": {
+			`{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"no tools"}}`, tool.Unavailable, "no tools",
+		},
+		"invalid params": {
+			`{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"city is required"}}`, tool.InvalidArguments,
+			"city is required",
+		},
+		"internal error": {
+			`{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"it broke"}}`, tool.OutcomeUnknown, mayHaveActed + ": it broke",
+		},
+		"time-out": {
+			`{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Request timed out"}}`, tool.Timeout, "call: Request timed out",
+		},
+		"other error": {
+			`{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"bad ` + token + `"}}`, tool.OutcomeUnknown,
+			mayHaveActed + ": bad [redacted]",
+		},
+		"a result without an ID": {
+			`{"jsonrpc":"2.0","id":null,"result":{"content":[]}}`, tool.OutcomeUnknown, "does not follow the Model Context Protocol",
+		},
+	} {
+		for kind, wrap := range map[string]string{jsonType: "%s", events: "event: message\ndata: %s\n\n"} {
+			t.Run(name+", "+kind, func(t *testing.T) {
+				var sent atomic.Int32
+				s := serve(t, nil, says("hello", "hi"))
+				s.tamper(calls(func(w http.ResponseWriter, r *http.Request) {
+					sent.Add(1)
+					answer(200, kind, fmt.Sprintf(wrap, tc.reply))(w, r)
+				}))
+				_, err := client(t, s.URL).Call(patient(t), "hello", tool.Call{Repeatable: true})
+				e, ok := errors.AsType[*tool.Error](err)
+				if !ok || e.Class != tc.class || !strings.HasSuffix(e.Error(), tc.want) || sent.Load() != 1 {
+					t.Errorf("Call = %+v, sent %d times; want %s with %q, sent once", e, sent.Load(), tc.class, tc.want)
+				}
+			})
+		}
+	}
+}
+
+// TestErrorsOfInitialize checks that the client shows the error of a server that refuses initialize, also without the
+// ID of the request, and that it then uses a version that the error names.
+func TestErrorsOfInitialize(t *testing.T) {
+	for kind, wrap := range map[string]string{jsonType: "%s", events: "data: %s\n\n"} {
+		t.Run(kind, func(t *testing.T) {
+			var asked atomic.Int32
+			s := serve(t, nil, says("hello", "hi"))
+			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+				if m.Method != "initialize" || m.Params.Version == "2025-06-18" {
+					return false
+				}
+				data := `{"supported":["2025-06-18"]}`
+				if asked.Add(1) > 1 {
+					data = `{}`
+				}
+				const refusal = `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"too new","data":%s}}`
+				answer(200, kind, fmt.Sprintf(wrap, fmt.Sprintf(refusal, data)))(w, r)
+				return true
+			})
+			if l, err := client(t, s.URL).Discover(patient(t)); err != nil || l.ProtocolVersion != "2025-06-18" {
+				t.Errorf("Discover = %+v, %v; want the version that the server names", l, err)
+			}
+			_, err := client(t, s.URL).Discover(patient(t))
+			if e, ok := errors.AsType[*mcp.Error](err); !ok || e.RemoteMessage != "too new" {
+				t.Errorf("Discover = %v, want the error of the server", err)
+			}
+		})
+	}
+}
+
+// TestErrorEvents checks that an error in an event of the type "error" ends the call with this error. Some servers send
+// errors in such events (modelcontextprotocol/python-sdk#1514).
+func TestErrorEvents(t *testing.T) {
+	s := serve(t, nil, says("hello", "hi"))
+	s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+		if m.Method != "tools/call" {
+			return false
+		}
+		const response = `{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"no such city"}}`
+		answer(200, events, "event: error\ndata: "+fmt.Sprintf(response, m.ID)+"\n\n")(w, r)
+		return true
+	})
+	if e := failure(t, client(t, s.URL), "hello"); e.Class != tool.InvalidArguments || e.RemoteMessage != "no such city" {
+		t.Errorf("Call = %s %q, want the error of the server", e.Class, e)
+	}
+}
+
 // TestCallAfterALostSession checks the error of a repeatable call that is sent twice. If the server has received the
 // first request, no certain failure of the second request shows that the call had no effect.
 func TestCallAfterALostSession(t *testing.T) {

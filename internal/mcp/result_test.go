@@ -459,7 +459,7 @@ func TestResumptions(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		// streams are the streams that the server sends for the call and then for each resumption. A server without
-		// another stream sends an empty one. %s is replaced by the response.
+		// another stream sends an empty one. %s is replaced by the response. For "503" it fails with this status.
 		streams []string
 		// after are the IDs of the events after which the stream is resumed, each followed by a space.
 		after string
@@ -477,8 +477,26 @@ func TestResumptions(t *testing.T) {
 			},
 			"1 2 3 4 5 ", "done",
 		},
-		"no progress":     {"the server may never continue", []string{"retry: 1\nid: 1\ndata:\n\n"}, "1 1 1 ", ""},
-		"the same event":  {"", []string{"retry: 1\nid: 1\n\n", "id: 1\n\n", "id: 1\n\n", "id: 1\n\n", "data: %s\n\n"}, "1 1 1 ", ""},
+		"no progress": {
+			"the server closes the stream until it has the response, as in SEP-1699",
+			[]string{"retry: 1\nid: 1\ndata:\n\n", "", "", "", "", "data: %s\n\n"},
+			"1 1 1 1 1 ", "done",
+		},
+		"the same event": {
+			"a server may begin each stream with the same event",
+			[]string{"retry: 1\nid: 1\n\n", "id: 1\n\n", "id: 1\n\n", "id: 1\n\n", "data: %s\n\n"},
+			"1 1 1 1 ", "done",
+		},
+		"failures": {
+			"the server may never continue",
+			[]string{"retry: 1\nid: 1\ndata:\n\n", "503", "503", "503", "data: %s\n\n"},
+			"1 1 1 ", "",
+		},
+		"failures with successes between them": {
+			"only failures in a row count",
+			[]string{"retry: 1\nid: 1\ndata:\n\n", "503", "503", "", "503", "data: %s\n\n"},
+			"1 1 1 1 1 ", "done",
+		},
 		"cut first event": {"no event has arrived after which the server could continue", []string{"id: 1\ndata: {"}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -503,7 +521,10 @@ func TestResumptions(t *testing.T) {
 				if sent < len(tc.streams) {
 					stream = tc.streams[sent]
 				}
-				sent++
+				if sent++; stream == "503" {
+					answer(503, "", "")(w, r)
+					return true
+				}
 				response := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"done"}]}}`, id)
 				answer(200, events, strings.ReplaceAll(stream, "%s", response))(w, r)
 				return true
@@ -539,6 +560,32 @@ func TestCallsReuseConnection(t *testing.T) {
 				t.Errorf("20 calls used %d TCP connections, want at most 5", len(addresses))
 			}
 		})
+	}
+}
+
+// TestIDsAsTexts checks that a server that sends the number of a request as a text can be used, also with a large
+// response and with a long response to initialize.
+func TestIDsAsTexts(t *testing.T) {
+	for kind, wrap := range map[string]string{jsonType: "%s", events: "data: %s\n\n"} {
+		for name, member := range map[string]string{"short": "", "long": `,"x":"` + strings.Repeat("x", 100<<10) + `"`} {
+			t.Run(kind+", "+name, func(t *testing.T) {
+				s := serve(t, nil)
+				s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+					if len(m.ID) > 0 {
+						m.ID = fmt.Appendf(nil, `"%s"`, m.ID)
+					}
+					response := scripted(m, member)
+					if response.Body != "" {
+						response.ContentType, response.Body = kind, fmt.Sprintf(wrap, response.Body)
+					}
+					answer(response.Status, response.ContentType, response.Body)(w, r)
+					return true
+				})
+				if got, err := call(patient(t), client(t, s.URL), "hello", `{}`); err != nil || got != "hi" {
+					t.Errorf("Call = %q, %v; want the result", got, err)
+				}
+			})
+		}
 	}
 }
 

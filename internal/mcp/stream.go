@@ -10,7 +10,6 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -25,13 +24,17 @@ const (
 	// and no memory is reserved for its events. So an event of more than unreservedBytes is read but not kept. The
 	// important events, changes of the tools and pings, have less than 1 KiB.
 	maxStandingEvent = 64 << 10
-	// maxResumes is how often the stream of a response is resumed without a new message and without an event that has a
-	// new ID.
-	maxResumes = 3
+	// maxFailedResumes is how many attempts in a row to resume the stream of a response may fail. Only the time limit
+	// of the request limits successful attempts: a server may close the stream again and again until it has the
+	// response (SEP-1699, in the protocol since version 2025-11-25). The clients of the reference SDKs resume it each
+	// time.
+	maxFailedResumes = 3
 	// minRetry is the minimum pause before the standing stream is opened again if the server asks for a pause.
-	// minResume is the same for the stream of a response.
-	minRetry  = time.Second
-	minResume = 100 * time.Millisecond
+	// minResume is the same for the stream of a response. It becomes minRetry after quickResumes attempts without a new
+	// message and without an event that has a new ID.
+	minRetry     = time.Second
+	minResume    = 100 * time.Millisecond
+	quickResumes = 3
 	// drainTimeout and drainBytes limit what is read after a response so that its connection can be reused.
 	drainTimeout = 250 * time.Millisecond
 	drainBytes   = 4 << 10
@@ -73,7 +76,9 @@ type stream struct {
 	lastID  string        // of the last event that arrived completely
 	retry   time.Duration // requested by the server; 0 if it has not requested any
 	pause   *backoff.ExponentialBackOff
-	resumes int
+	resumes int    // number of attempts to resume the stream since the last message or event with a new ID
+	failed  int    // number of attempts that have failed since the last successful one
+	ignored bool   // an event of the response's stream was ignored because it is not a message of the protocol
 	out     []byte // data for the SDK that Read has not returned yet
 	done    bool
 }
@@ -146,7 +151,9 @@ func (s *stream) readResponse() {
 		}
 	case errors.Is(err, errTooLong), errors.Is(err, errSlow), errors.Is(err, bytebudget.ErrNoSpace):
 		s.abort(err)
-	case s.lastID == "" || s.resumes >= maxResumes:
+	case s.lastID == "" && s.ignored && errors.Is(err, io.EOF): // an ignored event may have been the response
+		s.abort(errProtocol)
+	case s.lastID == "" || s.failed >= maxFailedResumes:
 		s.abort(errBroken)
 	default:
 		s.resumes++
@@ -175,10 +182,13 @@ func (s *stream) resume() {
 		if refusal, refused := errors.AsType[*statusError](err); refused && !isTemporary(refusal.status) || errors.Is(err, errSession) {
 			s.abort(errBroken)
 		}
+		s.failed++
 		s.body = http.NoBody
 		s.lines.Reset(s.body)
 		return
 	}
+	s.failed = 0
+	s.pause.Reset()
 	s.begin(resp.Body, s.left)
 }
 
@@ -215,6 +225,7 @@ func (s *stream) awaitEnd() {
 // session ends.
 func (s *stream) openStream() {
 	if s.attempts++; s.attempts > 1 && s.listen != nil {
+		// A server may refuse an ID until it has noticed that the stream of the earlier request with this ID has ended.
 		s.listen = withID(s.listen, fmt.Sprintf("listen-%d", s.attempts))
 	}
 	resp, err := s.get() //nolint:bodyclose // because the stream closes it
@@ -232,17 +243,20 @@ func (s *stream) openStream() {
 	}
 }
 
-// withID returns a request with another ID. A server may refuse an ID for as long as it has not noticed that the stream
-// of the earlier request with this ID has ended.
-func withID(request []byte, id string) []byte {
-	var message map[string]json.RawMessage
-	if json.Unmarshal(request, &message) != nil {
-		return request
+// withID returns a message with another ID, which is a text or a number.
+func withID(message []byte, id any) []byte {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(message, &members) != nil {
+		return message
 	}
-	message["id"] = strconv.AppendQuote(nil, id)
-	changed, err := json.Marshal(message)
+	raw, err := json.Marshal(id)
 	if err != nil {
-		return request
+		return message
+	}
+	members["id"] = raw
+	changed, err := json.Marshal(members)
+	if err != nil {
+		return message
 	}
 	return changed
 }
@@ -306,6 +320,9 @@ func (s *stream) sleep() bool {
 	}
 	if !s.standing && s.retry > 0 {
 		wait = max(s.retry, minResume)
+	}
+	if !s.standing && s.resumes > quickResumes {
+		wait = max(wait, minRetry)
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()

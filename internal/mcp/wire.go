@@ -267,11 +267,12 @@ func (w *wire) answer(req *http.Request, resp *http.Response, ex *exchange, s *s
 	case resp.StatusCode != http.StatusOK:
 		return w.handleRefusal(req, resp, ex, s.call, body)
 	}
-	if m, err := decodeEnvelope(s.ctx, body); err != nil || !m.answers(s.call) {
+	m, err := decodeEnvelope(s.ctx, body)
+	if err != nil || !m.answers(s.call) {
 		return nil, errProtocol
 	}
-	ex.keep(body)
-	return reply(req, resp, http.StatusOK, jsonType, ex.stub(s.call, body)), nil
+	ex.keep(body, m.isErrorWithoutID())
+	return reply(req, resp, http.StatusOK, jsonType, ex.stub(s.call, &m, body)), nil
 }
 
 // reply returns a response for the SDK with a body in memory. It copies only the session ID of the original response.
