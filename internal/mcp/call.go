@@ -73,6 +73,14 @@ func (c *Client) attempt(
 		}
 	}
 	release()
+	if decodeErr == nil && remoteErr != nil && repeatable && namesSession(remoteErr.Message) {
+		// The error may be that of a tool with sessions of its own. Only a ping can tell.
+		if ended, onlyDenied := c.hasEnded(ctx, s); ended && !onlyDenied {
+			s.lost.Store(true)
+			c.drop(s)
+			return tool.Result{}, true, c.unknownOutcome(&sessionError{detail: remoteErr.Message})
+		}
+	}
 	switch {
 	case decodeErr == nil && remoteErr != nil:
 		return tool.Result{}, false, c.protocolError(params.Name, remoteErr, ex.hasNoID())

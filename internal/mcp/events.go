@@ -162,6 +162,9 @@ func (s *stream) handle(data []byte) {
 	}
 	m, err := decodeEnvelope(s.ctx, data)
 	switch {
+	case !s.standing && (err != nil || m.isErrorWithoutID()) && s.wire.deniesSession(s.header, data):
+		s.abort(&sessionError{detail: string(data)})
+		return
 	case err != nil && !s.standing && m.isMeantFor(s.call):
 		s.abort(err)
 		return

@@ -2,6 +2,7 @@ package mcp_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -347,6 +348,123 @@ func TestDestructiveCallNeverProbesSession(t *testing.T) {
 				t.Errorf("the server got %d calls and %d pings, want %d and %d", sent.Load(), pings.Load(), wantSent, wantPings)
 			}
 		})
+	}
+}
+
+// TestSessionDeniedWithStatus200 checks that the client begins a new session if a restarted server answers requests of
+// the old one with status 200 and an error about the session. Each call is made once. If it must not be repeated, it is
+// sent once, too.
+func TestSessionDeniedWithStatus200(t *testing.T) {
+	for name, denial := range map[string]string{
+		"no response":          `{"error":"Session not found"}`, // actionhero/keryx#503
+		"no response, object":  `{"error":{"code":-32001,"message":"Session not found"}}`,
+		"error without ID":     `{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}`,
+		"error with an ID":     `{"jsonrpc":"2.0","id":%s,"error":{"code":-32001,"message":"Session not found"}}`,
+		"error with a text ID": `{"jsonrpc":"2.0","id":"%s","error":{"code":-32001,"message":"Session not found"}}`,
+	} {
+		for kind, wrap := range map[string]string{jsonType: "%s", events: "event: message\ndata: %s\n\n"} {
+			for _, repeatable := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, %s, repeatable %t", name, kind, repeatable), func(t *testing.T) {
+					var made, sent atomic.Int32
+					s := serve(t, nil, plain("count", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+						return text(fmt.Sprint(made.Add(1))), nil
+					}))
+					deny := make(chan json.RawMessage, 1) // the ID of the request that is denied
+					before, end, sessions, _ := restarted(func(w http.ResponseWriter, r *http.Request) {
+						answer(200, kind, fmt.Sprintf(wrap, strings.ReplaceAll(denial, "%s", string(<-deny))))(w, r)
+					})
+					s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+						if m.Method == "tools/call" {
+							sent.Add(1)
+						}
+						deny <- m.ID
+						handled := before(w, r, m)
+						if !handled {
+							<-deny
+						}
+						return handled
+					})
+					c := client(t, s.URL)
+					for want := range 2 {
+						got, err := c.Call(patient(t), "count", tool.Call{Repeatable: repeatable})
+						if err != nil || got.Content != fmt.Sprint(want+1) {
+							t.Fatalf("call %d = %q, %v; want each call to be made once", want+1, got.Content, err)
+						}
+						end()
+					}
+					wantSent := int32(2)
+					if repeatable {
+						wantSent = 3
+					}
+					if sessions.Load() != 2 || sent.Load() != wantSent {
+						t.Errorf("the server got %d sessions and %d calls, want 2 and %d", sessions.Load(), sent.Load(), wantSent)
+					}
+					if _, err := c.Discover(patient(t)); err != nil || sessions.Load() != 3 {
+						t.Errorf("Discover = %v after %d sessions, want success in a third session", err, sessions.Load())
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestCallDeniedWithStatus200 checks that a call that must not be repeated is sent once if only its own answer says that
+// the server does not know the session, and that an error of the tool about another session keeps the session.
+func TestCallDeniedWithStatus200(t *testing.T) {
+	const over = "the server has ended the session, and may have made the call: "
+	for name, tc := range map[string]struct {
+		denial string
+		class  tool.Class
+		want   string
+		sent   int32 // number of requests for a repeatable call
+		begun  int32 // number of sessions after the next call
+	}{
+		"no response": {`{"error":"Session not found"}`, tool.OutcomeUnknown, over + `{"error":"Session not found"}`, 2, 2},
+		"error without ID": {
+			`{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}`, tool.OutcomeUnknown, over, 2, 2,
+		},
+		"error with an ID": {
+			`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"Session not found"}}`, tool.Failed, "Session not found", 1, 1,
+		},
+		"another error": {`{"error":"the shopping session is over"}`, tool.OutcomeUnknown, "does not follow the Model Context", 1, 1},
+		"a result": {
+			`{"error":"Session not found","result":{}}`, tool.OutcomeUnknown, "does not follow the Model Context Protocol", 1, 1,
+		},
+	} {
+		for kind, wrap := range map[string]string{jsonType: "%s", events: "data: %s\n\n"} {
+			for _, repeatable := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, %s, repeatable %t", name, kind, repeatable), func(t *testing.T) {
+					var sent, sessions atomic.Int32
+					var over atomic.Bool
+					s := serve(t, nil, says("hello", "hi"))
+					s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+						if m.Method == "initialize" {
+							sessions.Add(1)
+						}
+						if m.Method != "tools/call" || over.Load() {
+							return false
+						}
+						sent.Add(1)
+						answer(200, kind, fmt.Sprintf(wrap, strings.ReplaceAll(tc.denial, "%s", string(m.ID))))(w, r)
+						return true
+					})
+					c := client(t, s.URL)
+					_, err := c.Call(patient(t), "hello", tool.Call{Repeatable: repeatable})
+					wantSent, begun := int32(1), tc.begun
+					if repeatable {
+						wantSent, begun = tc.sent, tc.begun+tc.sent-1
+					}
+					e, ok := errors.AsType[*tool.Error](err)
+					if !ok || e.Class != tc.class || !strings.Contains(e.Error(), tc.want) || sent.Load() != wantSent {
+						t.Errorf("Call = %+v, sent %d times; want %s with %q, sent %d times", e, sent.Load(), tc.class, tc.want, wantSent)
+					}
+					over.Store(true)
+					if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" || sessions.Load() != begun {
+						t.Errorf("the next call = %q, %v, after %d sessions; want its result, and %d", got, err, sessions.Load(), begun)
+					}
+				})
+			}
+		}
 	}
 }
 

@@ -268,7 +268,10 @@ func (w *wire) answer(req *http.Request, resp *http.Response, ex *exchange, s *s
 		return w.handleRefusal(req, resp, ex, s.call, body)
 	}
 	m, err := decodeEnvelope(s.ctx, body)
-	if err != nil || !m.answers(s.call) {
+	switch {
+	case (err != nil || m.isErrorWithoutID()) && w.deniesSession(req.Header, body):
+		return nil, &sessionError{detail: string(body)}
+	case err != nil || !m.answers(s.call):
 		return nil, errProtocol
 	}
 	ex.keep(body, m.isErrorWithoutID())
