@@ -11,8 +11,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/webserver/webservertest"
 )
 
-// TestMetricsWithoutInotify checks that /metrics is served with a renewed certificate without inotify, because a node may
-// have no inotify instances left.
+// TestMetricsWithoutInotify checks that /metrics is served with a renewed certificate without inotify, because a node
+// may have no inotify instances left.
 func TestMetricsWithoutInotify(t *testing.T) {
 	files := webservertest.WriteFiles(t, webservertest.NewPair(t, 1))
 	now := time.Now()

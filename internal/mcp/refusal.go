@@ -110,10 +110,10 @@ func isOver(req *http.Request, status int, detail string) bool {
 	return req.Header.Get(sessionHeader) != "" && (status == http.StatusNotFound || status == http.StatusBadRequest && namesSession(detail))
 }
 
-// deniesSession reports whether an answer with status 200, which is no response with the ID of the request, has an error
-// that says that the server does not know the session. If so, it calls onLost. For example, keryx sent the body
-// {"error":"Session not found"} (actionhero/keryx#503). As with the statuses of isOver, the server may have processed the
-// request nevertheless.
+// deniesSession reports whether an answer with status 200, which is no response with the ID of the request, has an
+// error that says that the server does not know the session. If so, it calls onLost. For example, keryx sent the body
+// {"error":"Session not found"} (actionhero/keryx#503). As with the statuses of isOver, the server may have processed
+// the request nevertheless.
 func (w *wire) deniesSession(header http.Header, body []byte) bool {
 	var message struct {
 		Result presence        `json:"result"`

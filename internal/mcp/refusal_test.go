@@ -408,8 +408,8 @@ func TestSessionDeniedWithStatus200(t *testing.T) {
 	}
 }
 
-// TestCallDeniedWithStatus200 checks that a call that must not be repeated is sent once if only its own answer says that
-// the server does not know the session, and that an error of the tool about another session keeps the session.
+// TestCallDeniedWithStatus200 checks that a call that must not be repeated is sent once if only its own answer says
+// that the server does not know the session, and that an error of the tool about another session keeps the session.
 func TestCallDeniedWithStatus200(t *testing.T) {
 	const over = "the server has ended the session, and may have made the call: "
 	for name, tc := range map[string]struct {
