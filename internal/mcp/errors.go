@@ -77,7 +77,7 @@ func (c *Client) discoveryError(ctx context.Context, err error) *Error {
 		return &Error{Kind: kind, Message: message, RemoteMessage: c.redactor.Line(remote, maxDetail), Err: err}
 	}
 	if status, ok := errors.AsType[*statusError](err); ok {
-		return as(kindOf(status.status), c.statusMessage(status), status.detail)
+		return as(status.kind(), c.statusMessage(status), status.detail)
 	}
 	if refused, ok := errors.AsType[*netpolicy.Refused](err); ok {
 		return as(Unreachable, refused.Error(), "")
@@ -122,7 +122,7 @@ func IsRefused(err error) bool {
 		return e.Kind == Refused
 	}
 	e, ok := errors.AsType[*statusError](err)
-	return ok && kindOf(e.status) == Refused
+	return ok && e.kind() == Refused
 }
 
 func kindOf(status int) Kind {
@@ -136,6 +136,10 @@ func kindOf(status int) Kind {
 }
 
 func (c *Client) statusMessage(e *statusError) string {
+	if e.refusesHost() {
+		return fmt.Sprintf("the server does not accept the host name of mcp.url (HTTP %d): allow it in the server's check of the "+
+			"header Host", e.status)
+	}
 	switch kindOf(e.status) {
 	case Refused:
 		check := "whether the server needs a token: the ToolServer has no credentialsRef"

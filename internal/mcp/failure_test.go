@@ -663,6 +663,15 @@ func TestConnecting(t *testing.T) {
 			"the server does not accept the token", serving(answer(401, "", token)), netpolicy.NewLocalPolicy(), mcp.Refused,
 			`the server refused the credentials (HTTP 401): check key "token" of Secret "demo": [redacted]`,
 		},
+		"421": {
+			"the SDK for Python checks the header Host", serving(answer(421, "text/plain", "Invalid Host header")),
+			netpolicy.NewLocalPolicy(), mcp.Protocol, "the server does not accept the host name of mcp.url (HTTP 421): allow it",
+		},
+		"403, host": {
+			"so does the one for TypeScript",
+			serving(answer(403, jsonType, `{"jsonrpc":"2.0","error":{"code":-32000,"message":"Invalid Host: x"},"id":null}`)),
+			netpolicy.NewLocalPolicy(), mcp.Protocol, "the server does not accept the host name of mcp.url (HTTP 403): allow it",
+		},
 		"404": {
 			"the path is wrong", serving(answer(404, "text/plain", "no such page")), netpolicy.NewLocalPolicy(),
 			mcp.Protocol, "the server refused the request (HTTP 404): check the path of mcp.url: no such page",

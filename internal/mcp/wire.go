@@ -10,6 +10,7 @@ import (
 	"mime"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -61,6 +62,23 @@ type statusError struct {
 	status int
 	// detail is the start of the response's body.
 	detail string
+}
+
+// kind returns the reason for which a server that answers so cannot be used.
+func (e *statusError) kind() Kind {
+	if e.refusesHost() {
+		return Protocol
+	}
+	return kindOf(e.status)
+}
+
+// refusesHost reports whether the server does not accept the host name of mcp.url in the header Host. Servers check it
+// against DNS rebinding, and by default many accept only localhost. The SDK for Python answers 421
+// (github.com/modelcontextprotocol/python-sdk/issues/1798), and those for TypeScript and Rust answer 403.
+func (e *statusError) refusesHost() bool {
+	detail := strings.ToLower(e.detail)
+	return e.status == http.StatusMisdirectedRequest ||
+		e.status == http.StatusForbidden && (strings.Contains(detail, "host header") || strings.Contains(detail, "invalid host"))
 }
 
 // sessionError is the refusal of a request because the server does not know the session. It wraps errSession.
