@@ -227,13 +227,27 @@ var spentMessages = [][]string{
 	{"team has no credits"},              // the same in its documentation
 	{"run out of credits"},               // xAI, 403
 	{"prepayment credits are depleted"},  // Gemini, 429
+	{"account balance is insufficient"},  // SiliconFlow, 403
+	{"balance or no resource package"},   // Z.ai, 429: github.com/vercel/ai/issues/9290
+	{"余额不足"},                             // Zhipu, 429, for the same
+}
+
+// spentCodes are parts of the codes of such errors with any status, in lower case.
+var spentCodes = []string{
+	"insufficient_quota",                               // OpenAI, 429
+	"billing_not_active", "billing_hard_limit_reached", // OpenAI, 429 and 400
+	"exceeded_current_quota",                                    // Moonshot, 429
+	"budget_exceeded",                                           // LiteLLM, 400 and 429
+	"insufficient_user_quota", "pre_consume_token_quota_failed", // new-api, 403
+	"accountoverdue", // Volcengine Ark, 403
+	"arrearage",      // DashScope, 400: github.com/HKUDS/nanobot/issues/4048
 }
 
 // isSpent reports whether an account has used up its quota or its credit, so that waiting does not help.
 func isSpent(status int, code, message string) bool {
 	switch {
-	case status == http.StatusPaymentRequired, containsAny(code, "insufficient_quota", "exceeded_current_quota", "budget_exceeded"):
-		return true // OpenAI and Moonshot send the first two codes with status 429
+	case status == http.StatusPaymentRequired, containsAny(code, spentCodes...):
+		return true
 	case strings.Contains(message, "insufficient balance (1008)"):
 		return true // MiniMax, also with status 500: github.com/MiniMax-AI/MiniMax-M2/issues/62
 	case status != http.StatusBadRequest && status != http.StatusForbidden && status != http.StatusTooManyRequests:
