@@ -77,6 +77,9 @@ func TestUsageErrors(t *testing.T) {
 			[]string{"approve", "first", "--call", "", "-y"},
 			[]string{"--call must not be empty: give it a value, or leave it out\n", "capstan approve --help"},
 		},
+		"empty path": {
+			"a variable of a script that is not set", []string{"render", "-f", dir, "-f", ""}, []string{"--filename must not be empty"},
+		},
 		"empty token": {
 			"approve -y must not decide as the user of the kubeconfig",
 			[]string{"approve", "first", "-y", "--token", ""},

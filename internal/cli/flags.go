@@ -17,8 +17,8 @@ import (
 // selectors are the flags that say what a command acts on, where and as whom. If one of them is not set, the command
 // acts on more, on something else, or as another user.
 var selectors = []string{
-	"agent", "artifact", "call", "data-dir", "manager-namespace", "model", "profile", "requester", "scope", "server", "server-ca-file",
-	"session", "since", "skills-file", "token", "turn", "uid",
+	"agent", "artifact", "call", "data-dir", "filename", "manager-namespace", "manifests", "model", "profile", "requester", "scope",
+	"server", "server-ca-file", "session", "since", "skills-file", "token", "turn", "uid",
 }
 
 // checkSelection returns an error if an argument or a flag that selects something is empty. In a script, a variable
