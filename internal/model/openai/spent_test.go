@@ -35,7 +35,7 @@ func TestUsedUpAccounts(t *testing.T) {
 			p := provider(t, url, func(c *openai.Config) { c.Dialect = openai.DialectOf("Generic", "") })
 			req := request("hello")
 			_, err := p.Generate(t.Context(), &req)
-			if e := model.AsError(err); e == nil || e.Kind != model.QuotaExceeded {
+			if err == nil || model.AsError(err).Kind != model.QuotaExceeded {
 				t.Errorf("Generate: %v, want an error of the kind %s", err, model.QuotaExceeded)
 			}
 		})
