@@ -26,7 +26,7 @@ func TestCallAsText(t *testing.T) {
 		for kind, c := range map[string]struct{ body, contentType string }{
 			"streamed": {events(
 				`{"choices":[{"index":0,"delta":{"content":"`+tc.text+`"},"finish_reason":"stop"}]}`, "[DONE]"), stream},
-			"whole": {`{"choices":[{"index":0,"message":{"role":"assistant","content":"` + tc.text + `"},"finish_reason":"stop"}]}`, jsonType},
+			"whole": {`{"choices":[{"message":{"role":"assistant","content":"` + tc.text + `"},"finish_reason":"stop"}]}`, jsonType},
 		} {
 			t.Run(name+", "+kind, func(t *testing.T) {
 				p := provider(t, serve(t, respond(200, c.body, c.contentType)))

@@ -20,14 +20,14 @@ func TestUsedUpAccounts(t *testing.T) {
 		},
 		"SiliconFlow": {403, `{"code":30001,"message":"Sorry, your account balance is insufficient","data":null}`},
 		"DashScope": {
-			400, `{"error":{"message":"Access denied, please make sure your account is in good standing.","type":"Arrearage","code":"Arrearage"}}`,
+			400, `{"error":{"message":"Please make sure your account is in good standing.","type":"Arrearage","code":"Arrearage"}}`,
 		},
 		"Z.ai":   {429, `{"error":{"code":"1113","message":"Insufficient balance or no resource package. Please recharge."}}`},
 		"Zhipu":  {429, `{"error":{"code":"1113","message":"余额不足或无可用资源包,请充值。"}}`},
 		"Ark":    {403, `{"error":{"code":"AccountOverdueError","message":"Your account has an overdue balance.","type":"Forbidden"}}`},
 		"OpenAI": {429, `{"error":{"message":"Your account is not active.","type":"billing_not_active","code":"billing_not_active"}}`},
 		"OpenAI, limit": {
-			400, `{"error":{"message":"Billing hard limit has been reached","type":"invalid_request_error","code":"billing_hard_limit_reached"}}`,
+			400, `{"error":{"message":"Billing hard limit has been reached","code":"billing_hard_limit_reached"}}`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
