@@ -178,7 +178,7 @@ func (c *Client) callError(ctx context.Context, ex *exchange, err error) *tool.E
 		return as(tool.Timeout, "it gave no result in time")
 	case ctx.Err() != nil:
 		return as(tool.OutcomeUnknown, "the call was cancelled before it returned")
-	case refused && kindOf(status.status) == Refused:
+	case refused && status.kind() == Refused:
 		return withStatus(tool.Denied)
 	case errors.Is(err, errMoved):
 		return as(tool.OutcomeUnknown, "%s: %s", errMoved, setURL)
