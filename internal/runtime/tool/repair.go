@@ -71,7 +71,8 @@ func repairSchema(value any, depth int) (changed bool) {
 		for expression := range byPattern {
 			if !supported(expression) {
 				delete(byPattern, expression)
-				drop("additionalProperties") // it would refuse the properties of the pattern
+				drop("additionalProperties") // this and the next would refuse the properties of the pattern
+				drop("unevaluatedProperties")
 			}
 		}
 	}
@@ -87,12 +88,20 @@ func repairSchema(value any, depth int) (changed bool) {
 		}
 	}
 	for _, keyword := range oneSchema {
-		changed = repairSchema(keywords[keyword], depth+1) || changed
+		if repairSchema(keywords[keyword], depth+1) {
+			loosen(keywords, keyword)
+			changed = true
+		}
 	}
 	for _, keyword := range listOfSchemas {
 		list, _ := keywords[keyword].([]any)
+		repaired := false
 		for _, v := range list {
-			changed = repairSchema(v, depth+1) || changed
+			repaired = repairSchema(v, depth+1) || repaired
+		}
+		if repaired {
+			loosen(keywords, keyword)
+			changed = true
 		}
 	}
 	for _, keyword := range objectsOfSchemas {
@@ -102,6 +111,22 @@ func repairSchema(value any, depth int) (changed bool) {
 		}
 	}
 	return changed
+}
+
+// loosen removes or replaces a keyword with a repaired schema, if values could now violate it that did not violate it
+// before: a repaired schema accepts more values.
+func loosen(keywords map[string]any, keyword string) {
+	switch keyword {
+	case "not":
+		delete(keywords, "not")
+	case "if":
+		delete(keywords, "if") // without it, then and else have no effect
+	case "oneOf": // a value may now fit several of the schemas
+		if _, has := keywords["anyOf"]; !has {
+			keywords["anyOf"] = keywords["oneOf"]
+		}
+		delete(keywords, "oneOf")
+	}
 }
 
 // supported reports whether a pattern can be checked. It returns true for a value that is no text.

@@ -24,7 +24,8 @@ func TestFlawedSchemas(t *testing.T) {
 		},
 		"look-ahead for names": {
 			"the properties of the pattern must stay allowed",
-			`{"type":"object","patternProperties":{"^(?!x)":{"type":"string"},"^y":{"type":"null"}},"additionalProperties":false}`,
+			`{"type":"object","patternProperties":{"^(?!x)":{"type":"string"},"^y":{"type":"null"}},"additionalProperties":false,
+				"unevaluatedProperties":false}`,
 			`{"type":"object","properties":{},"patternProperties":{"^y":{"type":"null"}}}`,
 		},
 		"null": {
@@ -42,6 +43,15 @@ func TestFlawedSchemas(t *testing.T) {
 			"the names of properties are no keywords",
 			`{"type":"object","properties":{"required":{"type":"any"},"pattern":{"anyOf":[{"pattern":"(?=a)"},{"type":"null"}]}}}`,
 			`{"type":"object","properties":{"required":{},"pattern":{"anyOf":[{},{"type":"null"}]}}}`,
+		},
+		"look-ahead in a negation": {
+			"not and if would refuse more values without the pattern, and two schemas of oneOf would fit",
+			`{"type":"object","properties":{"a":{"not":{"pattern":"(?=a)"}},
+				"b":{"if":{"pattern":"(?=a)"},"then":{"maxLength":3},"else":{"maxLength":5}},
+				"c":{"oneOf":[{"type":"string","pattern":"(?=a)"},{"type":"string","pattern":"^b"}]},
+				"d":{"oneOf":[{"pattern":"(?=a)"},{"pattern":"^b"}],"anyOf":[{"type":"string"}]}}}`,
+			`{"type":"object","properties":{"a":{},"b":{"then":{"maxLength":3},"else":{"maxLength":5}},
+				"c":{"anyOf":[{"type":"string"},{"type":"string","pattern":"^b"}]},"d":{"anyOf":[{"type":"string"}]}}}`,
 		},
 		"bounds of draft 4": {
 			"the schema does not name its draft",

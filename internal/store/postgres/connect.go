@@ -46,11 +46,11 @@ const pingTimeout = 2 * time.Second
 // a new connection. The keep-alives are those of dial, for the server: without them, the connections of a lost node
 // would count for its max_connections for two hours.
 const session = `SELECT set_config('default_transaction_isolation', 'read committed', false),
-    set_config('statement_timeout', '%dms', false),
-    set_config('lock_timeout', '%dms', false),
-    set_config('idle_in_transaction_session_timeout', '%dms', false),
-    set_config('tcp_keepalives_idle', '5', false), set_config('tcp_keepalives_interval', '5', false),
-    set_config('tcp_keepalives_count', '2', false),
+    set_config('statement_timeout', '%[1]dms', false),
+    set_config('lock_timeout', '%[2]dms', false),
+    set_config('idle_in_transaction_session_timeout', '%[3]dms', false),
+    set_config('tcp_keepalives_idle', '%[4]d', false), set_config('tcp_keepalives_interval', '%[4]d', false),
+    set_config('tcp_keepalives_count', '%[5]d', false),
     CASE current_setting('synchronous_commit')
         WHEN 'off' THEN set_config('synchronous_commit', 'on', false)
         WHEN 'local' THEN NULL
@@ -79,7 +79,8 @@ func configure(databaseURL string) (*pgxpool.Config, error) {
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 		defer cancel()
-		_, err := conn.Exec(ctx, fmt.Sprintf(session, readTimeout.Milliseconds(), lockTimeout.Milliseconds(), idleTimeout.Milliseconds()))
+		_, err := conn.Exec(ctx, fmt.Sprintf(session, readTimeout.Milliseconds(), lockTimeout.Milliseconds(), idleTimeout.Milliseconds(),
+			keepAlive/time.Second, keepAlives))
 		conn.PgConn().CustomData()[connectedKey] = time.Now() //nolint:forbidigo // because two times of this process are compared
 		return err
 	}

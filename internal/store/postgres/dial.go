@@ -10,10 +10,17 @@ import (
 // loss of power or network. Calls have their own timeouts, but a read would wait for a minute without this limit.
 const maxSilence = 15 * time.Second
 
+// Both sides send up to keepAlives keep-alives, keepAlive apart, to a side that has sent nothing for so long. After
+// maxSilence, they close the connection.
+const (
+	keepAlives = 2
+	keepAlive  = maxSilence / (keepAlives + 1)
+)
+
 // dial connects to a server.
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	d := net.Dialer{
-		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: maxSilence / 3, Interval: maxSilence / 3, Count: 2},
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: keepAlive, Interval: keepAlive, Count: keepAlives},
 		Control:         limitUnacknowledged,
 	}
 	return d.DialContext(ctx, network, address)
