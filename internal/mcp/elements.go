@@ -79,33 +79,63 @@ func (m *member) UnmarshalJSON(data []byte) error {
 	return m.RawMessage.UnmarshalJSON(data)
 }
 
+// object is a member that must be an object. Another value is left out: PHP writes an empty object as a list.
+type object struct{ member }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (o *object) UnmarshalJSON(data []byte) error {
+	if data[0] != '{' {
+		return nil
+	}
+	return o.member.UnmarshalJSON(data)
+}
+
+// capabilities is an object whose members must be objects, too.
+type capabilities struct{ member }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (c *capabilities) UnmarshalJSON(data []byte) (err error) {
+	var all object
+	if err := all.UnmarshalJSON(data); err != nil || all.RawMessage == nil {
+		return err
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(all.RawMessage, &members); err != nil {
+		return err
+	}
+	for name, value := range members {
+		if value[0] == '[' {
+			members[name] = json.RawMessage("{}")
+		}
+	}
+	c.RawMessage, err = json.Marshal(members)
+	return err
+}
+
 // greeting is the response to initialize, or to the request that replaces it in newer versions of the protocol. It has
 // the members that the SDK reads.
 type greeting struct {
-	Version json.RawMessage `json:"jsonrpc"`
-	ID      json.RawMessage `json:"id"`
+	Version json.RawMessage `json:"jsonrpc,omitzero"`
+	ID      json.RawMessage `json:"id,omitzero"`
 	Result  *struct {
-		Meta              member `json:"_meta,omitzero"`
-		Capabilities      member `json:"capabilities,omitzero"`
-		Instructions      member `json:"instructions,omitzero"`
-		ProtocolVersion   member `json:"protocolVersion,omitzero"`
-		ServerInfo        member `json:"serverInfo,omitzero"`
-		SupportedVersions member `json:"supportedVersions,omitzero"`
-		ResultType        member `json:"resultType,omitzero"`
-		TTL               member `json:"ttlMs,omitzero"`
-		CacheScope        member `json:"cacheScope,omitzero"`
+		Meta              object       `json:"_meta,omitzero"`
+		Capabilities      capabilities `json:"capabilities,omitzero"`
+		Instructions      member       `json:"instructions,omitzero"`
+		ProtocolVersion   member       `json:"protocolVersion,omitzero"`
+		ServerInfo        object       `json:"serverInfo,omitzero"`
+		SupportedVersions member       `json:"supportedVersions,omitzero"`
+		ResultType        member       `json:"resultType,omitzero"`
+		TTL               member       `json:"ttlMs,omitzero"`
+		CacheScope        member       `json:"cacheScope,omitzero"`
 	} `json:"result"`
 }
 
-// reduce returns a long response to initialize with only the members that greeting has, because the SDK decodes the
+// reduce returns a response to initialize with only the members that greeting has, because the SDK decodes the
 // whole result. Members of the result that are large and not texts are left out, too.
 func reduce(response []byte) []byte {
-	if len(response) <= maxMember {
-		return response
-	}
 	var g greeting
 	if err := json.Unmarshal(response, &g); err != nil || g.Result == nil {
-		return response // an error, or a result that the SDK cannot decode
+		return response // a result that the SDK cannot decode
 	}
 	reduced, err := json.Marshal(g)
 	if err != nil {

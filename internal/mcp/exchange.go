@@ -89,8 +89,8 @@ func (ex *exchange) decode(result any) (*jsonrpc.Error, error) {
 		return nil, errBroken
 	}
 	answer := struct {
-		Result any            `json:"result"`
-		Error  *jsonrpc.Error `json:"error"`
+		Result any             `json:"result"`
+		Error  json.RawMessage `json:"error"`
 	}{Result: result}
 	switch err := json.Unmarshal(ex.response, &answer); {
 	case errors.Is(err, errElements):
@@ -98,7 +98,11 @@ func (ex *exchange) decode(result any) (*jsonrpc.Error, error) {
 	case err != nil:
 		return nil, errProtocol
 	}
-	return answer.Error, nil
+	if len(answer.Error) == 0 || string(answer.Error) == "null" {
+		return nil, nil //nolint:nilnil // because the response is a result
+	}
+	reason, _ := readError(answer.Error)
+	return reason, nil
 }
 
 // hasNoID reports whether the response is an error without the ID of the request.
@@ -118,6 +122,11 @@ func (ex *exchange) size() int {
 // stub returns the message that the SDK gets as the response to the request with the ID. m is the envelope of the
 // response.
 func (ex *exchange) stub(id jsonrpc.ID, m *envelope, response []byte) []byte {
+	if ex.whole && m.Error == hasValue {
+		if reason, err := ex.decode(nil); err == nil && reason != nil {
+			return encoded(&jsonrpc.Response{ID: id, Error: reason}, response)
+		}
+	}
 	if ex.whole {
 		reduced := reduce(response)
 		if m.id != id { // the SDK accepts only the same ID
@@ -125,9 +134,14 @@ func (ex *exchange) stub(id jsonrpc.ID, m *envelope, response []byte) []byte {
 		}
 		return reduced
 	}
-	stub, err := jsonrpc.EncodeMessage(&jsonrpc.Response{ID: id, Result: json.RawMessage(`{"content":[],"tools":[]}`)})
+	return encoded(&jsonrpc.Response{ID: id, Result: json.RawMessage(`{"content":[],"tools":[]}`)}, response)
+}
+
+// encoded returns a message as JSON, or another text if that fails.
+func encoded(message *jsonrpc.Response, otherwise []byte) []byte {
+	data, err := jsonrpc.EncodeMessage(message)
 	if err != nil {
-		return response
+		return otherwise
 	}
-	return stub
+	return data
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -67,16 +68,45 @@ func responseTo(call jsonrpc.ID, body []byte, isInitialize bool) *jsonrpc.Respon
 		}
 		return r
 	}
-	r.Result = nil
-	var reason jsonrpc.Error
-	if err := json.Unmarshal(message.Error, &reason); err != nil || reason.Message == "" {
-		if isInitialize {
-			return nil
-		}
-		reason = jsonrpc.Error{Code: reason.Code, Message: string(message.Error)}
+	reason, isStandard := readError(message.Error)
+	if isInitialize && !isStandard { // an error of another protocol, such as OAuth
+		return nil
 	}
-	r.Error = &reason
+	r.Result, r.Error = nil, reason
 	return r
+}
+
+// readError reads the error of a response, which must be JSON. isStandard is true if the error has the members of
+// JSON-RPC in their types. Some servers send a text in place of the number, or an object in place of the message or
+// the whole error. The message is then the JSON that the server sent, and the code is 0 if it is no number.
+func readError(data json.RawMessage) (reason *jsonrpc.Error, isStandard bool) {
+	reason = &jsonrpc.Error{}
+	if json.Unmarshal(data, reason) == nil && reason.Message != "" {
+		return reason, true
+	}
+	var members struct {
+		Code    json.RawMessage `json:"code"`
+		Message json.RawMessage `json:"message"`
+		Data    json.RawMessage `json:"data"`
+	}
+	_ = json.Unmarshal(data, &members)                                           // an error of another form has no members
+	code, _ := strconv.ParseInt(strings.Trim(string(members.Code), `"`), 10, 64) // 0 for another form
+	reason = &jsonrpc.Error{Code: code, Data: members.Data}
+	for _, text := range []json.RawMessage{members.Message, data} {
+		if reason.Message = plainText(text); reason.Message != "" {
+			break
+		}
+	}
+	return reason, false
+}
+
+// plainText returns the text of a JSON string, or any other JSON as it is. It returns an empty text for null.
+func plainText(data json.RawMessage) string {
+	var text string
+	if json.Unmarshal(data, &text) != nil {
+		return string(data)
+	}
+	return text
 }
 
 // refusal returns an error for a status other than 2xx, and nil otherwise.

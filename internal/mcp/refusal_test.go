@@ -211,6 +211,49 @@ func TestErrorsWithoutID(t *testing.T) {
 	}
 }
 
+// TestErrorsOfOtherForms checks that an error whose members have other types than in JSON-RPC is the error of the call or
+// of the server, with its text.
+func TestErrorsOfOtherForms(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		class  tool.Class
+		want   string
+	}{
+		"code as a number in a text": {`{"code":"-32602","message":"no such city"}`, tool.InvalidArguments, "no such city"},
+		"code as a text":             {`{"code":"NOT_FOUND","message":"no such city"}`, tool.Failed, "no such city"},
+		"no code":                    {`{"code":null,"message":"no such city","data":[7]}`, tool.Failed, "no such city"},
+		"message as an object":       {`{"code":-32602,"message":{"city":"none"}}`, tool.InvalidArguments, `{"city":"none"}`},
+		"no message":                 {`{"code":-32602,"message":null}`, tool.InvalidArguments, `{"code":-32602,"message":null}`},
+		"a text":                     {`"no such city"`, tool.Failed, "no such city"},
+		"a list":                     {`["no such city"]`, tool.Failed, `["no such city"]`},
+	} {
+		for kind, wrap := range map[string]string{jsonType: "%s", events: "event:\ndata: %s\n\n"} {
+			for _, method := range []string{"tools/call", "tools/list", "initialize"} {
+				t.Run(name+", "+kind+", "+method, func(t *testing.T) {
+					s := serve(t, nil, says("hello", "hi"))
+					s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+						if m.Method == method {
+							answer(200, kind, fmt.Sprintf(wrap, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":%s}`, m.ID, tc.reason)))(w, r)
+						}
+						return m.Method == method
+					})
+					c := client(t, s.URL)
+					if method == "tools/call" {
+						if e := failure(t, c, "hello"); e.Class != tc.class || e.RemoteMessage != tc.want {
+							t.Errorf("Call = %s %q, want %s with %q", e.Class, e, tc.class, tc.want)
+						}
+						return
+					}
+					_, err := c.Discover(patient(t))
+					if e, ok := errors.AsType[*mcp.Error](err); !ok || e.Kind != mcp.Protocol || e.RemoteMessage != tc.want {
+						t.Errorf("Discover = %v, want the error of the server: %q", err, tc.want)
+					}
+				})
+			}
+		}
+	}
+}
+
 // TestErrorsOfInitialize checks that the client shows the error of a server that refuses initialize, also without the
 // ID of the request, and that it then uses a version that the error names.
 func TestErrorsOfInitialize(t *testing.T) {

@@ -589,6 +589,34 @@ func TestIDsAsTexts(t *testing.T) {
 	}
 }
 
+// TestEmptyObjectsAsLists checks that a server can be used if it writes empty objects in the response to initialize as
+// lists, as PHP does, or as null.
+func TestEmptyObjectsAsLists(t *testing.T) {
+	for name, result := range map[string]string{
+		"capabilities":         `"capabilities":[],"serverInfo":{"name":"site","version":"1"}`,
+		"null":                 `"capabilities":null,"serverInfo":{"name":"site","version":"1"}`,
+		"tools":                `"capabilities":{"tools":[]},"serverInfo":{"name":"site","version":"1"}`,
+		"metadata":             `"capabilities":{},"_meta":[],"serverInfo":{"name":"site","version":"1"}`,
+		"facts of the server":  `"capabilities":{"tools":{}},"serverInfo":[]`,
+		"null for one of them": `"capabilities":{"tools":null},"serverInfo":null`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, nil, says("hello", "hi"))
+			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+				response := scripted(m, "")
+				if m.Method == "initialize" {
+					response.Body = fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25",%s}}`, m.ID, result)
+				}
+				answer(response.Status, response.ContentType, response.Body)(w, r)
+				return true
+			})
+			if got, err := call(patient(t), client(t, s.URL), "hello", `{}`); err != nil || got != "hi" {
+				t.Errorf("Call = %q, %v; want the result", got, err)
+			}
+		})
+	}
+}
+
 // TestNullErrors checks that a response with a result and a null error is a result. Some libraries send both members.
 func TestNullErrors(t *testing.T) {
 	for kind, wrap := range map[string]string{jsonType: "%s", events: "data: %s\n\n"} {
