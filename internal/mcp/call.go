@@ -142,8 +142,7 @@ func (c *Client) deniesList(ctx context.Context, s *session) bool {
 	ctx, cancel := context.WithTimeout(ctx, messageTimeout)
 	defer cancel()
 	_, _, err := s.page(ctx, "")
-	status, refused := errors.AsType[*statusError](err)
-	return s.lost.Load() || refused && mayDenySession(status.status)
+	return s.lost.Load() || mayDenySession(err)
 }
 
 // ping sends a ping in a session. ended is true if the answer says that the server has ended the session, and denied if
@@ -161,8 +160,7 @@ func (c *Client) ping(ctx context.Context, s *session) (ended, denied bool) {
 		c.deniesPings.Store(false)
 		return remote != nil && namesSession(remote.Message), false
 	}
-	status, refused := errors.AsType[*statusError](err)
-	return isLost(err, ex), refused && mayDenySession(status.status)
+	return isLost(err, ex), mayDenySession(err)
 }
 
 // wireResult is the JSON form of the result of a call.

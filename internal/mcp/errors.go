@@ -97,6 +97,9 @@ func (c *Client) discoveryError(ctx context.Context, err error) *Error {
 		return as(Protocol, "the server redirects to another address: "+setURL, "")
 	case errors.Is(err, errSlow):
 		return as(Unreachable, errSlow.Error(), "")
+	case errors.Is(err, errPage):
+		return as(Protocol, fmt.Sprintf("the endpoint at mcp.url is not an MCP server over streamable HTTP (%s): check its path, "+
+			"and whether a proxy in front of it requires a login", errPage), "")
 	case errors.Is(err, errTooLong), errors.Is(err, errProtocol):
 		return as(Protocol, fmt.Sprintf("the endpoint at mcp.url is not an MCP server over streamable HTTP (%s): check its path",
 			rootOf(err)), "")
@@ -220,7 +223,7 @@ func (c *Client) prefix() string { return fmt.Sprintf("tool server %q: ", c.cfg.
 // rootOf returns the error of this package that err wraps, or err if there is none.
 func rootOf(err error) error {
 	for _, known := range []error{
-		errTooLong, errSlow, errProtocol, errElements, bytebudget.ErrNoSpace, errSession, netpolicy.ErrRedirect, errBroken,
+		errTooLong, errSlow, errEmpty, errPage, errProtocol, errElements, bytebudget.ErrNoSpace, errSession, netpolicy.ErrRedirect, errBroken,
 	} {
 		if errors.Is(err, known) {
 			return known

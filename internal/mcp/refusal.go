@@ -157,23 +157,29 @@ func (w *wire) deniesSession(header http.Header, body []byte) bool {
 	return true
 }
 
-// isRefusal reports whether err is the server's answer to a request, and not a failure on the way to the server.
+// isRefusal reports whether err is the server's answer to a request, and not a failure on the way to the server. A
+// restarted server may answer with a page, or with nothing.
 func isRefusal(err error) bool {
-	if _, ok := errors.AsType[*statusError](err); ok {
+	if _, ok := errors.AsType[*statusError](err); ok || errors.Is(err, errProtocol) {
 		return true
 	}
 	_, ok := errors.AsType[*jsonrpc.Error](err)
 	return ok && !isTransport(err)
 }
 
-// mayDenySession reports whether servers use a status for requests in a session that they do not know, although the
-// protocol requires 404. For example, rmcp answered 401 for a long time.
-func mayDenySession(status int) bool {
-	switch status {
+// mayDenySession reports whether servers give such an answer to requests in a session that they do not know, although
+// the protocol requires 404. For example, rmcp answered 401 for a long time. Other servers accept the request without a
+// response in the protocol.
+func mayDenySession(err error) bool {
+	refusal, ok := errors.AsType[*statusError](err)
+	if !ok {
+		return errors.Is(err, errProtocol)
+	}
+	switch refusal.status {
 	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusConflict, http.StatusGone:
 		return true
 	}
-	return false
+	return refusal.status < http.StatusMultipleChoices
 }
 
 // namesSession reports whether a text is about a session of the protocol, and not about a session of the server's

@@ -672,3 +672,142 @@ func TestConfiguredHeadersCannotReplaceProtocolHeaders(t *testing.T) {
 		}
 	}
 }
+
+// TestRestartedServersWithoutErrors checks that the client opens a new session with a restarted server that answers all
+// requests of the old one without an error. A call that may not be repeated is sent once, in the new session.
+func TestRestartedServersWithoutErrors(t *testing.T) {
+	for name, reply := range map[string]func(http.ResponseWriter, *http.Request){
+		"empty, 200": answer(200, jsonType, ""),
+		"empty, 202": answer(202, jsonType, ""),
+		"page":       answer(200, "text/html; charset=utf-8", "<html>starting</html>"),
+	} {
+		for _, repeatable := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, repeatable %t", name, repeatable), func(t *testing.T) {
+				var made atomic.Int32
+				var old atomic.Value // the ID of the session that is over
+				old.Store("none")
+				s := serve(t, nil, plain("count", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+					return text(fmt.Sprint(made.Add(1))), nil
+				}))
+				s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+					id := r.Header.Get("Mcp-Session-Id")
+					if m.Method == "tools/list" {
+						old.CompareAndSwap("none", id)
+						return false
+					}
+					if made.Load() > 0 && id == old.Load() && m.Method != "" {
+						reply(w, r)
+						return true
+					}
+					return false
+				})
+				c := client(t, s.URL)
+				for _, want := range []string{"1", "2"} {
+					result, err := c.Call(patient(t), "count", tool.Call{Repeatable: repeatable})
+					if err != nil || result.Whole() != want {
+						t.Errorf("Call = %q, %v; want %q", result.Whole(), err, want)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestListAfterARestartWithoutErrors checks that the list of tools is asked for again, in a new session.
+func TestListAfterARestartWithoutErrors(t *testing.T) {
+	for name, reply := range map[string]func(http.ResponseWriter, *http.Request){
+		"empty": answer(200, jsonType, ""), "page": answer(200, "text/html", "<html>starting</html>"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, nil, says("hello", "hi"))
+			c := client(t, s.URL)
+			if _, err := c.Discover(patient(t)); err != nil {
+				t.Fatal(err)
+			}
+			var old atomic.Value
+			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+				if m.Method != "tools/list" {
+					return false
+				}
+				id := r.Header.Get("Mcp-Session-Id")
+				if old.CompareAndSwap(nil, id); old.Load() != id {
+					return false
+				}
+				reply(w, r)
+				return true
+			})
+			if l, err := c.Discover(patient(t)); err != nil || len(l.Tools) != 1 {
+				t.Errorf("Discover = %+v, %v; want the list", l, err)
+			}
+		})
+	}
+}
+
+// TestPagesForPeople checks the messages for a server that answers with an HTML page.
+func TestPagesForPeople(t *testing.T) {
+	page := answer(200, "text/html; charset=utf-8", "<html>Please log in</html>")
+	s := serve(t, nil, says("hello", "hi"))
+	s.tamper(calls(page))
+	const isPage = "it is an HTML page, such as a login page or the error page of a proxy"
+	if e := failure(t, client(t, s.URL), "hello"); e.Class != tool.OutcomeUnknown || !strings.Contains(e.Message, isPage) {
+		t.Errorf("Call = %s %q, want an unknown outcome, and %q", e.Class, e, isPage)
+	}
+	s.tamper(func(w http.ResponseWriter, r *http.Request, _ message) bool {
+		page(w, r)
+		return true
+	})
+	_, err := client(t, s.URL).Discover(patient(t))
+	if e, ok := errors.AsType[*mcp.Error](err); !ok || e.Kind != mcp.Protocol || !strings.Contains(e.Message, isPage+"): check its path, and") {
+		t.Errorf("Discover = %v, want %q and a remedy", err, isPage)
+	}
+}
+
+// TestRefusedNotification checks that a server can be used if it refuses the notification that the client is
+// initialized.
+func TestRefusedNotification(t *testing.T) {
+	for _, status := range []int{400, 404, 405} {
+		s := serve(t, nil)
+		s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+			response := scripted(m, "")
+			w.Header().Set("Mcp-Session-Id", "first")
+			if m.Method == "notifications/initialized" {
+				response.Status, response.Body = status, `{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"Invalid session"}}`
+			}
+			answer(response.Status, response.ContentType, response.Body)(w, r)
+			return true
+		})
+		if got, err := call(patient(t), client(t, s.URL), "hello", `{}`); err != nil || got != "hi" {
+			t.Errorf("status %d: Call = %q, %v; want the result", status, got, err)
+		}
+	}
+}
+
+// TestNewSessionIDs checks that the ID of the response to initialize stays the ID of the session.
+func TestNewSessionIDs(t *testing.T) {
+	for kind, wrap := range map[string]string{jsonType: "%s", events: "data: %s\n\n"} {
+		t.Run(kind, func(t *testing.T) {
+			s := serve(t, nil)
+			var sent atomic.Int32
+			s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
+				response := scripted(m, "")
+				w.Header().Set("Mcp-Session-Id", fmt.Sprint("session-", sent.Add(1)))
+				if response.Body != "" {
+					response.ContentType, response.Body = kind, fmt.Sprintf(wrap, response.Body)
+				}
+				answer(response.Status, response.ContentType, response.Body)(w, r)
+				return true
+			})
+			c := client(t, s.URL)
+			for range 2 {
+				if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
+					t.Errorf("Call = %q, %v; want the result", got, err)
+				}
+			}
+			for _, r := range s.requests()[1:] {
+				if id := r.Header.Get("Mcp-Session-Id"); id != "session-1" {
+					t.Errorf("%s with the session ID %q, want the first one", r.Method, id)
+				}
+			}
+		})
+	}
+}

@@ -50,6 +50,9 @@ var (
 	errSession  = errors.New("the server has ended the session")
 	errTooLong  = fmt.Errorf("the response exceeds %d MiB", MaxResponseBytes>>20)
 	errProtocol = errors.New("the response does not follow the Model Context Protocol")
+	errEmpty    = fmt.Errorf("%w: it is empty", errProtocol)
+	// errPage means that the server, or a proxy or login in front of it, sent a page for people.
+	errPage     = fmt.Errorf("%w: it is an HTML page, such as a login page or the error page of a proxy", errProtocol)
 	errElements = fmt.Errorf("a list in the response has more than %d elements", maxElements)
 	errBroken   = errors.New("the connection broke before the response arrived")
 	// errMoved means that the response is a redirect with a status that servers also send after they have processed a
@@ -119,7 +122,7 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	ctx, cancel := context.WithTimeout(req.Context(), deleteTimeout)
 	defer cancel()
-	return w.sendWithoutReply(req.Clone(ctx))
+	return w.sendWithoutReply(req.Clone(ctx), "")
 }
 
 // post sends a message.
@@ -147,7 +150,7 @@ func (w *wire) post(req *http.Request) (*http.Response, error) {
 	defer cancel()
 	out := req.Clone(ctx)
 	setBody(out, body)
-	return w.sendWithoutReply(out)
+	return w.sendWithoutReply(out, message.Method)
 }
 
 func setBody(req *http.Request, body []byte) {
@@ -163,15 +166,20 @@ func (w *wire) withTimeout(ctx context.Context, limit time.Duration) (context.Co
 }
 
 // sendWithoutReply sends a request and returns an empty response. It reads the server's response only if that is an
-// error.
-func (w *wire) sendWithoutReply(req *http.Request) (*http.Response, error) {
+// error. method is the method of the message in the request, or empty. Some servers refuse the notification that the
+// client is initialized. The request for the list of tools, which follows, shows whether they can be used.
+func (w *wire) sendWithoutReply(req *http.Request, method string) (*http.Response, error) {
 	resp, err := w.do(req)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = resp.Body.Close() }() // the body is not needed
-	if err := w.refusal(req, resp); err != nil {
-		return nil, err
+	isIgnored := method == "notifications/initialized" && resp.StatusCode >= http.StatusBadRequest &&
+		resp.StatusCode < http.StatusInternalServerError
+	if !isIgnored {
+		if err := w.refusal(req, resp); err != nil {
+			return nil, err
+		}
 	}
 	return reply(req, resp, http.StatusAccepted, "", nil), nil
 }
@@ -196,6 +204,9 @@ func (w *wire) do(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	dropHeaders(resp)
+	if req.Header.Get(sessionHeader) != "" { // some servers send a new ID with each response, but the first one is valid
+		resp.Header.Del(sessionHeader)
+	}
 	return resp, nil
 }
 
@@ -289,11 +300,24 @@ func (w *wire) answer(req *http.Request, resp *http.Response, ex *exchange, s *s
 	switch {
 	case (err != nil || m.isErrorWithoutID()) && w.deniesSession(req.Header, body):
 		return nil, &sessionError{detail: string(body)}
-	case err != nil || !m.answers(s.call):
+	case err != nil:
+		return nil, unreadable(kind, body)
+	case !m.answers(s.call):
 		return nil, errProtocol
 	}
 	ex.keep(body, m.isErrorWithoutID())
 	return reply(req, resp, http.StatusOK, jsonType, ex.stub(s.call, &m, body)), nil
+}
+
+// unreadable returns the error for a body that is no message of the protocol.
+func unreadable(kind string, body []byte) error {
+	switch {
+	case kind == "text/html":
+		return errPage
+	case len(bytes.TrimSpace(body)) == 0:
+		return errEmpty
+	}
+	return errProtocol
 }
 
 // reply returns a response for the SDK with a body in memory. It copies only the session ID of the original response.
