@@ -77,6 +77,8 @@ func (p *protocol) NewDecoder(*model.Request) endpoint.Decoder { return &decoder
 type decoder struct {
 	dialect *Dialect
 	details details
+	// hasThoughts is true if the ID of a call has a signature: see splitThought.
+	hasThoughts bool
 	// streams is true once text or a call has arrived as a part of the answer, not as a whole message.
 	streams bool
 	// choices tells the choices that are parts of the answer from the choices of other answers.
@@ -141,6 +143,8 @@ func (d *decoder) add(c *chunk, answer *endpoint.Answer) {
 		for _, piece := range part.calls() {
 			if d.dialect.Returned != ReturnSignatures {
 				piece.Data = ""
+				split, hasThought := splitThought(piece)
+				piece, d.hasThoughts = split, d.hasThoughts || hasThought
 			}
 			answer.AddCall(piece)
 		}

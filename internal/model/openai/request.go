@@ -154,6 +154,7 @@ func messagesOf(messages []model.Message, d *Dialect, c *endpoint.Contents) []ch
 	messages = placeSystemMessages(messages, d.System)
 	out := make([]chatMessage, 0, len(messages))
 	lastUser := -1
+	ids := callIDs{form: d.CallIDs, thoughts: map[string]string{}}
 	for i, m := range messages {
 		if m.Role == model.RoleUser {
 			lastUser = i
@@ -167,9 +168,9 @@ func messagesOf(messages []model.Message, d *Dialect, c *endpoint.Contents) []ch
 		switch {
 		case m.Role == model.RoleTool:
 			// Send the result even without content, because the API requires a result of each call.
-			sent.ToolCallID = endpoint.CallID(m.ToolCallID, d.CallIDs)
+			sent.ToolCallID = ids.sent(m.ToolCallID)
 		case len(m.ToolCalls) > 0:
-			sent.ToolCalls = callsOf(m.ToolCalls, d.CallIDs)
+			sent.ToolCalls = ids.callsOf(m.ToolCalls)
 			if m.Content == "" {
 				sent.Content = nil
 			}
@@ -241,12 +242,31 @@ func placeSystemMessages(messages []model.Message, where SystemPlace) []model.Me
 	return slices.Insert(kept, front, model.Message{Role: model.RoleSystem, Content: strings.Join(merged, "\n\n")})
 }
 
-func callsOf(calls []model.ToolCall, form endpoint.CallIDForm) []chatCall {
+// callIDs returns the IDs of calls as they are sent.
+type callIDs struct {
+	form endpoint.CallIDForm
+	// thoughts are the ends of the IDs of calls so far: see splitThought.
+	thoughts map[string]string
+}
+
+// sent returns the ID of the newest call with an ID, in the form of the endpoint. Only CallIDsAny allows
+// the end of an ID that splitThought has split off.
+func (c *callIDs) sent(id string) string {
+	out := endpoint.CallID(id, c.form)
+	if c.form == endpoint.CallIDsAny {
+		out += c.thoughts[id]
+	}
+	return out
+}
+
+func (c *callIDs) callsOf(calls []model.ToolCall) []chatCall {
 	out := make([]chatCall, 0, len(calls))
-	for _, c := range calls {
+	for i := range calls {
+		call := &calls[i]
+		c.thoughts[call.ID] = thoughtOf(call)
 		out = append(out, chatCall{
-			ID: endpoint.CallID(c.ID, form), Type: api.ToolTypeFunction,
-			Function: chatFunction{Name: endpoint.ToolName(c.Name), Arguments: c.Arguments},
+			ID: c.sent(call.ID), Type: api.ToolTypeFunction,
+			Function: chatFunction{Name: endpoint.ToolName(call.Name), Arguments: call.Arguments},
 		})
 	}
 	return out

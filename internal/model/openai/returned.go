@@ -43,12 +43,43 @@ const (
 	noSignature = `{"google":{"thought_signature":"skip_thought_signature_validator"}}`
 )
 
+// thoughtMark separates the ID of a call from the signature of the thoughts behind the call. LiteLLM sends both as the
+// ID for Gemini 3, which refuses calls without their signatures: github.com/BerriAI/litellm/pull/16895. A signature has
+// several KiB, so it is kept as the data of the call, and its ID without it.
+const thoughtMark = "__thought__"
+
+// formatThoughts is the format of model.ProviderData if only the IDs of calls have data.
+const formatThoughts = "openai/thought_ids"
+
+// splitThought returns a piece of a call whose data is the end of its ID from thoughtMark on. It reports whether the ID
+// has such an end.
+func splitThought(piece endpoint.CallPiece) (endpoint.CallPiece, bool) {
+	id, signature, found := strings.Cut(piece.ID, thoughtMark)
+	if !found {
+		return piece, false
+	}
+	data, err := json.Marshal(thoughtMark + signature)
+	if err != nil {
+		return piece, false // impossible for a text
+	}
+	piece.ID, piece.Data = id, string(data)
+	return piece, true
+}
+
+// thoughtOf returns the end of the ID of a call that splitThought has split off, or an empty text.
+func thoughtOf(c *model.ToolCall) string {
+	var end string
+	if json.Unmarshal(c.ProviderData, &end) != nil || !strings.HasPrefix(end, thoughtMark) {
+		return ""
+	}
+	return end
+}
+
 // ProviderData returns the data of a reply with calls that the endpoint needs again, or nil if it needs none.
 func (d *decoder) ProviderData(answer *endpoint.Answer) *model.ProviderData {
 	data := &model.ProviderData{Format: returnedFormats[d.dialect.Returned], Lasting: d.dialect.ReturnInLaterTurns}
 	switch d.dialect.Returned {
 	case ReturnNothing:
-		return nil
 	case ReturnReasoningContent:
 		data.Text = answer.Reasoning()
 	case ReturnReasoningDetails:
@@ -56,10 +87,13 @@ func (d *decoder) ProviderData(answer *endpoint.Answer) *model.ProviderData {
 	case ReturnSignatures:
 		return data // it has only the format, so that addReturned adds no replacement; the signatures are in the calls
 	}
-	if data.Size() == 0 {
-		return nil
+	switch {
+	case data.Size() > 0:
+		return data
+	case d.hasThoughts:
+		return &model.ProviderData{Format: formatThoughts}
 	}
-	return data
+	return nil
 }
 
 // addReturned adds the data of an earlier reply with calls to its message, or a replacement if the data is missing.

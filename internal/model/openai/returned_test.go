@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
@@ -56,13 +57,15 @@ func replayed(t *testing.T, d openai.Dialect, change func(*model.Message), strea
 
 func unchanged(*model.Message) {}
 
+// foreign makes the message that of another model.
+func foreign(m *model.Message) { *m = m.WithoutProviderData() }
+
 func TestReturnedData(t *testing.T) {
 	const (
 		call      = `{"id":"c1","type":"function","function":{"name":"find","arguments":"{}"}`
 		signature = `{"google":{"thought_signature":"CiQB<&>=="}}`
 		escaped   = `{"google":{"thought_signature":"CiQB\u003c\u0026\u003e=="}}`
 	)
-	foreign := func(m *model.Message) { *m = m.WithoutProviderData() }
 	other := func(m *model.Message) { m.ProviderData.Format = "anthropic/thinking" }
 	message := func(call, more string) string {
 		return `{"role":"assistant","content":null,"tool_calls":[` + call + `}]` + more + `}`
@@ -229,5 +232,84 @@ func TestReturnedDataHasNoKey(t *testing.T) {
 		if text != want || strings.Contains(sent, key) {
 			t.Errorf("%s: data %q and message %s; want %q", dialect, text, sent, want)
 		}
+	}
+}
+
+// TestThoughtsInCallIDs checks that the ID of a call with a signature of Gemini's thoughts, as LiteLLM sends it, reaches
+// the server again unchanged, in the call and in its result. In between, the ID is short and without the signature, which
+// no status and no terminal could show.
+func TestThoughtsInCallIDs(t *testing.T) {
+	long := "__thought__" + strings.Repeat("EjQKMgEb+/", 800) + "=="
+	const first, second = "call_0123456789abcdef0123456789ab", "call_1123456789abcdef0123456789ab"
+	for name, tc := range map[string]struct {
+		reason  string
+		dialect string
+		change  func(*model.Message)
+		end     string
+	}{
+		"LiteLLM":             {"github.com/BerriAI/litellm/pull/16895", "LiteLLM", unchanged, long},
+		"Generic":             {"the dialect of a gateway may not be set", openai.Generic, unchanged, long},
+		"Moonshot":            {"the reasoning is sent back, too", "Moonshot", unchanged, long},
+		"after another model": {"the endpoint did not send the signature", "LiteLLM", foreign, ""},
+		"Mistral":             {"the endpoint accepts only nine characters", "Mistral", unchanged, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var sent []string
+			url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				body, err := io.ReadAll(r.Body)
+				if err != nil {
+					t.Error(err)
+				}
+				sent = append(sent, string(body))
+				w.Header().Set("Content-Type", "text/event-stream")
+				_, _ = io.WriteString(w, events( // the test notices if the client is gone
+					delta(`"tool_calls":[{"index":0,"id":"`+first+long+`","type":"function","function":{"name":"find","arguments":"{"}},`+
+						`{"index":1,"id":"`+second+`","type":"function","function":{"name":"find","arguments":"{}"}}]`),
+					delta(`"tool_calls":[{"index":0,"function":{"arguments":"}"}}]`), finishEvent("tool_calls"), "[DONE]"))
+			})
+			p := provider(t, url, withDialect(openai.DialectOf(tc.dialect, "")))
+			req := withTools("hello")
+			reply, err := generate(t.Context(), p, req)
+			if err != nil || len(reply.ToolCalls) != 2 || reply.ToolCalls[0].ID != first || reply.ToolCalls[1].ID != second {
+				t.Fatalf("Generate = %+v, %v; want two calls with short IDs", reply.ToolCalls, err)
+			}
+			m := model.Message{Role: model.RoleAssistant, ToolCalls: reply.ToolCalls, ProviderData: reply.ProviderData}
+			tc.change(&m)
+			req.Messages = append(req.Messages, m)
+			for _, c := range m.ToolCalls {
+				req.Messages = append(req.Messages, model.Message{Role: model.RoleTool, ToolCallID: c.ID, Content: "found"})
+			}
+			if _, err := generate(t.Context(), p, req); err != nil {
+				t.Fatal(err)
+			}
+			var request struct {
+				Messages []struct {
+					ToolCallID string `json:"tool_call_id"`
+					ToolCalls  []struct {
+						ID string `json:"id"`
+					} `json:"tool_calls"`
+				} `json:"messages"`
+			}
+			if err := json.Unmarshal([]byte(sent[1]), &request); err != nil {
+				t.Fatal(err)
+			}
+			var ids []string
+			for _, m := range request.Messages {
+				for _, c := range m.ToolCalls {
+					ids = append(ids, c.ID)
+				}
+				if m.ToolCallID != "" {
+					ids = append(ids, m.ToolCallID)
+				}
+			}
+			want := []string{first + tc.end, second, first + tc.end, second}
+			if tc.dialect == "Mistral" {
+				a, b := endpoint.CallID(first, endpoint.CallIDsNine), endpoint.CallID(second, endpoint.CallIDsNine)
+				want = []string{a, b, a, b}
+			}
+			if diff := cmp.Diff(want, ids); diff != "" {
+				t.Errorf("%s: IDs of calls (-want +got):\n%s", tc.reason, diff)
+			}
+		})
 	}
 }
