@@ -184,7 +184,7 @@ func (d *decoder) Decode(data []byte, out *endpoint.Answer) (failure []byte, err
 	case "message":
 		d.whole(&e.answer, out)
 	default:
-		if endpoint.IsPresent(e.Error) || e.Type.Value == "" && (endpoint.IsPresent(e.Message) || endpoint.IsPresent(e.Detail)) {
+		if endpoint.IsPresent(e.Error) || e.Type.Value == "" && e.HasText() {
 			return slices.Clone(data), nil
 		}
 	}

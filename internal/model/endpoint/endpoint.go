@@ -265,7 +265,7 @@ func (x *exchange) models(ctx context.Context) error {
 	}
 	err = json.Unmarshal(onlyElement(data), &answer)
 	switch {
-	case err == nil && len(answer.Models) == 0 && (IsPresent(answer.Error) || answer.HasFailed()):
+	case err == nil && len(answer.Models) == 0 && (IsPresent(answer.Error) || IsPresent(answer.Msg) || answer.HasFailed()):
 		return x.modelsError(onlyElement(data))
 	case err != nil && json.Unmarshal(data, &answer.Models) == nil:
 		return nil

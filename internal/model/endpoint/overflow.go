@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"net/http"
+	"regexp"
 	"strings"
 )
 
@@ -60,6 +61,10 @@ var overflowMessages = []string{
 	"request too large for",                // Groq and OpenAI: more tokens than they accept in a minute, so waiting does not help
 }
 
+// overflowLength matches the message of Volcengine Ark. Errors about other parts of a request, such as the name of a
+// tool, also say that something exceeds a maximum length.
+var overflowLength = regexp.MustCompile(`input length \d+ exceeds the maximum length`)
+
 // isOverflow reports whether an error means that the prompt is too long. message is the whole message of the error:
 // gateways put the message of their provider at its end.
 func isOverflow(status int, codes, message string) bool {
@@ -77,5 +82,5 @@ func isOverflow(status int, codes, message string) bool {
 			return true
 		}
 	}
-	return false
+	return overflowLength.MatchString(message)
 }

@@ -52,6 +52,9 @@ func TestOtherErrorsAreNoOverflow(t *testing.T) {
 			"github.com/vllm-project/vllm/issues/4667, for a limit that is not negative", 400, "max_tokens must be at least 1, got 0.",
 			model.InvalidRequest,
 		},
+		"another length": {
+			"the name of a tool is not the prompt", 400, "tools[0].function.name exceeds the maximum length 64", model.InvalidRequest,
+		},
 		"the output": {
 			"github.com/openclaw/openclaw/pull/53177", 422, "max_tokens must be less than or equal to 32768", model.InvalidRequest,
 		},

@@ -20,6 +20,8 @@ type Problem struct {
 	Error   json.RawMessage `json:"error"`
 	Message json.RawMessage `json:"message"`
 	Detail  json.RawMessage `json:"detail"`
+	// Msg is sent by Zhipu with the status 200, as in {"code":401,"msg":"token expired or incorrect","success":false}.
+	Msg json.RawMessage `json:"msg"`
 	// Outcome is sent by MiniMax, mostly with the status 200: see HasFailed.
 	Outcome lenient.Maybe[outcome] `json:"base_resp"`
 }
@@ -28,6 +30,12 @@ type Problem struct {
 type outcome struct {
 	Code lenient.Maybe[lenient.Number] `json:"status_code"`
 	Text lenient.Maybe[string]         `json:"status_msg"`
+}
+
+// HasText reports whether there is a text about an error. It is an error only in place of an answer, because an answer
+// may have these members, too.
+func (p *Problem) HasText() bool {
+	return IsPresent(p.Message) || IsPresent(p.Detail) || IsPresent(p.Msg)
 }
 
 // HasFailed reports whether MiniMax reports the failure of a request in its own form. The text of a successful request
@@ -98,7 +106,11 @@ func nestedReport(data []byte, depth int) report {
 		whole.message = cmp.Or(o.Text.Value, whole.message)
 		whole.add(outcomeCodes[o.Code.Value])
 	}
-	for _, inner := range []json.RawMessage{object.Error, object.Message, object.Detail} {
+	inners := []json.RawMessage{object.Error, object.Message, object.Detail}
+	if IsPresent(object.Code) { // without a code, other members say more, such as Mistral's place of the error
+		inners = append(inners, object.Msg)
+	}
+	for _, inner := range inners {
 		if IsPresent(inner) {
 			whole = nestedReport(inner, depth-1)
 			break

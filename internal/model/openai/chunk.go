@@ -94,7 +94,7 @@ func chunkOf(event []byte) (chunk, error) {
 // failure returns the error that an endpoint has put into an event, in any form that package endpoint reads, or nil.
 func (c *chunk) failure(event []byte) json.RawMessage {
 	isError := c.Object.Value == "error" || c.Type.Value == "error" || endpoint.IsPresent(c.Error) || c.HasFailed()
-	if isError || c.Choices == nil && (endpoint.IsPresent(c.Message) || endpoint.IsPresent(c.Detail)) {
+	if isError || c.Choices == nil && c.HasText() {
 		return event
 	}
 	for i := range c.Choices {
@@ -108,7 +108,7 @@ func (c *chunk) failure(event []byte) json.RawMessage {
 // finish returns the finish reason. OpenRouter may send the reason stop although the service behind it has failed:
 // github.com/OleksandrChekhovskyi/hax/pull/15.
 func (c *choice) finish() string {
-	if native := c.NativeReason.Value; native == "error" || native == "network_error" {
+	if native := c.NativeReason.Value; native == "error" || native == "network_error" || native == "abort" {
 		return native
 	}
 	return c.FinishReason.Value

@@ -59,8 +59,7 @@ func (p *protocol) ReadVectors(answer []byte, texts int) (v endpoint.Vectors, fa
 	}
 	v.Usage = model.Usage{InputTokens: int64(max(e.Usage.Value.Prompt.Value, e.Usage.Value.Total.Value))}
 	all, err := lenient.First[embedding](e.Data, texts)
-	if len(all) == 0 && (endpoint.IsPresent(e.Error) || endpoint.IsPresent(e.Message) || endpoint.IsPresent(e.Detail) ||
-		e.Object.Value == "error" || e.HasFailed()) {
+	if len(all) == 0 && (endpoint.IsPresent(e.Error) || e.HasText() || e.Object.Value == "error" || e.HasFailed()) {
 		return v, answer, nil
 	}
 	if err != nil {
