@@ -76,6 +76,7 @@ func (p *protocol) NewDecoder(*model.Request) endpoint.Decoder { return &decoder
 // decoder reads the chunks of one answer.
 type decoder struct {
 	dialect *Dialect
+	halves  halves
 	details details
 	// hasThoughts is true if the ID of a call has a signature: see splitThought.
 	hasThoughts bool
@@ -87,6 +88,7 @@ type decoder struct {
 
 // Decode adds a chunk to an answer. failure is the error that the endpoint sent in place of a chunk, or nil.
 func (d *decoder) Decode(event []byte, answer *endpoint.Answer) (failure []byte, err error) {
+	event = d.halves.join(event)
 	c, err := chunkOf(event)
 	if err == nil {
 		failure = c.failure(event)
