@@ -223,7 +223,8 @@ func (c *Client) prefix() string { return fmt.Sprintf("tool server %q: ", c.cfg.
 // rootOf returns the error of this package that err wraps, or err if there is none.
 func rootOf(err error) error {
 	for _, known := range []error{
-		errTooLong, errSlow, errEmpty, errPage, errProtocol, errElements, bytebudget.ErrNoSpace, errSession, netpolicy.ErrRedirect, errBroken,
+		errTooLong, errSlow, errEmpty, errPage, errProtocol, errElements, bytebudget.ErrNoSpace, errSession,
+		netpolicy.ErrRedirect, errBroken,
 	} {
 		if errors.Is(err, known) {
 			return known

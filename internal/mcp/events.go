@@ -51,8 +51,8 @@ func (s *stream) event() ([]byte, error) {
 			}
 			data = append(data, value...)
 		case "event":
-			// An empty type counts as "message": html.spec.whatwg.org/multipage/server-sent-events.html. Some servers send a
-			// response that is an error in an event of the type "error" (python-sdk#1514).
+			// An empty type counts as "message": html.spec.whatwg.org/multipage/server-sent-events.html. Some servers
+			// send a response that is an error in an event of the type "error" (python-sdk#1514).
 			message = len(value) == 0 || string(value) == "message" || string(value) == "error" && !s.standing
 		case "id":
 			id = string(value[:min(len(value), 1024)])

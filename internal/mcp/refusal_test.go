@@ -211,13 +211,13 @@ func TestErrorsWithoutID(t *testing.T) {
 	}
 }
 
-// TestErrorsOfOtherForms checks that an error whose members have other types than in JSON-RPC is the error of the call or
-// of the server, with its text.
+// TestErrorsOfOtherForms checks that an error whose members have other types than in JSON-RPC is the error of the call
+// or of the server, with its text.
 func TestErrorsOfOtherForms(t *testing.T) {
 	for name, tc := range map[string]struct {
-		reason string
-		class  tool.Class
-		want   string
+		sent  string
+		class tool.Class
+		want  string
 	}{
 		"code as a number in a text": {`{"code":"-32602","message":"no such city"}`, tool.InvalidArguments, "no such city"},
 		"code as a text":             {`{"code":"NOT_FOUND","message":"no such city"}`, tool.Failed, "no such city"},
@@ -233,7 +233,7 @@ func TestErrorsOfOtherForms(t *testing.T) {
 					s := serve(t, nil, says("hello", "hi"))
 					s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
 						if m.Method == method {
-							answer(200, kind, fmt.Sprintf(wrap, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":%s}`, m.ID, tc.reason)))(w, r)
+							answer(200, kind, fmt.Sprintf(wrap, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":%s}`, m.ID, tc.sent)))(w, r)
 						}
 						return m.Method == method
 					})
@@ -757,7 +757,8 @@ func TestPagesForPeople(t *testing.T) {
 		return true
 	})
 	_, err := client(t, s.URL).Discover(patient(t))
-	if e, ok := errors.AsType[*mcp.Error](err); !ok || e.Kind != mcp.Protocol || !strings.Contains(e.Message, isPage+"): check its path, and") {
+	e, ok := errors.AsType[*mcp.Error](err)
+	if !ok || e.Kind != mcp.Protocol || !strings.Contains(e.Message, isPage+"): check its path, and") {
 		t.Errorf("Discover = %v, want %q and a remedy", err, isPage)
 	}
 }

@@ -5,21 +5,22 @@ import (
 	"regexp"
 )
 
-// halves joins characters whose UTF-16 halves arrive in two events, as the end of a text and as the begin of the next
-// one. Servers that cut texts by UTF-16 units, as in Java and JavaScript, escape each half alone: "\ud83d", then "\ude00".
-// Alone, a half is no character, and the decoder of JSON replaces it.
+// halves joins characters whose UTF-16 halves arrive in two events, as the end of a text and as the beginning of the
+// next one. Servers that cut texts by UTF-16 units, as in Java and JavaScript, escape each half alone: "\ud83d", then
+// "\ude00". Alone, a half is no character, and the decoder of JSON replaces it.
 type halves struct {
 	// high is the code of the first half that waits for the second one, in hexadecimal, or empty.
 	high string
 }
 
-// An even number of backslashes before an escape is a text of its own, as in the arguments of a call.
+// The halves at the end and at the beginning of a text. After an odd number of backslashes, \u is no escape: the text
+// itself has an escape, as in the arguments of a call.
 var (
 	highAtEnd  = regexp.MustCompile(`([^\\](?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})"`)
 	lowAtBegin = regexp.MustCompile(`([:,\[\s])"(\\u[dD][c-fC-F][0-9a-fA-F]{2})`)
 )
 
-// join returns an event in which texts begin with the whole character, and without a first half at the end of texts.
+// join returns an event in which texts begin with the whole character, without a first half at the end of texts.
 func (h *halves) join(event []byte) []byte {
 	if !bytes.Contains(event, []byte(`\u`)) {
 		return event

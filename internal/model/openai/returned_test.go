@@ -235,9 +235,9 @@ func TestReturnedDataHasNoKey(t *testing.T) {
 	}
 }
 
-// TestThoughtsInCallIDs checks that the ID of a call with a signature of Gemini's thoughts, as LiteLLM sends it, reaches
-// the server again unchanged, in the call and in its result. In between, the ID is short and without the signature, which
-// no status and no terminal could show.
+// TestThoughtsInCallIDs checks that the ID of a call with a signature of Gemini's thoughts, as LiteLLM sends it,
+// reaches the server again unchanged, in the call and in its result. In between, the ID is short and without the
+// signature, which no status and no terminal could show.
 func TestThoughtsInCallIDs(t *testing.T) {
 	long := "__thought__" + strings.Repeat("EjQKMgEb+/", 800) + "=="
 	const first, second = "call_0123456789abcdef0123456789ab", "call_1123456789abcdef0123456789ab"
