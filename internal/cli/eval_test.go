@@ -266,9 +266,17 @@ func TestEvalInput(t *testing.T) {
 			one("  expect: {judges: {x: '1'}}\n"), nil, `case "a": expect.judges: PromptProfile "support" has no judge "x"`,
 		},
 		"unknown Agent": {
-			one(""), []string{"--agent", "x"}, `Agent "default/x" is not in the manifests, which contain default/support`,
+			one(""), []string{"--agent", "x"}, `--agent: Agent "default/x" is not in the manifests, which contain default/support: ` +
+				"correct the name, or add its file with --manifests",
 		},
-		"unknown profile":   {one(""), []string{"--profile", "x"}, `PromptProfile "default/x" is not in the manifests`},
+		"unknown Agent of the file": {
+			"agent: x\n" + one(""), nil, `cases.yaml: agent: Agent "default/x" is not in the manifests, which contain default/support: ` +
+				"correct the name, or add its file with --manifests",
+		},
+		"unknown profile": {
+			one(""), []string{"--profile", "x"}, `--profile: PromptProfile "default/x" is not in the manifests, which contain ` +
+				"default/support: correct the name, or add its file with --manifests",
+		},
 		"unknown case":      {one(""), []string{"--case", "b"}, `--case: the file has no case "b"`},
 		"no manifests":      {"cases: [{name: a, message: b}]", nil, "there are no manifests"},
 		"missing manifests": {"manifests: [x]\ncases: [{name: a, message: b}]", nil, "failed to find it"},
@@ -281,7 +289,8 @@ func TestEvalInput(t *testing.T) {
 		"judge's provider": {
 			one(""),
 			[]string{"--manifests", "judge.yaml", "--profile", "other"},
-			`spec.judges[0].modelRef.providerRef.name: ModelProvider "default/none" is not in the manifests`,
+			`spec.judges[0].modelRef.providerRef.name: ModelProvider "default/none" is not in the manifests, which contain default/demo: ` +
+				"correct the name, or add its file with --manifests",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
