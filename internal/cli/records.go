@@ -110,10 +110,14 @@ func alternatives(values []string) string {
 	return strings.Join(values[:last], ", ") + " or " + values[last]
 }
 
+// selectTurns says how to select records of Turns.
+const selectTurns = "select Turns with --agent, --session, --requester or --since"
+
 func newDecisions(env terminal.Environment) *cobra.Command {
 	d := &records.Decisions{Options: records.Options{Env: env, Output: records.Table}}
 	cmd := &cobra.Command{
-		Use: "decisions", Short: "List the Turns that have ended, even deleted ones", Args: cobra.NoArgs,
+		Use: "decisions", Short: "List the Turns that have ended, even deleted ones",
+		Args:              noArguments(selectTurns + "; capstan decisions delete TURN deletes records"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		Long:              decisionsHelp + fmt.Sprintf(recordsHelp, "decisions") + fmt.Sprintf(recordsExitCodes, "read"),
 		Example:           decisionsExamples,
@@ -128,7 +132,7 @@ func newDecisions(env terminal.Environment) *cobra.Command {
 func newUsage(env terminal.Environment) *cobra.Command {
 	u := &records.Usage{Options: records.Options{Env: env, Output: records.Table}}
 	cmd := &cobra.Command{
-		Use: "usage", Short: "Add up the tokens and costs of Turns, even deleted ones", Args: cobra.NoArgs,
+		Use: "usage", Short: "Add up the tokens and costs of Turns, even deleted ones", Args: noArguments(selectTurns),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		Long:              usageHelp + fmt.Sprintf(recordsHelp, "usage") + fmt.Sprintf(recordsExitCodes, "read"),
 		Example:           usageExamples,
@@ -149,7 +153,7 @@ func newUsage(env terminal.Environment) *cobra.Command {
 func newDeleteRecords(env terminal.Environment) *cobra.Command {
 	d := &records.Delete{Options: records.Options{Env: env}}
 	cmd := &cobra.Command{
-		Use: "delete [TURN]", Short: "Delete the records of a Turn, a Session or a requester", Args: cobra.MaximumNArgs(1),
+		Use: "delete [TURN]", Short: "Delete the records of a Turn, a Session or a requester", Args: oneOrNone("Turn"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		Long:              deleteRecordsHelp + fmt.Sprintf(recordsExitCodes, "deleted"),
 		Example: `  # delete the record of a Turn

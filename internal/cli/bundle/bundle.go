@@ -92,7 +92,10 @@ type Bundle struct {
 // Load reads the manifests and finds the objects of the Turn. args are more paths, so that -f *.yaml works when a shell
 // expands it.
 func (s *Source) Load(ctx context.Context, args []string) (*Bundle, error) {
-	if len(s.Files) == 0 {
+	switch {
+	case len(s.Files) == 0 && len(args) > 0:
+		return nil, fmt.Errorf("there are no manifests: put -f before %q", args[0])
+	case len(s.Files) == 0:
 		return nil, errors.New("there are no manifests: name a file, a directory or - with -f")
 	}
 	set, err := s.Manifests(ctx, slices.Concat(s.Files, args))
