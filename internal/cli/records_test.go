@@ -1,6 +1,8 @@
 package cli_test
 
 import (
+	"database/sql"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -220,6 +222,38 @@ func TestRecordsOfADirectory(t *testing.T) {
 		t.Errorf("want the record deleted, have %q and the records %q", got.out, list())
 	}
 	mustSay(t, capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK).out, "Completed") // the journal stays
+}
+
+// TestUnusableDirectory checks that the errors about a directory of capstan run name it, and say what its user can do.
+func TestUnusableDirectory(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, answers)
+	dir, newer := complete().written(t, url), t.TempDir()
+	capstan(t, "run", "-f", dir, "--data-dir", newer).mustEnd(t, exit.OK)
+	db, err := sql.Open("sqlite", filepath.Join(newer, "capstan-run.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = db.ExecContext(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, 1)`)
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"run", "-f", dir}, {"logs", "first"}, {"decisions"}, {"usage"}, {"decisions", "delete", "first"}, {"memory", "list"},
+		{"memory", "delete", "x"}, {"feedback", "first", "--score", "1"}, {"replay", "first", "-f", dir}, {"undo", "first", "-f", dir},
+	} {
+		got := capstan(t, append(args, "--data-dir", newer)...).mustEnd(t, exit.Failed)
+		want := "--data-dir: a newer version of capstan wrote the journals in " + newer +
+			": use that version or a later one, or another directory\n"
+		if !strings.HasSuffix(got.err, want) || strings.Contains(got.err, "installation") {
+			t.Errorf("%v: %q, want %q", args, got.err, want)
+		}
+		file := filepath.Join(dir, "turn.yaml")
+		got = capstan(t, append(args, "--data-dir", file)...).mustEnd(t, exit.Failed)
+		if want := "--data-dir: " + file + " is not a directory\n"; !strings.HasSuffix(got.err, want) {
+			t.Errorf("%v: %q, want %q", args, got.err, want)
+		}
+	}
 }
 
 // TestFeedbackIsOfOneUser checks that feedback without a token of the user's own does not use the ServiceAccount that

@@ -282,7 +282,7 @@ func TestRunningTurnIsNotStartedTwice(t *testing.T) {
 	}
 	second := capstan(t, args...).mustEnd(t, exit.Failed)
 	mustSay(t, second.err, "another process uses it (process ",
-		"another capstan run uses the same --data-dir: wait for it, or use another directory")
+		"another capstan uses the same --data-dir: wait for it, or use another directory")
 	capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK) // a journal in use can be read
 	if s := model.Stats(); s.Requests != 1 || s.InFlight != 1 {
 		t.Errorf("want only the request of the first run, have %+v", s)
