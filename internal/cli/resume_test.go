@@ -381,5 +381,5 @@ func TestUnusableDataDir(t *testing.T) {
 	t.Parallel()
 	dir := complete().written(t, nowhere)
 	got := capstan(t, "run", "-f", dir, "--data-dir", filepath.Join(dir, "turn.yaml")).mustEnd(t, exit.Failed)
-	mustSay(t, got.err, "of the journal", "turn.yaml")
+	mustSay(t, got.err, "--data-dir: "+filepath.Join(dir, "turn.yaml")+" is not a directory\n")
 }
