@@ -72,7 +72,8 @@ func TestUsageErrors(t *testing.T) {
 			"the error is not Go's", []string{"decisions", "--limit", "ten"}, []string{"--limit: \"ten\" must be a whole number\n"},
 		},
 		"large number": {
-			"the error is not Go's", []string{"decisions", "--limit", "99999999999999999999"},
+			"the error is not Go's",
+			[]string{"decisions", "--limit", "99999999999999999999"},
 			[]string{"--limit: \"99999999999999999999\" must be a smaller number\n"},
 		},
 		"switch": {"the error is not Go's", []string{"run", "--quiet=of"}, []string{"--quiet: \"of\" must be true or false\n"}},
@@ -119,7 +120,9 @@ func TestUsageErrors(t *testing.T) {
 			[]string{"memory", "list", "first"},
 			[]string{`unexpected argument "first": select memories with --turn, --session, --requester, --agent or --scope` + "\n"},
 		},
-		"argument of version": {"a word is not a command", []string{"version", "x"}, []string{`unexpected argument "x": there are none` + "\n"}},
+		"argument of version": {
+			"a word is not a command", []string{"version", "x"}, []string{`unexpected argument "x": there are none` + "\n"},
+		},
 		"two Turns": {
 			"the error names them",
 			[]string{"logs", "first", "second"},

@@ -151,7 +151,8 @@ func addMemorySelectors(cmd *cobra.Command, m *records.Memories) {
 	f := cmd.Flags()
 	f.StringVar(&m.Turn, "turn", "", "Turn that the memories were learned from, as NAME or NAMESPACE/NAME; default: any")
 	f.StringVar(&m.Session, "session", "", "name of the Session of that Turn; default: any")
-	f.StringVar(&m.Requester, "requester", "", "user who asked for that Turn, which is local for Turns of capstan run that name none; default: any")
+	f.StringVar(&m.Requester, "requester", "",
+		"user who asked for that Turn, which is local for Turns of capstan run that name none; default: any")
 	f.StringVar(&m.Scope, "scope", "", "scope of the memories: Session or User; default: any")
 	for _, flag := range []string{"turn", "session", "requester"} {
 		cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions))

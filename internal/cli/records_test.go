@@ -204,7 +204,9 @@ func TestRecordsOfADirectory(t *testing.T) {
 		code int
 		says string
 	}{
-		"another Turn":         {[]string{"second"}, exit.Failed, "there is no record of Turn default/second: capstan decisions lists the records"},
+		"another Turn": {
+			[]string{"second"}, exit.Failed, "there is no record of Turn default/second: capstan decisions lists the records",
+		},
 		"another namespace":    {[]string{"helpdesk/first"}, exit.Failed, "there is no record of Turn helpdesk/first"},
 		"another requester":    {[]string{"--requester", "ada"}, exit.OK, "deleted records: 0\n"},
 		"a cluster's flag":     {[]string{"first", "--token", "x"}, exit.Usage, "data-dir"},
@@ -239,8 +241,16 @@ func TestUnusableDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{
-		{"run", "-f", dir}, {"logs", "first"}, {"decisions"}, {"usage"}, {"decisions", "delete", "first"}, {"memory", "list"},
-		{"memory", "delete", "x"}, {"feedback", "first", "--score", "1"}, {"replay", "first", "-f", dir}, {"undo", "first", "-f", dir},
+		{"run", "-f", dir},
+		{"logs", "first"},
+		{"decisions"},
+		{"usage"},
+		{"decisions", "delete", "first"},
+		{"memory", "list"},
+		{"memory", "delete", "x"},
+		{"feedback", "first", "--score", "1"},
+		{"replay", "first", "-f", dir},
+		{"undo", "first", "-f", dir},
 	} {
 		got := capstan(t, append(args, "--data-dir", newer)...).mustEnd(t, exit.Failed)
 		want := "--data-dir: a newer version of capstan wrote the journals in " + newer +

@@ -304,11 +304,15 @@ func TestReplayErrors(t *testing.T) {
 		"no file":        {[]string{"-f", "missing.yaml"}, exit.Usage, "missing.yaml"},
 		"broken profile": {[]string{"-f", broken}, exit.Failed, "profile.yaml:"},
 		"new variable": {
-			[]string{"-f", required}, exit.Failed, "profile.yaml: PromptProfile default/support: spec.variables[0].required: the recorded " +
+			[]string{"-f", required},
+			exit.Failed,
+			"profile.yaml: PromptProfile default/support: spec.variables[0].required: the recorded " +
 				`Turn has no value for "product": give the variable a default, so that old Turns can be prepared again`,
 		},
 		"unknown profile": {
-			[]string{"-m", dir, "--profile", "none"}, exit.Failed, `--profile: PromptProfile "default/none" is not in the manifests, which contain ` +
+			[]string{"-m", dir, "--profile", "none"},
+			exit.Failed,
+			`--profile: PromptProfile "default/none" is not in the manifests, which contain ` +
 				"default/support: correct the name, or add its file with --manifests",
 		},
 		"only another profile": {
@@ -324,7 +328,9 @@ func TestReplayErrors(t *testing.T) {
 			`--model: Agent "support" has no model "large": name it as PROVIDER:MODEL`,
 		},
 		"unknown provider": {
-			[]string{"-m", dir, "--model", "none:large"}, exit.Failed, `--model: ModelProvider "default/none" is not in the manifests, which ` +
+			[]string{"-m", dir, "--model", "none:large"},
+			exit.Failed,
+			`--model: ModelProvider "default/none" is not in the manifests, which ` +
 				"contain default/demo: correct the name, or add its file with --manifests",
 		},
 		"cluster and directory": {[]string{"-m", dir, "--server", "https://x"}, exit.Usage, "data-dir"},

@@ -52,10 +52,8 @@ func fits(value any, t reflect.Type, path string) error {
 		}
 	case map[string]any:
 		for _, key := range slices.Sorted(maps.Keys(value)) {
-			entry := t
-			if t.Kind() == reflect.Map {
-				entry = t.Elem()
-			} else if entry = fieldOf(t, key); entry == nil {
+			entry := fieldOf(t, key)
+			if entry == nil {
 				return fmt.Errorf("%s: unknown field: use %s", join(path, key), strings.Join(fieldsOf(t), ", "))
 			}
 			if err := fits(value[key], entry, join(path, key)); err != nil {
@@ -66,11 +64,14 @@ func fits(value any, t reflect.Type, path string) error {
 	return nil
 }
 
-// fieldOf returns the type of a field of a struct, or nil if the struct has no such field.
+// fieldOf returns the type of a field of a struct or of an entry of a map, or nil if a struct has no such field.
 func fieldOf(t reflect.Type, name string) reflect.Type {
-	for i := range t.NumField() {
-		if nameOf(t.Field(i)) == name {
-			return t.Field(i).Type
+	if t.Kind() == reflect.Map {
+		return t.Elem()
+	}
+	for f := range t.Fields() {
+		if nameOf(f) == name {
+			return f.Type
 		}
 	}
 	return nil
@@ -79,8 +80,8 @@ func fieldOf(t reflect.Type, name string) reflect.Type {
 // fieldsOf returns the names of the fields of a struct.
 func fieldsOf(t reflect.Type) []string {
 	names := make([]string, 0, t.NumField())
-	for i := range t.NumField() {
-		names = append(names, nameOf(t.Field(i)))
+	for f := range t.Fields() {
+		names = append(names, nameOf(f))
 	}
 	return names
 }
