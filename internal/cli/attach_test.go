@@ -101,6 +101,12 @@ func TestAttachErrors(t *testing.T) {
 			[]string{"--attach", "a=" + stored(t, "b.png", append(picture(t), make([]byte, 3_932_160)...))},
 			"has more than 3932160 bytes, the maximum for image/png",
 		},
+		"an empty file": {
+			[]string{"--attach", "a=" + stored(t, "empty.txt", nil)}, "empty.txt: the content must not be empty\n",
+		},
+		"a damaged image": {
+			[]string{"--attach", "a=" + stored(t, "cut.png", picture(t)[:12])}, "cut.png: the content is a damaged image/png: replace it\n",
+		},
 		"too many": {eight, "the Turn has 9 attachments and may have at most 8"},
 	} {
 		got := capstan(t, append([]string{"run", "-f", dir}, tc.flags...)...)

@@ -61,7 +61,8 @@ func newBacktest(env terminal.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backtest -f PATH... --agent NAME [--last N] [--replay]",
 		Short: "Prepare the last Turns of an Agent again with another prompt, and replay them on request",
-		Long:  backtestHelp, Example: backtestExamples, Args: cobra.NoArgs,
+		Long:  backtestHelp, Example: backtestExamples,
+		Args: noArguments("name manifests with -f or --manifests, and the Agent with --agent"),
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.Run(cmd.Context()) },
 	}
 	addSourceOfTurns(cmd, &o.Source)

@@ -121,7 +121,7 @@ func (s *stdout) Write(p []byte) (int, error) {
 
 func newVersion(env terminal.Environment) *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "Print the version", Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
+		Use: "version", Short: "Print the version", Args: noArguments("there are none"), ValidArgsFunction: cobra.NoFileCompletions,
 		Example: "  capstan version",
 		RunE: func(*cobra.Command, []string) error {
 			return env.Print("capstan " + env.Version + "\n")

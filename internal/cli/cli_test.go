@@ -68,7 +68,77 @@ func TestUsageErrors(t *testing.T) {
 		"unknown flag":    {"the error names it", []string{"run", "--frobnicate"}, []string{"unknown flag: --frobnicate\n"}},
 		"unknown command": {"the error names it", []string{"rum"}, []string{`unknown command "rum"`, "run", "capstan --help"}},
 		"no manifests":    {"the error names the flag", []string{"render"}, []string{"with -f", "capstan render --help"}},
-		"no such file":    {"the error names it", []string{"run", "-f", "none.yaml"}, []string{"none.yaml: failed to find it"}},
+		"number": {
+			"the error is not Go's", []string{"decisions", "--limit", "ten"}, []string{"--limit: \"ten\" must be a whole number\n"},
+		},
+		"large number": {
+			"the error is not Go's",
+			[]string{"decisions", "--limit", "99999999999999999999"},
+			[]string{"--limit: \"99999999999999999999\" must be a smaller number\n"},
+		},
+		"switch": {"the error is not Go's", []string{"run", "--quiet=of"}, []string{"--quiet: \"of\" must be true or false\n"}},
+		"path without a flag": {
+			"the error says where -f belongs",
+			[]string{"run", "turn.yaml"},
+			[]string{`there are no manifests: put -f before "turn.yaml"` + "\n", "capstan run --help"},
+		},
+		"cases without a flag": {
+			"a file is not a command",
+			[]string{"eval", "cases.yaml"},
+			[]string{`unexpected argument "cases.yaml": name the file of cases with -f` + "\n"},
+		},
+		"manifests of a backtest without a flag": {
+			"a file is not a command",
+			[]string{"backtest", "new.yaml"},
+			[]string{`unexpected argument "new.yaml": name manifests with -f or --manifests, and the Agent with --agent` + "\n"},
+		},
+		"argument of usage": {
+			"a Turn is not a command",
+			[]string{"usage", "first"},
+			[]string{`unexpected argument "first": select Turns with --agent, --session, --requester or --since` + "\n"},
+		},
+		"argument of decisions": {
+			"a Turn is not a command",
+			[]string{"decisions", "first"},
+			[]string{
+				`unexpected argument "first": select Turns with --agent, --session, --requester or --since; ` +
+					"capstan decisions delete TURN deletes records\n",
+			},
+		},
+		"argument of export": {
+			"the error has the command",
+			[]string{"export", "first"},
+			[]string{`unexpected argument "first": to export a Turn: capstan export turn NAME` + "\n"},
+		},
+		"argument of memory": {
+			"the error has the commands",
+			[]string{"memory", "first"},
+			[]string{`unexpected argument "first": use capstan memory list, show or delete` + "\n"},
+		},
+		"argument of memory list": {
+			"a Turn is not a command",
+			[]string{"memory", "list", "first"},
+			[]string{`unexpected argument "first": select memories with --turn, --session, --requester, --agent or --scope` + "\n"},
+		},
+		"argument of version": {
+			"a word is not a command", []string{"version", "x"}, []string{`unexpected argument "x": there are none` + "\n"},
+		},
+		"two Turns": {
+			"the error names them",
+			[]string{"logs", "first", "second"},
+			[]string{`specify one Turn, as NAME or NAMESPACE/NAME, and not "first" "second"` + "\n"},
+		},
+		"two Turns to delete": {
+			"the error says what to do",
+			[]string{"decisions", "delete", "first", "second"},
+			[]string{`unexpected argument "second": run the command once for each Turn` + "\n"},
+		},
+		"two memories to delete": {
+			"the error says what to do",
+			[]string{"memory", "delete", "a", "b"},
+			[]string{`unexpected argument "b": run the command once for each memory` + "\n"},
+		},
+		"no such file": {"the error names it", []string{"run", "-f", "none.yaml"}, []string{"none.yaml: failed to find it"}},
 		"argument that is no path": {
 			"arguments are further paths", []string{"run", "-f", dir, "none.yaml"}, []string{"none.yaml: failed to find it"},
 		},

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -89,12 +88,4 @@ func completeTurns(list func(context.Context) ([]string, error)) cobra.Completio
 		}
 		return found, cobra.ShellCompDirectiveNoFileComp
 	}
-}
-
-// oneTurn returns an error unless there is exactly one argument.
-func oneTurn(_ *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return errors.New("specify one Turn, as NAME or NAMESPACE/NAME")
-	}
-	return nil
 }

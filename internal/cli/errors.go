@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -31,8 +32,20 @@ func hasExitCode(err error) bool {
 	return ok
 }
 
-// flagError adds a suggestion to the error of an unknown flag.
+// flagError adds a suggestion to the error of an unknown flag, and says which values a flag for a number or a switch
+// may have.
 func flagError(cmd *cobra.Command, err error) error {
+	bad, ok := errors.AsType[*pflag.InvalidValueError](err)
+	if number, isGo := errors.AsType[*strconv.NumError](err); ok && isGo {
+		allowed := "a whole number"
+		switch {
+		case number.Func == "ParseBool":
+			allowed = "true or false"
+		case errors.Is(number, strconv.ErrRange):
+			allowed = "a smaller number"
+		}
+		return fmt.Errorf("--%s: %q must be %s", bad.GetFlag().Name, bad.GetValue(), allowed)
+	}
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
 	if !ok || len(unknown.GetSpecifiedName()) < 2 {
 		return err

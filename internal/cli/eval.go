@@ -52,8 +52,8 @@ func newEval(env terminal.Environment) *cobra.Command {
 	var files []string
 	o := &evaluation.Options{Env: env, Approve: localrun.ApproveNone, Output: evaluation.Text}
 	cmd := &cobra.Command{
-		Use: "eval -f CASES [--agent NAME]", Short: "Test an Agent with a file of cases, without a cluster", Args: cobra.NoArgs,
-		Long: evalHelp,
+		Use: "eval -f CASES [--agent NAME]", Short: "Test an Agent with a file of cases, without a cluster",
+		Args: noArguments("name the file of cases with -f"), Long: evalHelp,
 		Example: `  # start a fake model server in another terminal
   go run ./test/fakemodel --listen 127.0.0.1:8089 --rules test/fakemodel/rules.yaml
 

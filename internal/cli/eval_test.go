@@ -238,37 +238,74 @@ func TestEvalInput(t *testing.T) {
 			one("") + "---\n" + one(""), nil,
 			"cases.yaml: it must have one document, but has more: remove the other documents, or put each into its own file",
 		},
-		"unknown field":   {"cases: []\ncase: 1\n", nil, `unknown field "case"`},
+		"unknown field":   {"cases: []\ncase: 1\n", nil, "cases.yaml: case: unknown field: use agent, manifests, cases"},
 		"no cases":        {"manifests: [manifests]\n", nil, "cases: there must be at least one case"},
-		"no name":         {"manifests: [manifests]\ncases: [{message: a}]", nil, "cases[0]: name: is required, as a string"},
-		"same name":       {one("- {name: a, message: b}\n"), nil, `cases[1]: name: another case has the name "a"`},
+		"no name":         {"manifests: [manifests]\ncases: [{message: a}]", nil, "cases[0].name: is required, as a string"},
+		"same name":       {one("- {name: a, message: b}\n"), nil, `cases[1].name: another case has the name "a"`},
 		"invalid name":    {"manifests: [manifests]\ncases: [{name: A b, message: a}]", nil, `case A b: metadata.name: `},
 		"no message":      {"manifests: [manifests]\ncases: [{name: a}]", nil, "cases.yaml: case a: message: Required value"},
 		"unknown in Turn": {one("  mesage: x\n"), nil, `case a: mesage: unknown field`},
-		"Session": {one("  sessionRef: {name: s}\n"), nil, "cases[0]: sessionRef: must not be given: each case is a separate " +
+		"Session": {one("  sessionRef: {name: s}\n"), nil, "cases[0].sessionRef: must not be given: each case is a separate " +
 			"conversation"},
-		"another Agent":   {one("  agentRef: {name: s}\n"), nil, "cases[0]: agentRef: must not be given: the file names the Agent"},
-		"unknown expect":  {one("  expect: {contain: [a]}\n"), nil, `cases[0]: expect: unknown field "contain"`},
-		"invalid pattern": {one("  expect: {matches: ['(a']}\n"), nil, "cases[0]: expect.matches[0]: "},
+		"another Agent":   {one("  agentRef: {name: s}\n"), nil, "cases[0].agentRef: must not be given: the file names the Agent"},
+		"unknown expect":  {one("  expect: {contain: [a]}\n"), nil, "cases[0].expect.contain: unknown field: use reason, contains, "},
+		"invalid pattern": {one("  expect: {matches: ['(a']}\n"), nil, "cases[0].expect.matches[0]: "},
 		"invalid CEL": {
-			one("  expect: {expressions: [output.txt]}\n"), nil, "cases[0]: expect.expressions[0]:1:7: undefined field 'txt'",
+			one("  expect: {expressions: [output.txt]}\n"), nil, "cases[0].expect.expressions[0]:1:7: undefined field 'txt'",
 		},
-		"empty text":    {one("  expect: {contains: ['']}\n"), nil, "cases[0]: expect.contains[0]: must not be empty"},
-		"invalid score": {one("  expect: {judges: {kind: 70%}}\n"), nil, "cases[0]: expect.judges.kind: "},
+		"empty text":    {one("  expect: {contains: ['']}\n"), nil, "cases[0].expect.contains[0]: must not be empty"},
+		"invalid score": {one("  expect: {judges: {kind: 70%}}\n"), nil, "cases[0].expect.judges.kind: "},
 		"no scored answer": {
-			one("  expect: {feedback: {score: '1'}}\n"), nil, "cases[0]: expect.feedback.answer: is required",
+			one("  expect: {feedback: {score: '1'}}\n"), nil, "cases[0].expect.feedback.answer: is required",
 		},
 		"invalid feedback": {
 			one("  expect: {feedback: {answer: a, score: '1.1'}}\n"), nil,
-			`cases[0]: expect.feedback.score: "1.1" must be a decimal number`,
+			`cases[0].expect.feedback.score: "1.1" must be a decimal number`,
 		},
+		"unquoted score of a judge": {
+			one("  expect: {judges: {kind: 0.9}}\n"), nil,
+			"cases.yaml: cases[0].expect.judges.kind: must be a string, not a number: put it in quotes\n",
+		},
+		"unquoted score of feedback": {
+			one("  expect: {feedback: {answer: a, score: 1}}\n"), nil,
+			"cases[0].expect.feedback.score: must be a string, not a number: put it in quotes\n",
+		},
+		"unquoted text": {
+			one("  expect: {contains: [a, 30]}\n"), nil,
+			"cases[0].expect.contains[1]: must be a string, not a number: put",
+		},
+		"unquoted name": {"cases: [{name: n, message: a}]", nil, "cases[0].name: must be a string, not a boolean: put it in quotes\n"},
+		"unquoted message": {
+			"manifests: [manifests]\ncases: [{name: a, message: 5}]", nil,
+			"case a: message: must be a string, not a whole number: put",
+		},
+		"text for a list": {
+			one("  expect: {tools: {called: a}}\n"), nil,
+			"cases[0].expect.tools.called: must be a list, not a string\n",
+		},
+		"list for a mapping": {"[a]", nil, "cases.yaml: must be a mapping, not a list\n"},
+		"text for a case":    {"cases: [a]", nil, "cases.yaml: cases[0]: must be a mapping, not a string\n"},
+		"key twice":          {"cases: []\ncases: []\n", nil, `cases.yaml: it must be YAML: line 2: key "cases" already set in map` + "\n"},
+		"unknown reason": {
+			one("  expect: {reason: Complete}\n"), nil,
+			`cases[0].expect.reason: "Complete" must be a reason with which a case can end: Completed, PreparationFailed, ModelFailed, `,
+		},
+		"impossible reason": {one("  expect: {reason: Prepared}\n"), nil, "cases[0].expect.reason: "},
 		"unknown judge": {
 			one("  expect: {judges: {x: '1'}}\n"), nil, `case "a": expect.judges: PromptProfile "support" has no judge "x"`,
 		},
 		"unknown Agent": {
-			one(""), []string{"--agent", "x"}, `Agent "default/x" is not in the manifests, which contain default/support`,
+			one(""), []string{"--agent", "x"}, `--agent: Agent "default/x" is not in the manifests, which contain default/support: ` +
+				"correct the name, or add its file with --manifests",
 		},
-		"unknown profile":   {one(""), []string{"--profile", "x"}, `PromptProfile "default/x" is not in the manifests`},
+		"unknown Agent of the file": {
+			"agent: x\n" + one(""), nil, `cases.yaml: agent: Agent "default/x" is not in the manifests, which contain default/support: ` +
+				"correct the name, or add its file with --manifests",
+		},
+		"unknown profile": {
+			one(""), []string{"--profile", "x"}, `--profile: PromptProfile "default/x" is not in the manifests, which contain ` +
+				"default/support: correct the name, or add its file with --manifests",
+		},
 		"unknown case":      {one(""), []string{"--case", "b"}, `--case: the file has no case "b"`},
 		"no manifests":      {"cases: [{name: a, message: b}]", nil, "there are no manifests"},
 		"missing manifests": {"manifests: [x]\ncases: [{name: a, message: b}]", nil, "failed to find it"},
@@ -281,7 +318,8 @@ func TestEvalInput(t *testing.T) {
 		"judge's provider": {
 			one(""),
 			[]string{"--manifests", "judge.yaml", "--profile", "other"},
-			`spec.judges[0].modelRef.providerRef.name: ModelProvider "default/none" is not in the manifests`,
+			`spec.judges[0].modelRef.providerRef.name: ModelProvider "default/none" is not in the manifests, which contain default/demo: ` +
+				"correct the name, or add its file with --manifests",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -44,7 +44,8 @@ const exportExamples = `  # keep or share the steps of a Turn
 
 func newExport(env terminal.Environment) *cobra.Command {
 	parent := &cobra.Command{
-		Use: "export", Short: "Print journals of Turns for programs", Args: cobra.NoArgs,
+		Use: "export", Short: "Print journals of Turns for programs",
+		Args:    noArguments("to export a Turn: capstan export turn NAME"),
 		Example: "  capstan export turn open-loops",
 		RunE: func(*cobra.Command, []string) error {
 			return errors.New("specify a Turn: capstan export turn NAME")

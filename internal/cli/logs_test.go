@@ -46,6 +46,7 @@ func TestLogsOfALocalTurn(t *testing.T) {
 	data := journalOf(t, skilled)
 	got := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK)
 	want := `Turn default/first
+  asked by local
   run 1    executor local, epoch 1, 2026-04-09T12:00:03Z
   agent    support
   profile  support (helpdesk.support 1.0.0)

@@ -44,7 +44,8 @@ Exit codes:
 
 func newMemory(env terminal.Environment) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "memory", Short: "List, show and delete what was learned from Turns", Args: cobra.NoArgs, Long: memoryHelp,
+		Args: noArguments("use capstan memory list, show or delete"),
+		Use:  "memory", Short: "List, show and delete what was learned from Turns", Long: memoryHelp,
 		Example: `  # list what was learned from a user
   capstan memory list -n helpdesk --requester ada@example.com`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -56,7 +57,8 @@ func newMemory(env terminal.Environment) *cobra.Command {
 func newMemoryList(env terminal.Environment) *cobra.Command {
 	m := &records.Memories{Options: records.Options{Env: env, Output: records.Table}}
 	cmd := &cobra.Command{
-		Use: "list", Short: "List memories", Args: cobra.NoArgs, Long: memoryListHelp + memoryExitCodes,
+		Args: noArguments("select memories with --turn, --session, --requester, --agent or --scope"),
+		Use:  "list", Short: "List memories", Long: memoryListHelp + memoryExitCodes,
 		Example: `  # list the memories of a namespace
   capstan memory list -n helpdesk
 
@@ -97,7 +99,7 @@ func newMemoryShow(env terminal.Environment) *cobra.Command {
 func newMemoryDelete(env terminal.Environment) *cobra.Command {
 	m := &records.Memories{Options: records.Options{Env: env, Output: records.Table}}
 	cmd := &cobra.Command{
-		Use: "delete [ID]", Short: "Delete memories", Args: cobra.MaximumNArgs(1), Long: memoryDeleteHelp + memoryExitCodes,
+		Use: "delete [ID]", Short: "Delete memories", Args: oneOrNone("memory"), Long: memoryDeleteHelp + memoryExitCodes,
 		Example: `  # delete one memory
   capstan memory delete m850eb6461f31e8670dc9e3accc400813 -n helpdesk
 
@@ -149,7 +151,8 @@ func addMemorySelectors(cmd *cobra.Command, m *records.Memories) {
 	f := cmd.Flags()
 	f.StringVar(&m.Turn, "turn", "", "Turn that the memories were learned from, as NAME or NAMESPACE/NAME; default: any")
 	f.StringVar(&m.Session, "session", "", "name of the Session of that Turn; default: any")
-	f.StringVar(&m.Requester, "requester", "", "user who asked for that Turn; default: any")
+	f.StringVar(&m.Requester, "requester", "",
+		"user who asked for that Turn, which is local for Turns of capstan run that name none; default: any")
 	f.StringVar(&m.Scope, "scope", "", "scope of the memories: Session or User; default: any")
 	for _, flag := range []string{"turn", "session", "requester"} {
 		cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions))

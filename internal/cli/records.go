@@ -63,10 +63,12 @@ const usageExamples = `  # show the usage of each Agent of the last week
   capstan usage -A --by namespace,model --since 2026-06-01 -o csv`
 
 const deleteRecordsHelp = `delete deletes the records of a Turn, of a Session or of a requester, immediately and permanently. It does not
-delete the Turns and their journals: delete the Turns first, because a Turn that still exists gets a new record.
-If only TURN is given, as NAME or NAMESPACE/NAME, and it has no record, delete fails.
+delete the Turns and their journals. If only TURN is given, as NAME or NAMESPACE/NAME, and it has no record, delete
+fails.
 
-This requires delete on turns/records, which none of Capstan's roles for people grants.
+In a cluster, delete the Turns first, because a Turn that still exists gets a new record. This requires delete on
+turns/records, which none of Capstan's roles for people grants. With --data-dir, delete deletes the records that
+capstan run keeps in this directory.
 
 `
 
@@ -110,10 +112,14 @@ func alternatives(values []string) string {
 	return strings.Join(values[:last], ", ") + " or " + values[last]
 }
 
+// selectTurns says how to select records of Turns.
+const selectTurns = "select Turns with --agent, --session, --requester or --since"
+
 func newDecisions(env terminal.Environment) *cobra.Command {
 	d := &records.Decisions{Options: records.Options{Env: env, Output: records.Table}}
 	cmd := &cobra.Command{
-		Use: "decisions", Short: "List the Turns that have ended, even deleted ones", Args: cobra.NoArgs,
+		Use: "decisions", Short: "List the Turns that have ended, even deleted ones",
+		Args:              noArguments(selectTurns + "; capstan decisions delete TURN deletes records"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		Long:              decisionsHelp + fmt.Sprintf(recordsHelp, "decisions") + fmt.Sprintf(recordsExitCodes, "read"),
 		Example:           decisionsExamples,
@@ -128,7 +134,7 @@ func newDecisions(env terminal.Environment) *cobra.Command {
 func newUsage(env terminal.Environment) *cobra.Command {
 	u := &records.Usage{Options: records.Options{Env: env, Output: records.Table}}
 	cmd := &cobra.Command{
-		Use: "usage", Short: "Add up the tokens and costs of Turns, even deleted ones", Args: cobra.NoArgs,
+		Use: "usage", Short: "Add up the tokens and costs of Turns, even deleted ones", Args: noArguments(selectTurns),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		Long:              usageHelp + fmt.Sprintf(recordsHelp, "usage") + fmt.Sprintf(recordsExitCodes, "read"),
 		Example:           usageExamples,
@@ -149,14 +155,17 @@ func newUsage(env terminal.Environment) *cobra.Command {
 func newDeleteRecords(env terminal.Environment) *cobra.Command {
 	d := &records.Delete{Options: records.Options{Env: env}}
 	cmd := &cobra.Command{
-		Use: "delete [TURN]", Short: "Delete the records of a Turn, a Session or a requester", Args: cobra.MaximumNArgs(1),
+		Use: "delete [TURN]", Short: "Delete the records of a Turn, a Session or a requester", Args: oneOrNone("Turn"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		Long:              deleteRecordsHelp + fmt.Sprintf(recordsExitCodes, "deleted"),
 		Example: `  # delete the record of a Turn
   capstan decisions delete open-loops -n helpdesk
 
   # delete all records of a person
-  capstan decisions delete --requester ada@example.com -n helpdesk`,
+  capstan decisions delete --requester ada@example.com -n helpdesk
+
+  # delete the record of a Turn that capstan run has kept
+  capstan decisions delete open-loops --data-dir data`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				d.Turn = args[0]
@@ -166,7 +175,7 @@ func newDeleteRecords(env terminal.Environment) *cobra.Command {
 	}
 	addSelectorFlags(cmd, &d.Options)
 	addDoneOutput(cmd, &d.Options)
-	addClusterFlags(cmd.Flags(), &d.Cluster)
+	addDataDirFlag(cmd, &d.Options, "delete the records that capstan run keeps in this directory, instead of those of a cluster")
 	return cmd
 }
 
@@ -176,9 +185,20 @@ func addSelectorFlags(cmd *cobra.Command, o *records.Options) {
 	f.StringVarP(&o.Namespace, "namespace", "n", "",
 		"namespace of the Turns; default: the namespace of the kubeconfig's context, or default if no kubeconfig is read")
 	f.StringVar(&o.Session, "session", "", "name of the Session of the Turns; default: any")
-	f.StringVar(&o.Requester, "requester", "", "user who asked for the Turns; default: any")
+	f.StringVar(&o.Requester, "requester", "",
+		"user who asked for the Turns, which is local for Turns of capstan run that name none; default: any")
 	for _, flag := range []string{"namespace", "session", "requester"} {
 		cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions))
+	}
+}
+
+// addDataDirFlag adds the flags that specify where the records are. use describes --data-dir.
+func addDataDirFlag(cmd *cobra.Command, o *records.Options, use string) {
+	cmd.Flags().StringVar(&o.DataDir, "data-dir", "", use)
+	addClusterFlags(cmd.Flags(), &o.Cluster)
+	cobra.CheckErr(cmd.MarkFlagDirname("data-dir"))
+	for _, flag := range clusterFlagNames {
+		cmd.MarkFlagsMutuallyExclusive("data-dir", flag)
 	}
 }
 
@@ -191,12 +211,7 @@ func addRecordFlags(cmd *cobra.Command, o *records.Options, formats ...string) {
 	f.StringVar(&o.Since, "since", "",
 		"select the Turns that ended since then: a duration such as 24h or 7d, a day such as 2026-06-11, or an RFC 3339 time; default: all")
 	f.VarP(formatFlag{&o.Output, formats}, "output", "o", "output format: "+alternatives(formats))
-	f.StringVar(&o.DataDir, "data-dir", "", "read the records that capstan run keeps in this directory, instead of those of a cluster")
-	addClusterFlags(f, &o.Cluster)
-	cobra.CheckErr(cmd.MarkFlagDirname("data-dir"))
-	for _, flag := range clusterFlagNames {
-		cmd.MarkFlagsMutuallyExclusive("data-dir", flag)
-	}
+	addDataDirFlag(cmd, o, "read the records that capstan run keeps in this directory, instead of those of a cluster")
 	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 	for _, flag := range []string{"agent", "since"} {

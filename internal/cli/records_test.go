@@ -1,6 +1,8 @@
 package cli_test
 
 import (
+	"database/sql"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -49,7 +51,7 @@ func TestRecordsOfLocalRuns(t *testing.T) {
 	}
 	table := capstan(t, "usage", "--data-dir", data, "--by", "model,requester").mustEnd(t, exit.OK).out
 	if want := "MODEL        REQUESTER   TURNS   INPUT   OUTPUT   COST\n" +
-		"demo/small   -           2       300     40       0.00038 USD\n"; table != want {
+		"demo/small   local       2       300     40       0.00038 USD\n"; table != want {
 		t.Errorf("usage:\n%s\nwant:\n%s", table, want)
 	}
 	sheet := capstan(t, "usage", "--data-dir", data, "-o", "csv").mustEnd(t, exit.OK).out
@@ -180,6 +182,87 @@ func TestDeletedRecordsAreOfTheTurn(t *testing.T) {
 				t.Errorf("the manager received a request for %q, want %q", asked, tc.asked)
 			}
 		})
+	}
+}
+
+// TestRecordsOfADirectory checks that a Turn of capstan run without a requester has the requester local in its journal,
+// its record and the usage, and that decisions delete works on a directory.
+func TestRecordsOfADirectory(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, answers)
+	dir, data := complete().written(t, url), t.TempDir()
+	capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
+	mustSay(t, capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK).out, "  asked by local\n")
+	mustSay(t, capstan(t, "usage", "--by", "requester", "--data-dir", data).mustEnd(t, exit.OK).out, "\nlocal ")
+	list := func() string {
+		t.Helper()
+		return capstan(t, "decisions", "--requester", "local", "--data-dir", data, "-o", "json").mustEnd(t, exit.OK).out
+	}
+	mustSay(t, list(), `"turn":"first"`, `"requester":"local"`)
+	for name, tc := range map[string]struct {
+		args []string
+		code int
+		says string
+	}{
+		"another Turn": {
+			[]string{"second"}, exit.Failed, "there is no record of Turn default/second: capstan decisions lists the records",
+		},
+		"another namespace":    {[]string{"helpdesk/first"}, exit.Failed, "there is no record of Turn helpdesk/first"},
+		"another requester":    {[]string{"--requester", "ada"}, exit.OK, "deleted records: 0\n"},
+		"a cluster's flag":     {[]string{"first", "--token", "x"}, exit.Usage, "data-dir"},
+		"a missing directory":  {[]string{"first", "--data-dir", data + "-none"}, exit.Failed, "does not exist"},
+		"nothing that selects": {nil, exit.Usage, "specify a Turn, or set --session or --requester"},
+	} {
+		got := capstan(t, append([]string{"decisions", "delete", "--data-dir", data}, tc.args...)...)
+		if got.code != tc.code || !strings.Contains(got.out+got.err, tc.says) {
+			t.Errorf("%s: exit code %d and %q, want %d and %q", name, got.code, got.out+got.err, tc.code, tc.says)
+		}
+	}
+	mustSay(t, list(), `"turn":"first"`)
+	got := capstan(t, "decisions", "delete", "--requester", "local", "--data-dir", data, "-o", "json").mustEnd(t, exit.OK)
+	if got.out != "{\"deleted\":1}\n" || list() != "" {
+		t.Errorf("want the record deleted, have %q and the records %q", got.out, list())
+	}
+	mustSay(t, capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK).out, "Completed") // the journal stays
+}
+
+// TestUnusableDirectory checks that the errors about a directory of capstan run name it, and say what its user can do.
+func TestUnusableDirectory(t *testing.T) {
+	t.Parallel()
+	_, url := fake(t, answers)
+	dir, newer := complete().written(t, url), t.TempDir()
+	capstan(t, "run", "-f", dir, "--data-dir", newer).mustEnd(t, exit.OK)
+	db, err := sql.Open("sqlite", filepath.Join(newer, "capstan-run.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = db.ExecContext(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, 1)`)
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"run", "-f", dir},
+		{"logs", "first"},
+		{"decisions"},
+		{"usage"},
+		{"decisions", "delete", "first"},
+		{"memory", "list"},
+		{"memory", "delete", "x"},
+		{"feedback", "first", "--score", "1"},
+		{"replay", "first", "-f", dir},
+		{"undo", "first", "-f", dir},
+	} {
+		got := capstan(t, append(args, "--data-dir", newer)...).mustEnd(t, exit.Failed)
+		want := "--data-dir: a newer version of capstan wrote the journals in " + newer +
+			": use that version or a later one, or another directory\n"
+		if !strings.HasSuffix(got.err, want) || strings.Contains(got.err, "installation") {
+			t.Errorf("%v: %q, want %q", args, got.err, want)
+		}
+		file := filepath.Join(dir, "turn.yaml")
+		got = capstan(t, append(args, "--data-dir", file)...).mustEnd(t, exit.Failed)
+		if want := "--data-dir: " + file + " is not a directory\n"; !strings.HasSuffix(got.err, want) {
+			t.Errorf("%v: %q, want %q", args, got.err, want)
+		}
 	}
 }
 

@@ -303,9 +303,17 @@ func TestReplayErrors(t *testing.T) {
 		"no manifests":   {nil, exit.Usage, "there are no manifests: set -f to the changed manifests"},
 		"no file":        {[]string{"-f", "missing.yaml"}, exit.Usage, "missing.yaml"},
 		"broken profile": {[]string{"-f", broken}, exit.Failed, "profile.yaml:"},
-		"new variable":   {[]string{"-f", required}, exit.Failed, "product"},
+		"new variable": {
+			[]string{"-f", required},
+			exit.Failed,
+			"profile.yaml: PromptProfile default/support: spec.variables[0].required: the recorded " +
+				`Turn has no value for "product": give the variable a default, so that old Turns can be prepared again`,
+		},
 		"unknown profile": {
-			[]string{"-m", dir, "--profile", "none"}, exit.Failed, `PromptProfile "default/none" is not in the manifests`,
+			[]string{"-m", dir, "--profile", "none"},
+			exit.Failed,
+			`--profile: PromptProfile "default/none" is not in the manifests, which contain ` +
+				"default/support: correct the name, or add its file with --manifests",
 		},
 		"only another profile": {
 			[]string{"-m", secondDir(t)},
@@ -320,7 +328,10 @@ func TestReplayErrors(t *testing.T) {
 			`--model: Agent "support" has no model "large": name it as PROVIDER:MODEL`,
 		},
 		"unknown provider": {
-			[]string{"-m", dir, "--model", "none:large"}, exit.Failed, `ModelProvider "default/none" is not in the manifests`,
+			[]string{"-m", dir, "--model", "none:large"},
+			exit.Failed,
+			`--model: ModelProvider "default/none" is not in the manifests, which ` +
+				"contain default/demo: correct the name, or add its file with --manifests",
 		},
 		"cluster and directory": {[]string{"-m", dir, "--server", "https://x"}, exit.Usage, "data-dir"},
 		"format":                {[]string{"-m", dir, "-o", "yaml"}, exit.Usage, "must be text or json"},
@@ -333,6 +344,13 @@ func TestReplayErrors(t *testing.T) {
 			}
 		})
 	}
+	value := complete().with(t, "turn.yaml", "  message:", "  parameters: [{name: product, value: printers}]\n  message:")
+	withValue := t.TempDir()
+	capstan(t, "run", "-f", value.written(t, url), "--data-dir", withValue).mustEnd(t, exit.OK)
+	renamed := complete()
+	renamed["profile.yaml"] = strings.NewReplacer("name: product", "name: thing", ".product", ".thing").Replace(profileYAML)
+	mustSay(t, capstan(t, "replay", "first", "--data-dir", withValue, "-f", renamed.written(t, url)).mustEnd(t, exit.Failed).err,
+		`profile.yaml: PromptProfile default/support: spec.variables: must declare "product", for which the recorded Turn has a value`)
 	mustSay(t, capstan(t, "replay", "none", "--data-dir", data, "-m", dir).mustEnd(t, exit.Failed).err,
 		"has no journal of Turn default/none; it has journals of these Turns: default/first")
 	mustSay(t, capstan(t, "replay", "-m", dir).mustEnd(t, exit.Usage).err, "specify one Turn")

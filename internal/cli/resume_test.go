@@ -282,7 +282,7 @@ func TestRunningTurnIsNotStartedTwice(t *testing.T) {
 	}
 	second := capstan(t, args...).mustEnd(t, exit.Failed)
 	mustSay(t, second.err, "another process uses it (process ",
-		"another capstan run uses the same --data-dir: wait for it, or use another directory")
+		"another capstan uses the same --data-dir: wait for it, or use another directory")
 	capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK) // a journal in use can be read
 	if s := model.Stats(); s.Requests != 1 || s.InFlight != 1 {
 		t.Errorf("want only the request of the first run, have %+v", s)
@@ -381,5 +381,5 @@ func TestUnusableDataDir(t *testing.T) {
 	t.Parallel()
 	dir := complete().written(t, nowhere)
 	got := capstan(t, "run", "-f", dir, "--data-dir", filepath.Join(dir, "turn.yaml")).mustEnd(t, exit.Failed)
-	mustSay(t, got.err, "of the journal", "turn.yaml")
+	mustSay(t, got.err, "--data-dir: "+filepath.Join(dir, "turn.yaml")+" is not a directory\n")
 }

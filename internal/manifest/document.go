@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/capstan-dev/capstan/internal/yamldoc"
 )
 
 // maxDocuments is the maximum number of documents in a file.
@@ -134,7 +134,11 @@ func (d document) decode() (map[string]any, []fault) {
 			// Parse again after as many empty lines as precede the document, so that errors have the line numbers of
 			// the file.
 			_, err = yaml.YAMLToJSONStrict(append(bytes.Repeat([]byte("\n"), d.line-1), text...))
-			return nil, faultsOf(cause(err))
+			var all []fault
+			for _, f := range yamldoc.Faults(err) {
+				all = append(all, fault{f.Line, "must be YAML: " + f.Message})
+			}
+			return nil, all
 		}
 		text = converted
 	}
@@ -151,38 +155,4 @@ func (d document) decode() (map[string]any, []fault) {
 		return nil, []fault{{message: "must be an object with apiVersion, kind and metadata"}}
 	}
 	return object, nil
-}
-
-// lineOfFault matches the line number at the beginning of a message of the YAML parser.
-var lineOfFault = regexp.MustCompile(`^line (\d+): `)
-
-// faultsOf returns the faults in an error of the YAML parser, which has one of two forms: "yaml: " and one fault, or
-// "yaml: unmarshal errors:" and a line for each fault. Most faults begin with their line number.
-func faultsOf(err error) []fault {
-	messages := []string{strings.TrimPrefix(err.Error(), "yaml: ")}
-	if list, ok := strings.CutPrefix(messages[0], "unmarshal errors:\n"); ok {
-		messages = strings.Split(list, "\n")
-	}
-	all := make([]fault, 0, len(messages))
-	for _, message := range messages {
-		f := fault{message: strings.TrimSpace(message)}
-		if at := lineOfFault.FindStringSubmatch(f.message); at != nil {
-			f.line, _ = strconv.Atoi(at[1]) // the pattern matches only digits
-			f.message = f.message[len(at[0]):]
-		}
-		f.message = "must be YAML: " + f.message
-		all = append(all, f)
-	}
-	return all
-}
-
-// cause returns the innermost error: the error of the parser, without the text that its callers added.
-func cause(err error) error {
-	for {
-		inner := errors.Unwrap(err)
-		if inner == nil {
-			return err
-		}
-		err = inner
-	}
 }

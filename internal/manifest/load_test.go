@@ -195,9 +195,31 @@ func TestLoadRejects(t *testing.T) {
 				"b.yaml": strings.Replace(turn, "{name: first}", "5", 1),
 			},
 			[]string{
-				"a.yaml: Turn first: metadata.labels: must not be of the type array",
-				"b.yaml: Turn: metadata: must not be of the type number",
+				"a.yaml: Turn first: metadata.labels: must be a mapping, not a list",
+				"b.yaml: Turn: metadata: must be a mapping, not a number",
 			},
+		},
+		"names that YAML does not read as texts": {
+			"an author does not see that n and on are booleans",
+			map[string]string{
+				"a.yaml": strings.Replace(turn, "{name: first}", "{name: n}", 1),
+				"b.yaml": strings.Replace(turn, "{name: first}", "{name: 123}", 1),
+				"c.yaml": strings.Replace(configMap, "name: notes", "name: yes", 1),
+				"d.yaml": strings.Replace(turn, "{name: first}", "{name: first, labels: {a: on}}", 1),
+				"e.yaml": strings.Replace(turn, "name: support", "name: on", 1),
+			},
+			[]string{
+				"a.yaml: Turn: metadata.name: must be a string, not a boolean: put it in quotes",
+				"b.yaml: Turn: metadata.name: must be a string, not a number: put it in quotes",
+				"c.yaml: ConfigMap: metadata.name: must be a string, not a boolean: put it in quotes",
+				"d.yaml: Turn first: metadata.labels: each value must be a string, not a boolean: put it in quotes",
+				"e.yaml: Turn default/first: spec.agentRef.name: must be a string, not a boolean: put it in quotes",
+			},
+		},
+		"values of other types": {
+			"the message says what is needed",
+			map[string]string{"a.yaml": strings.Replace(turn, "{name: support}", "support", 1)},
+			[]string{"a.yaml: Turn default/first: spec.agentRef: must be a mapping, not a string"},
 		},
 		"a key twice": {
 			"one of the values would be lost",

@@ -51,7 +51,7 @@ func files(path string) ([]string, error) {
 		case entry.IsDir() || !isManifest(entry.Name()):
 			return nil
 		case entry.Type()&(fs.ModeNamedPipe|fs.ModeSocket|fs.ModeDevice) != 0: // to read a pipe may take for ever
-			return fmt.Errorf("failed to read %q: it is not a file; name it with -f to read from it", name)
+			return fmt.Errorf("failed to read %q: it is not a file; to read from it, give its own path instead of the directory", name)
 		case len(found) == maxFiles:
 			return fmt.Errorf("failed to read the directory: it and its subdirectories must hold at most %d manifests", maxFiles)
 		}

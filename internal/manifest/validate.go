@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"regexp"
 
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
@@ -58,7 +59,7 @@ func (k *kindSchema) defaultAndValidate(ctx context.Context, object map[string]a
 			findings = append(findings, finding{problem.Field, "must be given: names are generated only in a cluster"})
 			continue
 		}
-		findings = append(findings, finding{problem.Field, shorten(problem).ErrorBody()})
+		findings = append(findings, finding{problem.Field, bodyOf(problem)})
 	}
 	return meta, findings
 }
@@ -102,6 +103,19 @@ func blocksRules(problems field.ErrorList) bool {
 	return false
 }
 
+// wrongType matches the end of an API server's message about a value of a wrong type.
+var wrongType = regexp.MustCompile(`must be of type (\w+): "(\w+)"$`)
+
+// bodyOf returns the message of an error without its field.
+func bodyOf(problem *field.Error) string {
+	if problem.Type == field.ErrorTypeTypeInvalid {
+		if types := wrongType.FindStringSubmatch(problem.Detail); types != nil {
+			return WrongType(types[1], types[2])
+		}
+	}
+	return shorten(problem).ErrorBody()
+}
+
 // shorten returns the error with a long invalid value cut.
 func shorten(problem *field.Error) *field.Error {
 	short := *problem
@@ -124,7 +138,12 @@ func malformed(err error) finding {
 		if wrong.Field != "" {
 			path += "." + wrong.Field
 		}
-		return finding{path, "must not be of the type " + wrong.Value}
+		want := wrong.Type.Kind().String()
+		message := WrongType(want, wrong.Value)
+		if want == "string" && (wrong.Field == "labels" || wrong.Field == "annotations") { // the error has no key
+			message = "each value " + message
+		}
+		return finding{path, message}
 	}
 	return finding{path, "must be object metadata, such as {name: example}"}
 }

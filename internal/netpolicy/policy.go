@@ -47,6 +47,8 @@ type Policy struct {
 	processors *fairgate.Processors
 	// inPod is true if the process runs in a Pod.
 	inPod bool
+	// local is true if the process runs on a person's own machine, and has no flags that allow an address.
+	local bool
 }
 
 // Cluster knows the addresses of the cluster of this process. It must be safe for concurrent use.
@@ -148,7 +150,7 @@ func Parse(allow, deny []string) (*Policy, error) {
 // NewLocalPolicy returns the policy for a program that runs on a person's own machine. The program may also connect to
 // this machine, but not to a metadata service.
 func NewLocalPolicy() *Policy {
-	p := &Policy{entries: builtInEntries()}
+	p := &Policy{entries: builtInEntries(), local: true}
 	for _, r := range builtIn {
 		if r.what == loopback {
 			p.entries = append(p.entries, entry{prefix: netip.MustParsePrefix(r.prefix), allow: true})
@@ -241,6 +243,8 @@ func (p *Policy) checkRules(ctx context.Context, host string, original, addr net
 		return &Refused{Addr: original, Reason: fmt.Sprintf("it is %s, which leads to the manager's own Pod: run the server "+
 			"as a Service in the cluster, and use its name; only for a container in the manager's Pod, allow it with --%s=%s",
 			loopback, AllowFlag, netip.PrefixFrom(addr, addr.BitLen()))}
+	case !best.allow && p != nil && p.local:
+		return &Refused{Addr: original, Reason: fmt.Sprintf("it is %s, to which capstan does not connect on your machine", best.what)}
 	case !best.allow:
 		return refusal(original, addr, best.what)
 	case p == nil || p.cluster == nil:

@@ -139,6 +139,12 @@ func TestMessages(t *testing.T) {
 			t.Errorf("%s: %v, want %q", addr, err, want)
 		}
 	}
+	// capstan has no flag that allows an address.
+	const want = "connections to 169.254.169.254 are refused: it is an address of a cloud's metadata service, to which capstan does not " +
+		"connect on your machine"
+	if err := netpolicy.NewLocalPolicy().Check(t.Context(), "", netip.MustParseAddr("169.254.169.254")); err == nil || err.Error() != want {
+		t.Errorf("local policy: %v, want %q", err, want)
+	}
 }
 
 // TestLoopbackInAPod checks the message of a process in a Pod. A loopback address is then no address of the user's

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/smallfile"
 	"github.com/capstan-dev/capstan/internal/yamldoc"
@@ -64,11 +62,8 @@ func Load(path string) ([]prepare.Skill, error) {
 }
 
 func parse(data []byte) ([]prepare.Skill, error) {
-	text, err := yaml.YAMLToJSONStrict(data)
+	text, err := yamldoc.ToJSON(data)
 	if err != nil {
-		return nil, fmt.Errorf("it must be YAML: %w", err)
-	}
-	if err := yamldoc.CheckSingle(data); err != nil {
 		return nil, err
 	}
 	var list []json.RawMessage

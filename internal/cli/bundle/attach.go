@@ -83,6 +83,9 @@ func (s *Source) attachFile(p *Bundle, spec string) error {
 	if limit := attachment.MaxOf(mediaType); len(data) > limit {
 		return fmt.Errorf("%s has more than %d bytes, the maximum for %s: use a smaller file", path, limit, mediaType)
 	}
+	if _, err := attachment.New(path, name, mediaType, data); err != nil { // later, the error would not name the file
+		return err
+	}
 	p.files[name] = string(data)
 	attached := v1alpha1.Attachment{
 		Name: name, MediaType: mediaType, ConfigMapKeyRef: &v1alpha1.ConfigMapKeyReference{Name: attachedFiles, Key: name},

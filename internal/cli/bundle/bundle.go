@@ -78,6 +78,10 @@ type Bundle struct {
 	Team map[string]*Bundle
 	// Skills are the skills that every Agent may load.
 	Skills []prepare.Skill
+	// flag is the flag with which the user adds manifests, for messages.
+	flag string
+	// elsewhere is true if the Turn is not that of the manifests, which may have another Turn of the same name.
+	elsewhere bool
 	// files holds the contents of the files of --attach by the names of their attachments.
 	files map[string]string
 	// read holds the values of the ConfigMap keys that were read; for attachments, their digests. The value of a
@@ -88,7 +92,10 @@ type Bundle struct {
 // Load reads the manifests and finds the objects of the Turn. args are more paths, so that -f *.yaml works when a shell
 // expands it.
 func (s *Source) Load(ctx context.Context, args []string) (*Bundle, error) {
-	if len(s.Files) == 0 {
+	switch {
+	case len(s.Files) == 0 && len(args) > 0:
+		return nil, fmt.Errorf("there are no manifests: put -f before %q", args[0])
+	case len(s.Files) == 0:
 		return nil, errors.New("there are no manifests: name a file, a directory or - with -f")
 	}
 	set, err := s.Manifests(ctx, slices.Concat(s.Files, args))
@@ -107,7 +114,7 @@ func (s *Source) Load(ctx context.Context, args []string) (*Bundle, error) {
 			return nil, exit.WithCode(exit.Usage, fmt.Errorf("--turn: %w", err))
 		}
 	}
-	p, err := ForTurn(set, object, skills)
+	p, err := ForTurn(set, object, skills, FilesFlag)
 	if err != nil {
 		return nil, err
 	}
@@ -126,18 +133,26 @@ func (s *Source) Manifests(ctx context.Context, paths []string) (*manifest.Set, 
 	return set, nil
 }
 
-// Find returns a Turn of the manifests with the objects that it refers to.
-func Find(set *manifest.Set, turn string, skills []prepare.Skill) (*Bundle, error) {
+// The flags with which a user adds manifests. A command has one of them, or -f for its own files and --manifests for
+// manifests.
+const (
+	FilesFlag     = "-f"
+	ManifestsFlag = "--manifests"
+)
+
+// Find returns a Turn of the manifests with the objects that it refers to. flag is the flag with which the user adds
+// manifests.
+func Find(set *manifest.Set, turn string, skills []prepare.Skill, flag string) (*Bundle, error) {
 	t, err := set.Turn(turn)
 	if err != nil {
 		return nil, exit.WithCode(exit.Usage, fmt.Errorf("--turn: %w", err))
 	}
-	return ForTurn(set, t, skills)
+	return ForTurn(set, t, skills, flag)
 }
 
-// ForTurn returns a Turn, which need not be in the manifests, with the objects that it refers to.
-func ForTurn(set *manifest.Set, t *v1alpha1.Turn, skills []prepare.Skill) (*Bundle, error) {
-	p := &Bundle{Set: set, Turn: t, Skills: skills, read: map[configMapKey]*string{}}
+// ForTurn is like Find, for a Turn that need not be in the manifests.
+func ForTurn(set *manifest.Set, t *v1alpha1.Turn, skills []prepare.Skill, flag string) (*Bundle, error) {
+	p := newBundle(set, t, skills, flag)
 	if err := p.findAgent(p.Turn.AgentKey(), p.Turn.Namespace); err != nil {
 		return nil, exit.WithCode(exit.Failed, p.problem(kindTurn, p.Turn.Name, "spec.agentRef.name", err.Error()))
 	}
@@ -151,8 +166,18 @@ func ForTurn(set *manifest.Set, t *v1alpha1.Turn, skills []prepare.Skill) (*Bund
 }
 
 // ForProfile returns a Turn with a PromptProfile of the manifests only: its Agent is nil.
-func ForProfile(set *manifest.Set, t *v1alpha1.Turn, profile *v1alpha1.PromptProfile, skills []prepare.Skill) *Bundle {
-	return &Bundle{Set: set, Turn: t, Profile: profile, Skills: skills, read: map[configMapKey]*string{}}
+func ForProfile(
+	set *manifest.Set, t *v1alpha1.Turn, profile *v1alpha1.PromptProfile, skills []prepare.Skill, flag string,
+) *Bundle {
+	p := newBundle(set, t, skills, flag)
+	p.Profile = profile
+	return p
+}
+
+func newBundle(set *manifest.Set, t *v1alpha1.Turn, skills []prepare.Skill, flag string) *Bundle {
+	return &Bundle{
+		Set: set, Turn: t, Skills: skills, flag: flag, elsewhere: !slices.Contains(set.Turns(), t), read: map[configMapKey]*string{},
+	}
 }
 
 // ObjectsOfProfile returns the objects from which the messages of the Turn are made, without an Agent if the bundle
@@ -251,7 +276,9 @@ func (p *Bundle) problem(kind, name, field, message string) *manifest.Error {
 // problemOf is problem for an object of any namespace.
 func (p *Bundle) problemOf(kind, namespace, name, field, message string) *manifest.Error {
 	e := &manifest.Error{Kind: kind, Namespace: namespace, Name: name, Field: field, Message: message}
-	e.File, e.Line = p.Set.Origin(kind, namespace, name)
+	if kind != kindTurn || !p.elsewhere {
+		e.File, e.Line = p.Set.Origin(kind, namespace, name)
+	}
 	return e
 }
 
@@ -262,13 +289,19 @@ func (p *Bundle) notFound(kind, name string) string {
 
 // notFoundIn is like notFound, for an object of any namespace.
 func (p *Bundle) notFoundIn(kind, namespace, name string) string {
-	return fmt.Sprintf("%s %q is not in the manifests, which contain %s: correct the name, or add its file with -f",
-		kind, namespace+"/"+name, p.namesOf(kind))
+	return NotFound(p.Set, kind, types.NamespacedName{Namespace: namespace, Name: name}, p.flag)
+}
+
+// NotFound returns a message that an object is not in the manifests. flag is the flag with which the user adds
+// manifests.
+func NotFound(set *manifest.Set, kind string, key types.NamespacedName, flag string) string {
+	return fmt.Sprintf("%s %q is not in the manifests, which contain %s: correct the name, or add its file with %s",
+		kind, key, namesOf(set, kind), flag)
 }
 
 // namesOf returns the names of the objects of a kind in the manifests, as a list for messages.
-func (p *Bundle) namesOf(kind string) string {
-	names := p.Set.Names(kind)
+func namesOf(set *manifest.Set, kind string) string {
+	names := set.Names(kind)
 	more := ""
 	if n := len(names) - output.MostListed; n > 0 {
 		more = fmt.Sprintf(" and %d more", n)

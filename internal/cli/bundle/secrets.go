@@ -144,7 +144,7 @@ func (p *Bundle) noSecret(kind string, object client.Object, err error) error {
 			secret = object.GetNamespace() + "/" + secret
 		}
 		message = fmt.Sprintf("%s (Secrets in the manifests: %s), or pass the value with --env-secret %s/%s=ENVVAR",
-			missing.Reason, p.namesOf(kindSecret), secret, missing.Key)
+			missing.Reason, namesOf(p.Set, kindSecret), secret, missing.Key)
 	}
 	return p.problemOf(kind, object.GetNamespace(), object.GetName(), "", message)
 }

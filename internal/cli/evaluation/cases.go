@@ -11,9 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	kjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
-
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/manifest"
@@ -111,15 +108,12 @@ func readFile(path string, stdin io.Reader) (text []byte, err error) {
 
 // parse reads the cases of a file. Its errors name the case and the field.
 func parse(text []byte) (*file, []Case, error) {
-	data, err := yaml.YAMLToJSONStrict(text)
+	data, err := yamldoc.ToJSON(text)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := yamldoc.CheckSingle(text); err != nil {
-		return nil, nil, err
-	}
 	f := &file{}
-	if err := decodeStrict(data, f); err != nil {
+	if err := decode(data, f, ""); err != nil {
 		return nil, nil, err
 	}
 	switch n := len(f.Cases); {
@@ -132,10 +126,10 @@ func parse(text []byte) (*file, []Case, error) {
 	for i, fields := range f.Cases {
 		c, err := parseCase(fields)
 		if err != nil {
-			return nil, nil, fmt.Errorf("cases[%d]: %w", i, err)
+			return nil, nil, fmt.Errorf("cases[%d].%w", i, err)
 		}
 		if slices.ContainsFunc(cases, func(o Case) bool { return o.Name == c.Name }) {
-			return nil, nil, fmt.Errorf("cases[%d]: name: another case has the name %q", i, c.Name)
+			return nil, nil, fmt.Errorf("cases[%d].name: another case has the name %q", i, c.Name)
 		}
 		_, given := c.spec["message"]
 		if _, referred := c.spec["messageFrom"]; !given && !referred { // the schema's error would also mention undo
@@ -146,15 +140,15 @@ func parse(text []byte) (*file, []Case, error) {
 	return f, cases, nil
 }
 
-// decodeStrict decodes JSON, and rejects fields that do not exist or occur twice.
-func decodeStrict(data []byte, into any) error {
-	problems, err := kjson.UnmarshalStrict(data, into)
-	return errors.Join(append(problems, err)...)
-}
-
+// parseCase reads a case. Its errors begin with a field of the case.
 func parseCase(fields map[string]json.RawMessage) (Case, error) {
 	c := Case{spec: map[string]json.RawMessage{}}
-	if err := json.Unmarshal(fields["name"], &c.Name); err != nil || c.Name == "" {
+	if name, given := fields["name"]; given {
+		if err := decode(name, &c.Name, "name"); err != nil {
+			return c, err
+		}
+	}
+	if c.Name == "" {
 		return c, errors.New("name: is required, as a string")
 	}
 	for field, value := range fields {
@@ -166,15 +160,26 @@ func parseCase(fields map[string]json.RawMessage) (Case, error) {
 		}
 	}
 	if expect, ok := fields["expect"]; ok {
-		if err := decodeStrict(expect, &c.Expect); err != nil {
-			return c, fmt.Errorf("expect: %w", err)
+		if err := decode(expect, &c.Expect, "expect"); err != nil {
+			return c, err
 		}
 	}
 	return c, c.Expect.check()
 }
 
+// endings are the reasons with which the Turn of a case can end. Others need a Session, a cluster, a Turn that asks no
+// model, or an interruption, after which the case has no result.
+var endings = []string{
+	v1alpha1.TurnReasonCompleted, v1alpha1.TurnReasonPreparationFailed, v1alpha1.TurnReasonModelFailed,
+	v1alpha1.TurnReasonStepLimitExceeded, v1alpha1.TurnReasonBudgetExceeded, v1alpha1.TurnReasonDeadlineExceeded,
+	v1alpha1.TurnReasonContextLimitExceeded, v1alpha1.TurnReasonOutputInvalid, v1alpha1.TurnReasonPolicyViolated,
+}
+
 // check returns an error if an expectation is invalid.
 func (e *Expect) check() error {
+	if e.Reason != "" && !slices.Contains(endings, e.Reason) {
+		return fmt.Errorf("expect.reason: %q must be a reason with which a case can end: %s", e.Reason, strings.Join(endings, ", "))
+	}
 	for _, l := range []struct {
 		field   string
 		entries []string

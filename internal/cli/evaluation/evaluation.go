@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/bundle"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
@@ -168,6 +170,9 @@ func (o *Options) assemble(set *manifest.Set, cases []Case, namespace, agent str
 		}
 	}
 	if a, ok := set.Agent(namespace, agent); ok && o.Profile != "" {
+		if _, ok := set.PromptProfile(namespace, o.Profile); !ok {
+			return nil, fmt.Errorf("--profile: %s", notFound(set, "PromptProfile", namespace, o.Profile))
+		}
 		a.Spec.PromptProfileRef = v1alpha1.SharedReference{Name: o.Profile}
 	}
 	var skills []prepare.Skill
@@ -179,7 +184,7 @@ func (o *Options) assemble(set *manifest.Set, cases []Case, namespace, agent str
 	}
 	e := &evaluation{Options: o, cases: cases}
 	for i := range cases {
-		b, err := bundle.Find(set, namespace+"/"+cases[i].Name, skills)
+		b, err := bundle.Find(set, namespace+"/"+cases[i].Name, skills, bundle.ManifestsFlag)
 		if err != nil {
 			return nil, err
 		}
@@ -193,14 +198,14 @@ func (o *Options) assemble(set *manifest.Set, cases []Case, namespace, agent str
 
 // findAgent returns the namespace and the name of the Agent. named is the Agent that the file of cases names, or empty.
 func (o *Options) findAgent(set *manifest.Set, named string) (namespace, name string, err error) {
+	by := o.File + ": agent"
 	if o.Agent != "" {
-		named = o.Agent
+		named, by = o.Agent, "--agent"
 	}
 	if named != "" {
 		namespace, name = o.split(named)
 		if _, ok := set.Agent(namespace, name); !ok {
-			//nolint:staticcheck // because the names of kinds are capitalized
-			return "", "", fmt.Errorf("Agent %q is not in the manifests, which contain %s", namespace+"/"+name, orNone(set.Names("Agent")))
+			return "", "", fmt.Errorf("%s: %s", by, notFound(set, "Agent", namespace, name))
 		}
 		return namespace, name, nil
 	}
@@ -211,6 +216,11 @@ func (o *Options) findAgent(set *manifest.Set, named string) (namespace, name st
 	}
 	namespace, name = o.split(names[0])
 	return namespace, name, nil
+}
+
+// notFound returns a message that an object is not in the manifests.
+func notFound(set *manifest.Set, kind, namespace, name string) string {
+	return bundle.NotFound(set, kind, types.NamespacedName{Namespace: namespace, Name: name}, bundle.ManifestsFlag)
 }
 
 // split returns the namespace and the name of an object that is given as NAME or NAMESPACE/NAME.

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/cli/exit"
@@ -60,9 +61,24 @@ func pathIn(dir string) (string, error) {
 		if errors.Is(err, os.ErrNotExist) {
 			err = fmt.Errorf("%s does not exist: capstan run --data-dir %s creates it", path, dir)
 		}
-		return "", exit.WithCode(exit.Failed, fmt.Errorf("--data-dir: %w", err))
+		return "", exit.WithCode(exit.Failed, ExplainDir(dir, fmt.Errorf("--data-dir: %w", err)))
 	}
 	return path, nil
+}
+
+// ExplainDir adds to an error about the journals of a directory what the user of capstan run can do. The remedies of
+// the store itself are for the operator of a manager.
+func ExplainDir(dir string, err error) error {
+	switch {
+	case errors.Is(err, journal.ErrNewer):
+		return fmt.Errorf("--data-dir: a newer version of capstan wrote the journals in %s: use that version or a later one, or "+
+			"another directory", dir)
+	case errors.Is(err, syscall.ENOTDIR):
+		return fmt.Errorf("--data-dir: %s is not a directory", dir)
+	case errors.Is(err, sqlite.ErrInUse):
+		return fmt.Errorf("%w; another capstan uses the same --data-dir: wait for it, or use another directory", err)
+	}
+	return err
 }
 
 // openDir opens the journals of a directory for reading, even while capstan run writes them. If they do not exist, it
@@ -74,7 +90,7 @@ func openDir(ctx context.Context, dir string) (*sqlite.Reader, error) {
 	}
 	s, err := sqlite.OpenReader(ctx, path)
 	if err != nil {
-		return nil, exit.WithCode(exit.Failed, err)
+		return nil, exit.WithCode(exit.Failed, ExplainDir(dir, err))
 	}
 	return s, nil
 }

@@ -69,7 +69,11 @@ func OpenDirForWriting(ctx context.Context, dir string) (*sqlite.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sqlite.Open(ctx, path)
+	s, err := sqlite.Open(ctx, path)
+	if err != nil {
+		return nil, ExplainDir(dir, err)
+	}
+	return s, nil
 }
 
 // OpenDir opens the journals and the records that capstan run keeps in a directory, for reading. The caller must close

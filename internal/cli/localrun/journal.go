@@ -57,8 +57,8 @@ func (r *Options) openFile(ctx context.Context) (*store, error) {
 		if temporary != nil {
 			err = errors.Join(err, temporary.Remove())
 		}
-		if errors.Is(err, sqlite.ErrInUse) {
-			err = fmt.Errorf("%w; another capstan run uses the same --data-dir: wait for it, or use another directory", err)
+		if temporary == nil {
+			err = journals.ExplainDir(dir, err)
 		}
 		return nil, err
 	}

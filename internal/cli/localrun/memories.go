@@ -1,7 +1,6 @@
 package localrun
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,10 +22,6 @@ func (j *localRun) usesMemories(w *localTurn) bool {
 	return j.DataDir != "" && translate.Learns(w.Agent)
 }
 
-// user returns the user to whom memories belong: the requester of the Turn. The requester is not authenticated, because
-// --data-dir belongs to one person.
-func (w *localTurn) user() string { return cmp.Or(w.turn.Requester(), executorName) }
-
 // recall returns a function that returns the memories that fit a message, or nil if the run uses no memories.
 func (j *localRun) recall(w *localTurn) func(ctx context.Context, message string, vector ranking.Vector) (turn.Recalled, error) {
 	if !j.usesMemories(w) {
@@ -37,7 +32,7 @@ func (j *localRun) recall(w *localTurn) func(ctx context.Context, message string
 		if w.Session != nil {
 			sessionUID = string(w.Session.UID)
 		}
-		owners := translate.MemoryOwners(w.turn, w.Agent, sessionUID, w.user())
+		owners := translate.MemoryOwners(w.turn, w.Agent, sessionUID, w.in.Requester)
 		r.Memories, r.More, err = memories.Recall(ctx, j.store, owners, message, vector, j.Clock()(), translate.MaxMemories(w.Agent),
 			w.in.Redact)
 		return r, err
@@ -92,7 +87,7 @@ func (j *localRun) extract(ctx context.Context, w *localTurn) (kept int, err err
 		Questions: memories.Questions(source, limits.Scopes, limits.MaxPerTurn), MaxPerTurn: limits.MaxPerTurn,
 		MinConfidence: limits.MinConfidence, MaxItems: limits.MaxMemories, Redact: w.in.Redact,
 		About: memories.Memory{
-			Namespace: w.turn.Namespace, Agent: w.turn.AgentName(), Requester: w.user(), Turn: w.turn.Name,
+			Namespace: w.turn.Namespace, Agent: w.turn.AgentName(), Requester: w.in.Requester, Turn: w.turn.Name,
 			TurnUID: string(w.turn.UID), Learned: now, Expires: now.AddDate(0, 0, limits.ExpiryDays),
 		},
 	}

@@ -22,6 +22,9 @@ import (
 // executorName is the name in status.executor of a Turn that runs without a cluster.
 const executorName = "local"
 
+// localUser is the requester of a Turn that names none.
+const localUser = "local"
+
 // errInterrupted is the cause of a run that Ctrl-C stopped and that a later run can continue.
 var errInterrupted = errors.New("interrupted")
 

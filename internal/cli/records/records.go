@@ -69,7 +69,7 @@ type Usage struct {
 	By string
 }
 
-// Delete deletes records. It is for a cluster only.
+// Delete deletes records.
 type Delete struct {
 	Options
 	// Turn is NAME or NAMESPACE/NAME of the Turn, or empty if Session or Requester selects the records.
@@ -360,7 +360,7 @@ func withDashes(values []string) []string {
 	return out
 }
 
-// Run deletes the records of a cluster that the namespace, Turn, Session and requester select, and prints their number.
+// Run deletes the records that the namespace, Turn, Session and requester select, and prints their number.
 // If only a Turn selects them, Run returns an error if the Turn has no record, because its name is probably wrong.
 func (d *Delete) Run(ctx context.Context) error {
 	if d.Turn == "" && d.Session == "" && d.Requester == "" {
@@ -370,26 +370,49 @@ func (d *Delete) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	selector := store.RecordSelector{Turn: turn, Session: d.Session, Requester: d.Requester}
+	if d.DataDir != "" {
+		selector.Namespace = cmp.Or(namespace, "default")
+		return d.local(ctx, selector)
+	}
 	return d.Cluster.WithServer(ctx, d.Env, namespace, func(client *readapi.Client, namespace string) error {
-		all := 0
-		for {
-			out, err := client.DeleteRecords(ctx, store.RecordSelector{
-				Namespace: namespace, Turn: turn, Session: d.Session, Requester: d.Requester,
-			})
-			all += out.Deleted
-			if err != nil {
-				return failed(fmt.Errorf("failed after %d records were deleted: %w", all, err))
-			}
-			switch {
-			case out.More:
-				continue
-			case all == 0 && d.Session == "" && d.Requester == "":
-				return exit.WithCode(exit.Failed, fmt.Errorf(
-					"there is no record of Turn %s/%s: capstan decisions lists the records", namespace, turn))
-			}
+		selector.Namespace = namespace
+		return d.all(selector, func() (n int, more bool, err error) {
+			out, err := client.DeleteRecords(ctx, selector)
+			return out.Deleted, out.More, err
+		})
+	})
+}
+
+// local deletes the selected records of --data-dir.
+func (d *Delete) local(ctx context.Context, selector store.RecordSelector) (err error) {
+	w, err := journals.OpenDirForWriting(ctx, d.DataDir)
+	if err != nil {
+		return failed(err)
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	return d.all(selector, func() (n int, more bool, err error) {
+		n, err = w.DeleteRecords(ctx, selector, store.MaxRecords)
+		return n, n == store.MaxRecords, err
+	})
+}
+
+// all calls remove until no selected record is left, and prints the number of the deleted ones.
+func (d *Delete) all(selector store.RecordSelector, remove func() (n int, more bool, err error)) error {
+	for all := 0; ; {
+		n, more, err := remove()
+		all += n
+		switch {
+		case err != nil:
+			return failed(fmt.Errorf("failed after %d records were deleted: %w", all, err))
+		case more:
+		case all == 0 && selector.Session == "" && selector.Requester == "":
+			return exit.WithCode(exit.Failed, fmt.Errorf(
+				"there is no record of Turn %s/%s: capstan decisions lists the records", selector.Namespace, selector.Turn))
+		default:
 			return d.printDone(fmt.Sprintf("deleted records: %d\n", all), deleted{all})
 		}
-	})
+	}
 }
 
 // splitTurn is like cluster.SplitName, but the Turn may be empty. It then selects the Turns of the given namespace.

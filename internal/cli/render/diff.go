@@ -51,7 +51,7 @@ func (r *Options) Compare(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	before, err := bundle.Find(other.Over(after.Set), after.Turn.Namespace+"/"+after.Turn.Name, after.Skills)
+	before, err := bundle.Find(other.Over(after.Set), after.Turn.Namespace+"/"+after.Turn.Name, after.Skills, bundle.FilesFlag)
 	if err != nil {
 		return oldStateError(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
 	"github.com/capstan-dev/capstan/internal/manifest"
 	"github.com/capstan-dev/capstan/internal/redact"
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/skillfile"
@@ -123,14 +125,14 @@ func (s *State) For(r *turn.Recording) (*Prepared, error) {
 		if err != nil {
 			return nil, exit.WithCode(exit.Failed, err)
 		}
-		p.bundle = bundle.ForProfile(s.set, t, profile, s.skills)
+		p.bundle = bundle.ForProfile(s.set, t, profile, s.skills, bundle.ManifestsFlag)
 		return p, nil
 	}
 	if err := s.adapt(agent, key); err != nil {
 		return nil, exit.WithCode(exit.Failed, err)
 	}
 	var err error
-	if p.bundle, err = bundle.ForTurn(s.set, t, s.skills); err != nil {
+	if p.bundle, err = bundle.ForTurn(s.set, t, s.skills, bundle.ManifestsFlag); err != nil {
 		return nil, err
 	}
 	t.Spec.Model = recordedModel(r, p.bundle.Agent)
@@ -210,6 +212,9 @@ func (s *State) adapt(a *v1alpha1.Agent, key types.NamespacedName) error {
 		return nil
 	}
 	if profile, named := s.named(key); named {
+		if _, ok := s.set.PromptProfile(profile.Namespace, profile.Name); !ok { // it is not the only profile of -f
+			return fmt.Errorf("--profile: %s", bundle.NotFound(s.set, "PromptProfile", profile, bundle.ManifestsFlag))
+		}
 		a.Spec.PromptProfileRef = v1alpha1.SharedReference{Name: profile.Name}
 		if profile.Namespace != key.Namespace {
 			a.Spec.PromptProfileRef.Namespace = profile.Namespace
@@ -249,6 +254,9 @@ func chosenModel(a *v1alpha1.Agent, name string) (v1alpha1.ModelReference, error
 func (p *Prepared) Prompt(ctx context.Context) (*prepare.Prepared, error) {
 	in, err := translate.PrepareAgain(ctx, &p.Input, p.bundle.ObjectsOfProfile())
 	if err == nil {
+		err = checkVariables(&in)
+	}
+	if err == nil {
 		in.Provider, in.Model, err = p.model()
 	}
 	var made *prepare.Prepared
@@ -259,6 +267,25 @@ func (p *Prepared) Prompt(ctx context.Context) (*prepare.Prepared, error) {
 		return nil, exit.WithCode(exit.Failed, p.bundle.Located(err.Error()))
 	}
 	return made, nil
+}
+
+// checkVariables returns an error about the PromptProfile if its variables do not fit the parameters of the recorded
+// Turn. The error that the preparation would return is about the Turn, which cannot change any more.
+func checkVariables(in *prepare.Input) error {
+	declared := map[string]bool{}
+	for i, v := range in.Profile.Variables {
+		declared[v.Name] = true
+		if _, given := in.Turn.Parameters[v.Name]; v.Required && !given {
+			return invalid.Field(fmt.Sprintf("PromptProfile spec.variables[%d].required", i), "the recorded Turn has no value for %q: "+
+				"give the variable a default, so that old Turns can be prepared again", v.Name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(in.Turn.Parameters)) {
+		if !declared[name] {
+			return invalid.Field("PromptProfile spec.variables", "must declare %q, for which the recorded Turn has a value", name)
+		}
+	}
+	return nil
 }
 
 // model returns the provider and the name of the model that would be asked first.
@@ -306,6 +333,13 @@ func (p *Prepared) Batch(ctx context.Context) (*localrun.Batch, error) {
 		return nil, exit.WithCode(exit.Failed, fmt.Errorf(
 			"to ask a model, the manifests must contain the Agent, its ModelProviders and their Secrets; the manifests have no Agent %q: "+
 				"add its file with --manifests", p.Agent))
+	}
+	if p.state.flags.Model != "" { // adapt has set the model
+		key := p.bundle.Agent.Spec.Models[0].ProviderRef.Key(p.bundle.Agent.Namespace)
+		if _, ok := p.state.set.ModelProvider(key.Namespace, key.Name); !ok {
+			return nil, exit.WithCode(exit.Failed, fmt.Errorf("--model: %s",
+				bundle.NotFound(p.state.set, "ModelProvider", key, bundle.ManifestsFlag)))
+		}
 	}
 	o := &localrun.Options{Source: &bundle.Source{Env: p.state.flags.Env}, Approve: localrun.ApproveNone}
 	return o.NewBatch(ctx, p.bundle)

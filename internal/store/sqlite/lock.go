@@ -44,7 +44,7 @@ func acquire(ctx context.Context, path string) (*os.File, error) {
 	case !taken && ctx.Err() != nil:
 		err = context.Cause(ctx)
 	case !taken:
-		err = fmt.Errorf("failed to open the journal %q: %w%s: wait for that process or stop it, or use another file",
+		err = fmt.Errorf("failed to open the journal %q: %w%s: wait for that process or stop it",
 			path, ErrInUse, owner(f))
 	default:
 		_ = writeOwner(f) // an error is ignored, because a full disk must not prevent the process from reading its journal

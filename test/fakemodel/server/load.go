@@ -10,7 +10,6 @@ import (
 	"reflect"
 
 	kjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 
 	"github.com/capstan-dev/capstan/internal/yamldoc"
 )
@@ -31,11 +30,8 @@ func LoadConfig(path string) (Config, error) {
 // ParseConfig decodes and checks a rules file in YAML or JSON. It rejects unknown and duplicate fields. Its errors
 // name the index of the rule (from 0) and the field.
 func ParseConfig(data []byte) (Config, error) {
-	asJSON, err := yaml.YAMLToJSONStrict(data)
+	asJSON, err := yamldoc.ToJSON(data)
 	if err != nil {
-		return Config{}, fmt.Errorf("failed to parse YAML: %w", err)
-	}
-	if err := yamldoc.CheckSingle(data); err != nil {
 		return Config{}, err
 	}
 	if bytes.Equal(asJSON, []byte("null")) { // an empty file has no rules

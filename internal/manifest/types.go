@@ -1,0 +1,28 @@
+package manifest
+
+// typeNames are the types of JSON Schema and of Go's decoder, as people call them.
+var typeNames = map[string]string{
+	"string": "a string", "integer": "a whole number", "number": "a number", "float64": "a number", "bool": "a boolean",
+	"boolean": "a boolean", "array": "a list", "slice": "a list", "object": "a mapping", "map": "a mapping", "struct": "a mapping",
+}
+
+// WrongType returns the message about a value that has another type than its field. The types are those of JSON Schema,
+// or the names of types that Go's decoder uses. YAML reads values such as n, on and 123 not as texts, so the message
+// about such a value says to put it in quotes.
+func WrongType(want, have string) string {
+	message := "must be " + typeName(want) + ", not " + typeName(have)
+	if want == "string" {
+		switch have {
+		case "integer", "number", "float64", "bool", "boolean":
+			message += ": put it in quotes"
+		}
+	}
+	return message
+}
+
+func typeName(of string) string {
+	if name := typeNames[of]; name != "" {
+		return name
+	}
+	return "a value of the type " + of
+}
