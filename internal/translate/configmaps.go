@@ -77,8 +77,8 @@ func (e *missingAt) Error() string { return e.invalid.Error() }
 
 func (e *missingAt) Unwrap() []error { return []error{e.invalid, e.missing} }
 
-// read reads a text of an author, such as instructions. kubectl and Kustomize make ConfigMaps from files as they are, so
-// read removes what editors and Git add on Windows: a byte order mark, and the carriage returns at the ends of lines.
+// read reads a text of an author, such as instructions. kubectl and Kustomize make ConfigMaps from files as they are,
+// so read removes what editors and Git add on Windows: a byte order mark, and carriage returns at the ends of lines.
 // The same file then makes the same prompt everywhere.
 func (maps ConfigMaps) read(ctx context.Context, field string, ref v1alpha1.ConfigMapKeyReference) (string, error) {
 	text, err := maps.readUpTo(ctx, maxContentChars, field, ref)

@@ -215,8 +215,8 @@ func (j *localRun) begin(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn
 		return nil, exit.WithCode(exit.Failed, p.Located(err.Error()))
 	}
 	in.Epoch, in.Executor, in.Cancel = b.Epoch, executorName, j.cancel
-	// The requester is not authenticated, because --data-dir belongs to one person. Without one, the journal, the record
-	// and the memories of the Turn belong to the same user.
+	// The requester is not authenticated, because --data-dir belongs to one person. Without one, the journal, the
+	// record and the memories of the Turn belong to the same user.
 	in.Requester = cmp.Or(in.Requester, localUser)
 	in.Attach, in.AttachBytes = p.Attachments(j.artifacts(t), redaction)
 	in.About = translate.About(t, nil)
