@@ -46,9 +46,11 @@ func TestInstalledCRDsMatchGeneratedCRDs(t *testing.T) {
 					continue
 				}
 				delete(want, crd.Name)
-				// An installation may add labels and the annotation that makes Helm keep the CRD.
+				// An installation may add labels and the annotations that make Helm and Argo CD keep the CRD.
 				crd.Labels = nil
-				delete(crd.Annotations, "helm.sh/resource-policy")
+				for annotation := range keepAnnotations {
+					delete(crd.Annotations, annotation)
+				}
 				if !cmp.Equal(generated, crd) { // a diff would be too long
 					t.Errorf("CRD %s differs from config/crd/bases: run go run ./hack/chart", crd.Name)
 				}
@@ -88,15 +90,22 @@ func TestBracesInCRDsAreNotEvaluated(t *testing.T) {
 	t.Error("the CRD with braces is not in the manifest")
 }
 
+// keepAnnotations are the annotations with which Helm and Argo CD keep an object.
+var keepAnnotations = map[string]string{"helm.sh/resource-policy": "keep", "argocd.argoproj.io/sync-options": "Prune=false"}
+
 func TestCRDValues(t *testing.T) {
 	for _, crd := range renderCRDs(t) {
-		if got := crd.Annotations["helm.sh/resource-policy"]; got != "keep" {
-			t.Errorf("resource-policy of %s = %q, want keep by default: deleting a CRD deletes all its objects", crd.Name, got)
+		for annotation, want := range keepAnnotations {
+			if got := crd.Annotations[annotation]; got != want {
+				t.Errorf("%s of %s = %q, want %q by default: deleting a CRD deletes all its objects", annotation, crd.Name, got, want)
+			}
 		}
 	}
 	for _, crd := range renderCRDs(t, "crds.keep=false") {
-		if got, ok := crd.Annotations["helm.sh/resource-policy"]; ok {
-			t.Errorf("resource-policy of %s = %q, want none with crds.keep=false", crd.Name, got)
+		for annotation := range keepAnnotations {
+			if got, ok := crd.Annotations[annotation]; ok {
+				t.Errorf("%s of %s = %q, want none with crds.keep=false", annotation, crd.Name, got)
+			}
 		}
 	}
 	manifest, err := template(t.Context(), "crds.install=false")

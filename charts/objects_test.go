@@ -95,7 +95,9 @@ func TestValuesOfObjects(t *testing.T) {
 			},
 			[]any{
 				[]corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod},
-				map[string]string{"team": "a", "helm.sh/resource-policy": "keep"},
+				map[string]string{
+					"team": "a", "helm.sh/resource-policy": "keep", "argocd.argoproj.io/sync-options": "Prune=false",
+				},
 			},
 		},
 		"persistence.keep": {

@@ -1,7 +1,9 @@
 package charts_test
 
 import (
+	"encoding/json"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -152,6 +154,48 @@ func TestRequesterCanBeRequired(t *testing.T) {
 	required, _ := ofName(renderChart(t, "requesterPolicy.required=true"), "-requesters")
 	if o, r := len(optional[0].Spec.Validations), len(required[0].Spec.Validations); r != o+1 {
 		t.Errorf("got %d validations with required=true and %d without, want one more", r, o)
+	}
+}
+
+// specOf returns the spec of an object.
+func specOf(t *testing.T, object []byte) map[string]any {
+	t.Helper()
+	var o struct {
+		Spec map[string]any `json:"spec"`
+	}
+	if err := json.Unmarshal(object, &o); err != nil {
+		t.Fatal(err)
+	}
+	return o.Spec
+}
+
+// TestPoliciesStateDefaults compares the policies of the chart with what the API server stores. A tool that compares
+// lists as a whole, such as Argo CD, would otherwise take a default within a list for a difference, and apply the policy
+// again and again.
+func TestPoliciesStateDefaults(t *testing.T) {
+	c := startCluster(t)
+	policies := 0
+	for _, o := range renderForAPI(t, mutationKind, "agentUsePolicy.install=true") {
+		kind := o.GetObjectKind().GroupVersionKind().Kind
+		if !strings.Contains(kind, "AdmissionPolicy") {
+			continue
+		}
+		policies++
+		policy, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(t.TempDir(), "policy.json")
+		if err := os.WriteFile(path, policy, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		stored := c.run(t, kubectlPath, "create", "--dry-run=server", "-o", "json", "-f", path)
+		if diff := cmp.Diff(specOf(t, policy), specOf(t, []byte(stored))); diff != "" {
+			t.Errorf("a %s (-chart +stored):\n%s", kind, diff)
+		}
+	}
+	if policies != 10 {
+		t.Errorf("got %d policies and bindings, want 10", policies)
 	}
 }
 

@@ -92,6 +92,16 @@ capstan-toolapprovals
 {{- end -}}
 
 {{/*
+The annotations of an object whose deletion would lose data. Argo CD reads Helm's annotation only when an Application is
+deleted, so its pruning needs an annotation of its own: it deletes objects that the chart no longer has, for example
+after crds.install=false (argoproj/argo-cd#17819).
+*/}}
+{{- define "capstan.keep" -}}
+helm.sh/resource-policy: keep
+argocd.argoproj.io/sync-options: Prune=false
+{{- end -}}
+
+{{/*
 The annotation with which helm uninstall keeps a policy or its binding. They stay as long as the objects that they check: the
 manager trusts the requester of a Turn, and the author of a ToolApproval, only if the policy is older and was never deleted.
 */}}
