@@ -33,6 +33,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/eventwriter"
 	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/metrics"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/objectbudget"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/redact"
@@ -89,6 +90,9 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	}
 	p.objects = objectbudget.New(p.memory)
 	if p.policy, err = o.netPolicy(); err != nil {
+		return err
+	}
+	if err := netpolicy.LoadAuthorities(); err != nil {
 		return err
 	}
 	exportErrors := rareErrors{log: log.WithName("traces")}
