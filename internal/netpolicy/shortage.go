@@ -18,8 +18,8 @@ type Shortage struct {
 // shortages are the numbers of the errors that are a shortage on this machine.
 var shortages = []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.EADDRNOTAVAIL, syscall.ENOBUFS, syscall.ENOMEM}
 
-// withShortage returns the error of a dialer, as a *Shortage if it is one.
-func withShortage(err error) error {
+// WithShortage returns the error of a dialer, as a *Shortage if it is one.
+func WithShortage(err error) error {
 	number, ok := errors.AsType[syscall.Errno](err)
 	if !ok {
 		number, ok = hiddenNumber(err)

@@ -44,7 +44,7 @@ func TestWithShortage(t *testing.T) {
 		"none":                  {"another error", errors.New("too many open files"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := withShortage(tc.err)
+			got := WithShortage(tc.err)
 			short, isShort := errors.AsType[*Shortage](got)
 			if isShort != (tc.want != "") || isShort && !strings.Contains(short.Error(), tc.want) || !errors.Is(got, tc.err) {
 				t.Errorf("got %v, want %q: %s", got, tc.want, tc.reason)

@@ -76,7 +76,7 @@ func (p *Policy) dialer(
 		conn, err := dialer.DialContext(ctx, network, address)
 		if err != nil {
 			leave()
-			return nil, withShortage(err)
+			return nil, WithShortage(err)
 		}
 		return newWatchedConn(conn, w, p.pace(), leave), nil //nolint:contextcheck // because the connection outlives the request
 	}

@@ -47,8 +47,8 @@ SELECT head.turn_uid, e.* FROM head,
 
 // Append adds entries and their artifacts to the end of a journal, all or none, and returns when they are on the
 // server's disk. It returns journal.ErrFenced or journal.ErrSequence for entries that do not follow the existing
-// ones, and ErrClosed after Close. It takes at most 10 s. If the entries change Budgets, it first waits for its turn
-// for up to 10 s. If the entries are refused, it takes up to 10 s more to find the reason.
+// ones, and ErrClosed after Close. It takes at most 10 s, and 8 s more for each MiB. If the entries change Budgets, it
+// first waits for its turn for up to 10 s. If the entries are refused, it takes up to 10 s more to find the reason.
 //
 // If the connection is lost or ctx ends during the write, the error says that the outcome is unknown. The caller may
 // repeat the append. If the entries had been written, the repeated append returns journal.ErrSequence.
@@ -83,10 +83,11 @@ func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 		return err
 	}
 	var err error
+	limit := appendLimit(store.BytesOf(entries))
 	if changesLedger(entries) {
-		err = s.callWithLedger(ctx, store.NamespaceOf(entries), add)
+		err = s.callWithLedger(ctx, store.NamespaceOf(entries), limit, add)
 	} else {
-		err = s.call(ctx, appendTimeout, add)
+		err = s.call(ctx, limit, add)
 	}
 	if !refused {
 		s.recordMissing(store.BytesOf(entries), err)
@@ -100,6 +101,11 @@ func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 		return fmt.Errorf("it is not known whether the entries were written; append them again to find out: %w", err)
 	}
 	return err
+}
+
+// appendLimit returns the time limit of an append of a number of bytes. Each full second of slowestRate adds a second.
+func appendLimit(bytes int64) time.Duration {
+	return appendTimeout + time.Duration(bytes/slowestRate)*time.Second
 }
 
 // errNoConnection means that the pool could not provide a connection.

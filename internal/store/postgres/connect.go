@@ -15,12 +15,12 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 
+	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/store/schema"
 )
 
@@ -45,7 +45,11 @@ const pingTimeout = 2 * time.Second
 // local: otherwise open connections would not wait for standbys after a change to on, while standbyConfirms is true on
 // a new connection. The keep-alives are those of dial, for the server: without them, the connections of a lost node
 // would count for its max_connections for two hours.
-const session = `SELECT set_config('default_transaction_isolation', 'read committed', false),
+//
+// session also returns whether the server takes no writes, and an expression, in the same round trip: on a slow network,
+// each round trip is a large part of the time to connect.
+const session = `SELECT current_setting('transaction_read_only'), %[6]s,
+    set_config('default_transaction_isolation', 'read committed', false),
     set_config('statement_timeout', '%[1]dms', false),
     set_config('lock_timeout', '%[2]dms', false),
     set_config('idle_in_transaction_session_timeout', '%[3]dms', false),
@@ -55,7 +59,34 @@ const session = `SELECT set_config('default_transaction_isolation', 'read commit
         WHEN 'off' THEN set_config('synchronous_commit', 'on', false)
         WHEN 'local' THEN NULL
         ELSE set_config('synchronous_commit', current_setting('synchronous_commit'), false)
-    END`
+    END,
+    %[7]s`
+
+// sessionQuery returns the query session with an expression.
+func sessionQuery(expression string) string {
+	return fmt.Sprintf(session, readTimeout.Milliseconds(), lockTimeout.Milliseconds(), idleTimeout.Milliseconds(), keepAlive/time.Second,
+		keepAlives, expression, withoutLimit("transaction_timeout"))
+}
+
+// withoutLimit returns an expression that sets a timeout of a session to 0, which means no limit, if the server has this
+// setting. PostgreSQL has transaction_timeout since version 17. It would end a migration, which may take any time.
+func withoutLimit(setting string) string {
+	return `(SELECT set_config(name, '0', false) FROM pg_settings WHERE name = '` + setting + `')`
+}
+
+// checkEncoding returns an error if a database cannot store all texts. An empty encoding is unknown. A database with
+// SQL_ASCII stores the bytes that it receives, which are UTF-8.
+func checkEncoding(encoding string) error {
+	switch encoding {
+	case "UTF8", "SQL_ASCII", "":
+		return nil
+	}
+	return fmt.Errorf("%w %s", errEncoding, encoding)
+}
+
+// errEncoding means that a database cannot store all texts.
+var errEncoding = errors.New("the database cannot store all texts: create a database with CREATE DATABASE ... ENCODING 'UTF8' " +
+	"TEMPLATE template0, and name it in the URL; the encoding of this database is")
 
 // wantURL describes a valid URL in errors. The URL itself is not shown, because it may contain a password.
 const wantURL = "want postgres://USER:PASSWORD@HOST:PORT/DATABASE, with %-escapes for : / ? # @ in the user and the password"
@@ -76,22 +107,19 @@ func configure(databaseURL string) (*pgxpool.Config, error) {
 		config.MaxConns = maxConns
 	}
 	config.PingTimeout = pingTimeout
-	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-		ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-		defer cancel()
-		_, err := conn.Exec(ctx, fmt.Sprintf(session, readTimeout.Milliseconds(), lockTimeout.Milliseconds(), idleTimeout.Milliseconds(),
-			keepAlive/time.Second, keepAlives))
+	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 		conn.PgConn().CustomData()[connectedKey] = time.Now() //nolint:forbidigo // because two times of this process are compared
-		return err
+		return nil
 	}
 	c := config.ConnConfig
 	if c.ConnectTimeout == 0 {
 		c.ConnectTimeout = connectTimeout
 	}
 	c.DialFunc = dial
-	if c.ValidateConnect == nil {
-		// Connect only to a host that takes writes, and therefore not to the former primary after a failover.
-		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	lookup := c.LookupFunc
+	c.LookupFunc = func(ctx context.Context, host string) ([]string, error) {
+		addresses, err := lookup(ctx, host)
+		return addresses, netpolicy.WithShortage(err)
 	}
 	if c.RuntimeParams["application_name"] == "" {
 		c.RuntimeParams["application_name"] = "capstan"

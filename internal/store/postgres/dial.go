@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"time"
+
+	"github.com/capstan-dev/capstan/internal/netpolicy"
 )
 
 // maxSilence is how long a connection stays in use while the server's machine acknowledges nothing, for example after a
@@ -17,11 +19,13 @@ const (
 	keepAlive  = maxSilence / (keepAlives + 1)
 )
 
-// dial connects to a server.
+// dial connects to a server. The error is a *netpolicy.Shortage if this process or its machine has no resources for a
+// connection.
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	d := net.Dialer{
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: keepAlive, Interval: keepAlive, Count: keepAlives},
 		Control:         limitUnacknowledged,
 	}
-	return d.DialContext(ctx, network, address)
+	conn, err := d.DialContext(ctx, network, address)
+	return conn, netpolicy.WithShortage(err)
 }

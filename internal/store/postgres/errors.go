@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/capstan-dev/capstan/internal/netpolicy"
 )
 
 // advice maps the SQLSTATE of a server error to a text that says what to do.
@@ -57,8 +59,8 @@ func explain(err error) error {
 		}
 		return err
 	}
-	if errors.Is(err, errFormerPrimary) {
-		return err
+	if _, isShort := errors.AsType[*netpolicy.Shortage](err); isShort || errors.Is(err, errFormerPrimary) || errors.Is(err, errEncoding) {
+		return err // says what to do
 	}
 	if errors.Is(err, pgconn.ErrReadOnlyConnection) {
 		return fmt.Errorf("%w; %s", err, readOnly)

@@ -27,8 +27,11 @@ const (
 	// neither requires nor forbids TLS, there are two attempts, with and without TLS. If the host has one address, they
 	// share this time.
 	connectTimeout = 4 * time.Second
-	// appendTimeout limits an append, including the wait for a connection.
+	// appendTimeout limits an append, including the wait for a connection, and without the time of appendLimit.
 	appendTimeout = 10 * time.Second
+	// slowestRate is the rate of the slowest network to the server over which large appends succeed, in bytes per
+	// second: 1 Mbit/s.
+	slowestRate = 128 << 10
 	// readTimeout limits one query, or one step of a deletion, including the wait for a connection. The server stops a
 	// statement that runs longer.
 	readTimeout = time.Minute
@@ -245,7 +248,9 @@ func (s *Store) call(parent context.Context, timeout time.Duration, do func(cont
 // callWithLedger does the same as call for an append that changes Budgets. It first waits until it is the turn of the
 // namespace, for at most appendTimeout. The append itself has its own time: if it ended in the wait for an account, its
 // connection would be lost.
-func (s *Store) callWithLedger(parent context.Context, namespace string, do func(context.Context) error) error {
+func (s *Store) callWithLedger(parent context.Context, namespace string, timeout time.Duration,
+	do func(context.Context) error,
+) error {
 	ctx, cancel := context.WithTimeout(parent, appendTimeout)
 	defer cancel()
 	if s.ledgers.Enter(ctx, namespace) != nil {
@@ -255,7 +260,7 @@ func (s *Store) callWithLedger(parent context.Context, namespace string, do func
 		return fmt.Errorf("%w: %w", errBusy, context.DeadlineExceeded)
 	}
 	defer s.ledgers.Leave(namespace)
-	return s.call(parent, appendTimeout, do)
+	return s.call(parent, timeout, do)
 }
 
 // waiting measures how long a call has waited for the server.

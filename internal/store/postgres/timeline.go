@@ -31,14 +31,20 @@ const identityKey = "capstan-server"
 // server is the identity of the server of a connection.
 type server struct{ system, timeline string }
 
-// follow makes a pool use only connections to servers with the highest timeline.
+// follow makes a pool use only connections to servers with the highest timeline. If the URL has no
+// target_session_attrs, the servers must also take writes, so that the former primary is not used after a failover.
 func (l *timelines) follow(config *pgxpool.Config) {
 	validate := config.ConnConfig.ValidateConnect
 	config.ConnConfig.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
-		if err := validate(ctx, conn); err != nil {
+		if err := checkEncoding(conn.ParameterStatus("server_encoding")); err != nil {
 			return err
 		}
-		return l.check(ctx, conn)
+		if validate != nil {
+			if err := validate(ctx, conn); err != nil {
+				return err
+			}
+		}
+		return l.setUp(ctx, conn, validate == nil)
 	}
 	config.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) {
 		of, known := conn.PgConn().CustomData()[identityKey].(server)
@@ -46,20 +52,28 @@ func (l *timelines) follow(config *pgxpool.Config) {
 	}
 }
 
-// check reads the timeline of the server of a new connection. It returns errFormerPrimary if the timeline is less than
-// the highest one. The driver then tries the next host. A server that withholds its identity is not checked.
-func (l *timelines) check(ctx context.Context, conn *pgconn.PgConn) error {
-	results, err := conn.Exec(ctx, "SELECT "+thisServer).ReadAll()
-	if _, answered := errors.AsType[*pgconn.PgError](err); answered {
-		return nil
+// setUp sets up a session, and reads the timeline of its server. It returns pgconn.ErrReadOnlyConnection if the server
+// must take writes and does not, and errFormerPrimary if the timeline is less than the highest one. The driver then
+// tries the next host. A server that withholds its identity is not checked.
+func (l *timelines) setUp(ctx context.Context, conn *pgconn.PgConn, mustWrite bool) error {
+	results, err := conn.Exec(ctx, sessionQuery(thisServer)).ReadAll()
+	if refused, answered := errors.AsType[*pgconn.PgError](err); answered && isRejected(refused) {
+		results, err = conn.Exec(ctx, sessionQuery("NULL")).ReadAll()
 	}
 	if err != nil {
 		return err
 	}
 	if len(results) != 1 || len(results[0].Rows) != 1 {
-		return fmt.Errorf("failed to read the identity of the server: %d results", len(results))
+		return fmt.Errorf("failed to set up the session: %d results", len(results))
 	}
-	system, timeline, _ := strings.Cut(string(results[0].Rows[0][0]), "-")
+	readsOnly, identity := results[0].Rows[0][0], results[0].Rows[0][1]
+	if mustWrite && string(readsOnly) == "on" {
+		return pgconn.ErrReadOnlyConnection
+	}
+	if identity == nil {
+		return nil
+	}
+	system, timeline, _ := strings.Cut(string(identity), "-")
 	of := server{system, timeline}
 	if !l.isCurrent(of) {
 		return fmt.Errorf("%w (timeline %s)", errFormerPrimary, timeline)
