@@ -136,5 +136,8 @@ func (p *protocol) Body(req *model.Request, c *endpoint.Contents) ([]byte, error
 
 // NewDecoder returns a decoder of one answer.
 func (p *protocol) NewDecoder(req *model.Request) endpoint.Decoder {
-	return &decoder{answerTool: answersWithTool(req, &p.options)}
+	return &decoder{
+		answerTool: answersWithTool(req, &p.options),
+		lasting:    !p.isAnthropic && !claude.MatchString(req.Model),
+	}
 }

@@ -111,6 +111,9 @@ func (u *usage) tokens() model.Usage {
 type decoder struct {
 	// answerTool is true if the model answers by a call of the answer tool.
 	answerTool bool
+	// lasting is true if later Turns need the thoughts, too. Servers with models of other makers, such as DeepSeek,
+	// refuse any call without its thoughts. Claude needs the thoughts of the current Turn only.
+	lasting bool
 	// answered is true once a call of the answer tool has begun, and answer is the index of its block.
 	answered bool
 	answer   lenient.Number
@@ -319,7 +322,7 @@ func given(index lenient.Number) lenient.Maybe[lenient.Number] {
 }
 
 // ProviderData returns the thoughts of a reply with calls, and the places of all its blocks. The endpoint needs the
-// thoughts again until the Turn has ended, and refuses them if they are in other places.
+// thoughts again, at least until the Turn has ended, and refuses them if they are in other places.
 func (d *decoder) ProviderData(*endpoint.Answer) *model.ProviderData {
 	if len(d.thoughts) > maxThoughts || len(d.blocks) > maxBlocks {
 		return nil
@@ -352,7 +355,7 @@ func (d *decoder) ProviderData(*endpoint.Answer) *model.ProviderData {
 	if err != nil {
 		return nil
 	}
-	return &model.ProviderData{Format: dataFormat, Blocks: blocks}
+	return &model.ProviderData{Format: dataFormat, Lasting: d.lasting, Blocks: blocks}
 }
 
 // block returns the whole thought, or nil if it has no signature: the endpoint refuses such thoughts.

@@ -3,6 +3,9 @@ package anthropic
 import (
 	"cmp"
 	"encoding/json"
+	"maps"
+	"regexp"
+	"slices"
 
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -131,8 +134,11 @@ func (r *messagesRequest) addTools(req *model.Request, o *Options) error {
 	return nil
 }
 
-// toolSchema returns a schema in the form that the protocol accepts: with a type, and without alternatives at the top
-// level. The loop checks arguments with the whole schema.
+// propertyName matches the names of properties that the protocol accepts. One other name makes it refuse all tools.
+var propertyName = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,64}$`)
+
+// toolSchema returns a schema in the form that the protocol accepts: with a type, and at the top level without
+// alternatives and without properties whose names it refuses. The loop checks arguments with the whole schema.
 func toolSchema(schema json.RawMessage) (json.RawMessage, error) {
 	fields := map[string]json.RawMessage{}
 	if len(schema) > 0 {
@@ -146,7 +152,7 @@ func toolSchema(schema json.RawMessage) (json.RawMessage, error) {
 		isObject = isObject && !refused
 		delete(fields, name)
 	}
-	if isObject {
+	if !dropProperties(fields) && isObject {
 		return schema, nil
 	}
 	if fields == nil { // the schema is null
@@ -154,6 +160,26 @@ func toolSchema(schema json.RawMessage) (json.RawMessage, error) {
 	}
 	fields["type"] = json.RawMessage(`"object"`)
 	return json.Marshal(fields)
+}
+
+// dropProperties removes the properties whose names the protocol refuses, and reports whether there were any.
+func dropProperties(fields map[string]json.RawMessage) bool {
+	var properties map[string]json.RawMessage
+	if json.Unmarshal(fields["properties"], &properties) != nil {
+		return false // the schema has no properties
+	}
+	all := len(properties)
+	maps.DeleteFunc(properties, func(name string, _ json.RawMessage) bool { return !propertyName.MatchString(name) })
+	if len(properties) == all {
+		return false
+	}
+	fields["properties"], _ = json.Marshal(properties) // which never fails for values that were JSON
+	var required []string
+	if json.Unmarshal(fields["required"], &required) == nil {
+		required = slices.DeleteFunc(required, func(name string) bool { return !propertyName.MatchString(name) })
+		fields["required"], _ = json.Marshal(required) // likewise
+	}
+	return true
 }
 
 // answersWithTool reports whether the answer's schema is sent as a tool. A tool accepts every schema of an object,

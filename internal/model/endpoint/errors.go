@@ -178,6 +178,8 @@ func (p *Provider) statusError(status int, code, message string) *model.Error {
 		return as(model.RateLimited, "the endpoint's rate limit is reached%s", statusSuffix(status))
 	case strings.Contains(code, "tool_use_failed"), misreadsCall(message): // Groq sends the code with status 400
 		return as(model.Malformed, "%s%s", unreadableCall, statusSuffix(status))
+	case strings.Contains(code, "json_validate_failed"): // Groq: github.com/langchain-ai/langchain/issues/31459
+		return as(model.Malformed, "the model's answer was not JSON that fits the schema%s", statusSuffix(status))
 	case status == http.StatusNotFound:
 		return as(model.InvalidRequest, "the endpoint does not know the model, or serves nothing at this baseURL (HTTP 404)")
 	case status == http.StatusRequestTimeout:

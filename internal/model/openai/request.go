@@ -161,6 +161,9 @@ func messagesOf(messages []model.Message, d *Dialect, c *endpoint.Contents) []ch
 		}
 	}
 	for i, m := range messages {
+		if m.Role == model.RoleAssistant && strings.TrimSpace(m.Content) == "" {
+			m.Content = "" // gateways to Claude refuse a blank text: github.com/anomalyco/opencode/issues/31259
+		}
 		sent := chatMessage{Role: string(m.Role), Content: contentOf(&m, c)}
 		if m.Role == model.RoleSystem && !d.NoNames {
 			sent.Name = m.Name
