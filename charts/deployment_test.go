@@ -338,6 +338,10 @@ func TestPersistence(t *testing.T) {
 		if claim.Annotations["helm.sh/resource-policy"] != "keep" {
 			t.Errorf("annotations = %v, want the journal kept by default", claim.Annotations)
 		}
+		objects = renderChart(t, `persistence.annotations.argocd\.argoproj\.io/sync-options=Delete=false`)
+		if got := one[*corev1.PersistentVolumeClaim](t, objects).Annotations["argocd.argoproj.io/sync-options"]; got != "Delete=false" {
+			t.Errorf("sync-options = %q, want the user's", got)
+		}
 	})
 	t.Run("Default", func(t *testing.T) {
 		for name, objects := range map[string][]runtime.Object{"chart": renderChart(t), "config": renderConfig(t)} {

@@ -170,8 +170,8 @@ func specOf(t *testing.T, object []byte) map[string]any {
 }
 
 // TestPoliciesStateDefaults compares the policies of the chart with what the API server stores. A tool that compares
-// lists as a whole, such as Argo CD, would otherwise take a default within a list for a difference, and apply the policy
-// again and again.
+// lists as a whole, such as Argo CD, would otherwise take a default within a list for a difference, and apply the
+// policy again and again.
 func TestPoliciesStateDefaults(t *testing.T) {
 	c := startCluster(t)
 	policies := 0

@@ -46,8 +46,8 @@ const pingTimeout = 2 * time.Second
 // a new connection. The keep-alives are those of dial, for the server: without them, the connections of a lost node
 // would count for its max_connections for two hours.
 //
-// session also returns whether the server takes no writes, and an expression, in the same round trip: on a slow network,
-// each round trip is a large part of the time to connect.
+// session also returns whether the server takes no writes, and an expression, in the same round trip: on a slow
+// network, each round trip is a large part of the time to connect.
 const session = `SELECT current_setting('transaction_read_only'), %[6]s,
     set_config('default_transaction_isolation', 'read committed', false),
     set_config('statement_timeout', '%[1]dms', false),
@@ -68,8 +68,8 @@ func sessionQuery(expression string) string {
 		keepAlives, expression, withoutLimit("transaction_timeout"))
 }
 
-// withoutLimit returns an expression that sets a timeout of a session to 0, which means no limit, if the server has this
-// setting. PostgreSQL has transaction_timeout since version 17. It would end a migration, which may take any time.
+// withoutLimit returns an expression that sets a timeout of a session to 0, which means no limit, if the server has
+// this setting. PostgreSQL has transaction_timeout since version 17. It would end a migration, which may take any time.
 func withoutLimit(setting string) string {
 	return `(SELECT set_config(name, '0', false) FROM pg_settings WHERE name = '` + setting + `')`
 }

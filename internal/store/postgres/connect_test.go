@@ -12,8 +12,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
-// TestConnectionTakesFewRoundTrips checks that a connection can be made on a slow network: the start of the session, two
-// round trips for the password, and one for everything else.
+// TestConnectionTakesFewRoundTrips checks that a connection can be made on a slow network: the start of the session,
+// two round trips for the password, and one for everything else.
 func TestConnectionTakesFewRoundTrips(t *testing.T) {
 	p := postgrestest.NewProxy(t, postgrestest.Database(t))
 	s := OpenAt(t, strings.Replace(p.URL, "pool_max_conns=1", "pool_max_conns=2", 1))
