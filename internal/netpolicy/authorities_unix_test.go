@@ -47,7 +47,8 @@ func TestAuthoritiesSurviveAShortage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, child := range []string{"loaded", "short"} {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAuthoritiesSurviveAShortage$") //nolint:gosec // this test itself
+		const self = "-test.run=^TestAuthoritiesSurviveAShortage$"
+		cmd := exec.CommandContext(t.Context(), os.Args[0], self)
 		cmd.Env = append(os.Environ(), childOfAuthorities+"="+child, "SSL_CERT_FILE="+file, "SSL_CERT_DIR="+t.TempDir())
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%s: %v\n%s", child, err, out)

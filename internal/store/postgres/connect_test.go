@@ -60,12 +60,14 @@ func TestEncodingOfDatabase(t *testing.T) {
 				t.Fatal(err)
 			}
 			database := strings.TrimPrefix(u.Path, "/") + "_encoded"
-			postgrestest.Exec(t, server, fmt.Sprintf(`CREATE DATABASE %s ENCODING '%s' LOCALE 'C' TEMPLATE template0`, database, tt.encoding))
+			postgrestest.Exec(t, server,
+				fmt.Sprintf(`CREATE DATABASE %s ENCODING '%s' LOCALE 'C' TEMPLATE template0`, database, tt.encoding))
 			defer postgrestest.Exec(t, server, `DROP DATABASE `+database+` WITH (FORCE)`)
 			u.Path = "/" + database
 			s, err := Open(t.Context(), u.String())
 			if tt.refused {
-				if err == nil || !strings.Contains(err.Error(), tt.encoding) || !strings.Contains(err.Error(), "ENCODING 'UTF8'") || IsAway(err) {
+				if err == nil || !strings.Contains(err.Error(), tt.encoding) || !strings.Contains(err.Error(), "ENCODING 'UTF8'") ||
+					IsAway(err) {
 					t.Fatalf("%s: Open: %v, want a lasting error that names the encoding and the remedy", tt.reason, err)
 				}
 				return
