@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net/http/httptrace"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -56,7 +58,7 @@ func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 		if err != nil && !isUnavailable(err) {
 			err = backoff.Permanent(err)
 		}
-		made.unseen = true
+		made.unseen = made.unseen || !apierrors.IsForbidden(err)
 		return result, err
 	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, wait time.Duration) {
 		s.executor.logOf(s.parent).Error(err, "Failed to call a sub-agent, trying again", "in", wait)
@@ -74,6 +76,23 @@ type creation struct {
 	// mayExist is true unless it is certain that the child has not been created. After a wait, a child that may exist
 	// must not be created again: if it was created, and deleted while its parent waited, its work would be done twice.
 	mayExist bool
+	// forbiddenSince is the time of the first request that the API server has forbidden for a reason that may pass, or
+	// zero.
+	forbiddenSince time.Time
+}
+
+// mayPass reports whether an API server may soon allow what it forbids now: an API server that starts forbids
+// everything until it has loaded its roles and quotas. A denial by admission, a quota that is used up and a namespace
+// that is being deleted do not pass so soon. If none of them is recognized, the call only ends later.
+func (c *creation) mayPass(err error, now time.Time) bool {
+	if !apierrors.IsForbidden(err) || writeerror.IsDenied(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) ||
+		strings.Contains(err.Error(), "exceeded quota") {
+		return false
+	}
+	if c.forbiddenSince.IsZero() {
+		c.forbiddenSince = now
+	}
+	return now.Sub(c.forbiddenSince) < denialPatience
 }
 
 // attempt creates the child or finds it. made is the knowledge from earlier attempts, to which attempt adds. An error
@@ -107,6 +126,9 @@ func (s *subAgent) attempt(
 		return tool.Result{}, &tool.Pending{Turn: wanted.Name, UID: string(child.UID)}
 	case !apierrors.IsAlreadyExists(err):
 		made.mayExist = made.mayExist || sent.Load() && !isNotCreated(err)
+		if made.mayPass(err, s.executor.Now()) {
+			return tool.Result{}, err
+		}
 		return s.endRefused(ctx, wanted, refusalOf(err), made.unseen)
 	}
 	made.mayExist = true
@@ -178,8 +200,8 @@ func noteSending(ctx context.Context, sent *atomic.Bool) context.Context {
 // created the object: it refused the request before it reached the storage. A time-out or a lost connection is no such
 // error, nor is any other failure within the API server.
 func isNotCreated(err error) bool {
-	return apierrors.IsTooManyRequests(err) || apierrors.IsUnauthorized(err) || writeerror.IsDenied(err) ||
-		writeerror.IsFailedWebhook(err) // if this is not recognized, the call has an unknown outcome, which is safe
+	return apierrors.IsTooManyRequests(err) || apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) ||
+		writeerror.IsDenied(err) || writeerror.IsFailedWebhook(err) // if this is not recognized, the call has an unknown outcome, which is safe
 }
 
 // find returns the result of the existing child. uid is the UID of the child, or empty if it is unknown. If the child

@@ -368,6 +368,51 @@ func TestCallThatTheAPIServerRefuses(t *testing.T) {
 	}
 }
 
+// TestCallThatIsForbiddenForAWhile checks that a call outlives the start of an API server, which forbids everything
+// until it has loaded its roles and quotas.
+func TestCallThatIsForbiddenForAWhile(t *testing.T) {
+	const noRole = `User "manager" cannot create resource "turns"`
+	for name, tc := range map[string]struct {
+		reason  string
+		message string
+		times   int
+		pending bool
+		most    time.Duration
+	}{
+		"until the roles are loaded":  {"the next request succeeds", noRole, 2, true, time.Second},
+		"until quotas are calculated": {"the next request succeeds", "status unknown for quota: turns", 2, true, time.Second},
+		"for good":                    {"the manager has no permission", noRole, 1 << 30, false, 2 * time.Minute},
+		"by a quota":                  {"the quota is used up", "exceeded quota: turns", 1 << 30, false, time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				requests := 0
+				e, _ := newExecutor(t, interceptor.Funcs{
+					Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+						if requests++; requests <= tc.times {
+							httptrace.ContextClientTrace(ctx).WroteHeaders()
+							return apierrors.NewForbidden(turnResource, "one", errors.New(tc.message))
+						}
+						return c.Create(ctx, o, opts...)
+					},
+				}, turnWith())
+				e.Now = time.Now
+				begun := time.Now()
+				got, err := callHelper(t.Context(), e, stored(t, e))
+				if took := time.Since(begun); isPending(err) != tc.pending || took > tc.most {
+					t.Fatalf("error %v after %s, want it pending: %t, within %s: %s", err, took, tc.pending, tc.most, tc.reason)
+				}
+				if tc.pending {
+					return
+				}
+				if tool.AsError(err).Class != tool.Unavailable || got.Descendants == nil || *got.Descendants != 0 {
+					t.Errorf("%+v, error %v, want that the Turn is unavailable and was not created", got, err)
+				}
+			})
+		})
+	}
+}
+
 // TestCallWhileTheAPIServerIsUnavailable checks that the call is tried again, and that it finds a Turn that was created
 // although the request seemed to fail.
 func TestCallWhileTheAPIServerIsUnavailable(t *testing.T) {
@@ -405,6 +450,7 @@ func TestCallWhoseTurnWasNotCreatedInItsTime(t *testing.T) {
 	reset := &net.OpError{Op: "read", Err: syscall.ECONNRESET}
 	tooMany, slow := apierrors.NewTooManyRequests("later", 1), apierrors.NewTimeoutError("etcd", 1)
 	inStorage := apierrors.NewInternalError(errors.New("etcd"))
+	forbidden := apierrors.NewForbidden(turnResource, "one", errors.New("not yet ready to handle request"))
 	webhook := apierrors.NewInternalError(errors.New(`failed calling webhook "mutate.example": connection refused`))
 	denied := &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: 500, Message: `admission webhook "mutate.example" denied the request: try again`,
@@ -421,6 +467,7 @@ func TestCallWhoseTurnWasNotCreatedInItsTime(t *testing.T) {
 		"a webhook fails":            {"it comes before the storage", []error{webhook}, false, false, true},
 		"a webhook denies with 500":  {"it comes before the storage", []error{denied}, false, false, true},
 		"too many requests":          {"the request was not handled", []error{tooMany}, false, false, true},
+		"forbidden":                  {"it comes before the storage", []error{forbidden}, false, false, true},
 		"no connection":              {"nothing was sent", []error{refused}, true, false, true},
 		"sent, then no connection":   {"the client sends it again after 503, for example", []error{refused}, false, false, false},
 		"a lost connection":          {"the request may have arrived", []error{reset}, false, false, false},
