@@ -264,27 +264,27 @@ func TestEvalInput(t *testing.T) {
 		},
 		"unquoted score of a judge": {
 			one("  expect: {judges: {kind: 0.9}}\n"), nil,
-			"cases.yaml: cases[0].expect.judges.kind: must be a string, not a number: put it in quotes\n",
+			"cases.yaml: cases[0].expect.judges.kind: must be of type string, not a number: put it in quotes\n",
 		},
 		"unquoted score of feedback": {
 			one("  expect: {feedback: {answer: a, score: 1}}\n"), nil,
-			"cases[0].expect.feedback.score: must be a string, not a number: put it in quotes\n",
+			"cases[0].expect.feedback.score: must be of type string, not a number: put it in quotes\n",
 		},
 		"unquoted text": {
 			one("  expect: {contains: [a, 30]}\n"), nil,
-			"cases[0].expect.contains[1]: must be a string, not a number: put",
+			"cases[0].expect.contains[1]: must be of type string, not a number: put",
 		},
-		"unquoted name": {"cases: [{name: n, message: a}]", nil, "cases[0].name: must be a string, not a boolean: put it in quotes\n"},
+		"unquoted name": {"cases: [{name: n, message: a}]", nil, "cases[0].name: must be of type string, not a boolean: put it in quotes\n"},
 		"unquoted message": {
 			"manifests: [manifests]\ncases: [{name: a, message: 5}]", nil,
-			"case a: message: must be a string, not a whole number: put",
+			"case a: message: must be of type string, not a whole number: put",
 		},
 		"text for a list": {
 			one("  expect: {tools: {called: a}}\n"), nil,
-			"cases[0].expect.tools.called: must be a list, not a string\n",
+			"cases[0].expect.tools.called: must be of type array, not a string\n",
 		},
-		"list for a mapping": {"[a]", nil, "cases.yaml: must be a mapping, not a list\n"},
-		"text for a case":    {"cases: [a]", nil, "cases.yaml: cases[0]: must be a mapping, not a string\n"},
+		"list for a mapping": {"[a]", nil, "cases.yaml: must be of type object, not a list\n"},
+		"text for a case":    {"cases: [a]", nil, "cases.yaml: cases[0]: must be of type object, not a string\n"},
 		"key twice":          {"cases: []\ncases: []\n", nil, `cases.yaml: it must be YAML: line 2: key "cases" already set in map` + "\n"},
 		"unknown reason": {
 			one("  expect: {reason: Complete}\n"), nil,

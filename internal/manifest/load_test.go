@@ -195,8 +195,8 @@ func TestLoadRejects(t *testing.T) {
 				"b.yaml": strings.Replace(turn, "{name: first}", "5", 1),
 			},
 			[]string{
-				"a.yaml: Turn first: metadata.labels: must be a mapping, not a list",
-				"b.yaml: Turn: metadata: must be a mapping, not a number",
+				"a.yaml: Turn first: metadata.labels: must be of type object, not a list",
+				"b.yaml: Turn: metadata: must be of type object, not a number",
 			},
 		},
 		"names that YAML does not read as texts": {
@@ -209,17 +209,17 @@ func TestLoadRejects(t *testing.T) {
 				"e.yaml": strings.Replace(turn, "name: support", "name: on", 1),
 			},
 			[]string{
-				"a.yaml: Turn: metadata.name: must be a string, not a boolean: put it in quotes",
-				"b.yaml: Turn: metadata.name: must be a string, not a number: put it in quotes",
-				"c.yaml: ConfigMap: metadata.name: must be a string, not a boolean: put it in quotes",
-				"d.yaml: Turn first: metadata.labels: each value must be a string, not a boolean: put it in quotes",
-				"e.yaml: Turn default/first: spec.agentRef.name: must be a string, not a boolean: put it in quotes",
+				"a.yaml: Turn: metadata.name: must be of type string, not a boolean: put it in quotes",
+				"b.yaml: Turn: metadata.name: must be of type string, not a number: put it in quotes",
+				"c.yaml: ConfigMap: metadata.name: must be of type string, not a boolean: put it in quotes",
+				"d.yaml: Turn first: metadata.labels: each value must be of type string, not a boolean: put it in quotes",
+				"e.yaml: Turn default/first: spec.agentRef.name: must be of type string, not a boolean: put it in quotes",
 			},
 		},
 		"values of other types": {
 			"the message says what is needed",
 			map[string]string{"a.yaml": strings.Replace(turn, "{name: support}", "support", 1)},
-			[]string{"a.yaml: Turn default/first: spec.agentRef: must be a mapping, not a string"},
+			[]string{"a.yaml: Turn default/first: spec.agentRef: must be of type object, not a string"},
 		},
 		"a key twice": {
 			"one of the values would be lost",
