@@ -274,7 +274,9 @@ func TestEvalInput(t *testing.T) {
 			one("  expect: {contains: [a, 30]}\n"), nil,
 			"cases[0].expect.contains[1]: must be of type string, not a number: put",
 		},
-		"unquoted name": {"cases: [{name: n, message: a}]", nil, "cases[0].name: must be of type string, not a boolean: put it in quotes\n"},
+		"unquoted name": {
+			"cases: [{name: n, message: a}]", nil, "cases[0].name: must be of type string, not a boolean: put it in quotes\n",
+		},
 		"unquoted message": {
 			"manifests: [manifests]\ncases: [{name: a, message: 5}]", nil,
 			"case a: message: must be of type string, not a whole number: put",

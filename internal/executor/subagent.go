@@ -200,8 +200,8 @@ func noteSending(ctx context.Context, sent *atomic.Bool) context.Context {
 // created the object: it refused the request before it reached the storage. A time-out or a lost connection is no such
 // error, nor is any other failure within the API server.
 func isNotCreated(err error) bool {
-	return apierrors.IsTooManyRequests(err) || apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) ||
-		writeerror.IsDenied(err) || writeerror.IsFailedWebhook(err) // if this is not recognized, the call has an unknown outcome, which is safe
+	return apierrors.IsTooManyRequests(err) || apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) || writeerror.IsDenied(err) ||
+		writeerror.IsFailedWebhook(err) // if this is not recognized, the call has an unknown outcome, which is safe
 }
 
 // find returns the result of the existing child. uid is the UID of the child, or empty if it is unknown. If the child
