@@ -37,7 +37,7 @@ func TestThoughtsLastForOtherModels(t *testing.T) {
 }
 
 // TestRefusedPropertyNames checks that properties whose names the protocol refuses are left out of a tool's schema, and
-// that all other schemas stay the same.
+// that all other schemas stay the same, also those of answers.
 func TestRefusedPropertyNames(t *testing.T) {
 	for name, tc := range map[string]struct{ schema, want string }{
 		"allowed": {
@@ -53,9 +53,12 @@ func TestRefusedPropertyNames(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := toolSchema([]byte(tc.schema))
+			got, err := toolSchema([]byte(tc.schema), false)
 			if err != nil || string(got) != tc.want {
 				t.Errorf("got %s, %v; want %s", got, err, tc.want)
+			}
+			if got, err := toolSchema([]byte(tc.schema), true); err != nil || string(got) != tc.schema {
+				t.Errorf("an answer: got %s, %v; want the schema unchanged", got, err)
 			}
 		})
 	}

@@ -106,7 +106,7 @@ func bodyOf(req *model.Request, p *protocol, c *endpoint.Contents) ([]byte, erro
 // github.com/anthropics/anthropic-sdk-python/issues/494.
 func (r *messagesRequest) addTools(req *model.Request, o *Options) error {
 	for _, t := range req.Tools {
-		schema, err := toolSchema(t.Parameters)
+		schema, err := toolSchema(t.Parameters, false)
 		if err != nil {
 			return endpoint.Unsendable("the parameters of tool %q are not a JSON object", t.Name)
 		}
@@ -138,8 +138,9 @@ func (r *messagesRequest) addTools(req *model.Request, o *Options) error {
 var propertyName = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,64}$`)
 
 // toolSchema returns a schema in the form that the protocol accepts: with a type, and at the top level without
-// alternatives and without properties whose names it refuses. The loop checks arguments with the whole schema.
-func toolSchema(schema json.RawMessage) (json.RawMessage, error) {
+// alternatives and without properties whose names it refuses. The loop checks arguments with the whole schema. The
+// schema of an answer keeps its properties: an answer without them would be paid for and rejected.
+func toolSchema(schema json.RawMessage, isAnswer bool) (json.RawMessage, error) {
 	fields := map[string]json.RawMessage{}
 	if len(schema) > 0 {
 		if err := json.Unmarshal(schema, &fields); err != nil {
@@ -152,7 +153,7 @@ func toolSchema(schema json.RawMessage) (json.RawMessage, error) {
 		isObject = isObject && !refused
 		delete(fields, name)
 	}
-	if !dropProperties(fields) && isObject {
+	if (isAnswer || !dropProperties(fields)) && isObject {
 		return schema, nil
 	}
 	if fields == nil { // the schema is null
@@ -210,7 +211,7 @@ func (r *messagesRequest) addOutput(req *model.Request, o *Options) error {
 		r.OutputConfig = &outputConfig{Format: &outputFormat{Type: "json_schema", Schema: req.Output}}
 		return nil
 	}
-	schema, err := toolSchema(req.Output)
+	schema, err := toolSchema(req.Output, true)
 	if err != nil {
 		return endpoint.Unsendable("the schema of the answer is not a JSON object")
 	}
