@@ -121,8 +121,8 @@ func (s *stdout) Write(p []byte) (int, error) {
 
 func newVersion(env terminal.Environment) *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "Print the version", Args: noArguments("there are none"), ValidArgsFunction: cobra.NoFileCompletions,
-		Example: "  capstan version",
+		Use: "version", Short: "Print the version", Example: "  capstan version",
+		Args: noArguments("this command has no arguments"), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(*cobra.Command, []string) error {
 			return env.Print("capstan " + env.Version + "\n")
 		},

@@ -121,7 +121,7 @@ func TestUsageErrors(t *testing.T) {
 			[]string{`unexpected argument "first": select memories with --turn, --session, --requester, --agent or --scope` + "\n"},
 		},
 		"argument of version": {
-			"a word is not a command", []string{"version", "x"}, []string{`unexpected argument "x": there are none` + "\n"},
+			"a word is not a command", []string{"version", "x"}, []string{`unexpected argument "x": this command has no arguments` + "\n"},
 		},
 		"two Turns": {
 			"the error names them",

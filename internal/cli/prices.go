@@ -23,7 +23,8 @@ If a model has no declared price and is not in this table, its cost is unknown.`
 
 func newPrices(env terminal.Environment) *cobra.Command {
 	return &cobra.Command{
-		Use: "prices", Short: "Print the list prices of models of public services", Long: pricesHelp, Args: noArguments("there are none"),
+		Use: "prices", Short: "Print the list prices of models of public services", Long: pricesHelp,
+		Args:              noArguments("this command has no arguments"),
 		ValidArgsFunction: cobra.NoFileCompletions, Example: "  capstan prices",
 		RunE: func(*cobra.Command, []string) error { return env.Print(priceTable(prices.All())) },
 	}

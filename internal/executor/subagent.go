@@ -58,7 +58,8 @@ func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 		if err != nil && !isUnavailable(err) {
 			err = backoff.Permanent(err)
 		}
-		made.unseen = made.unseen || !apierrors.IsForbidden(err)
+		// A forbidden request has created nothing, but it may have been one to read a child that exists.
+		made.unseen = made.unseen || made.mayExist || !apierrors.IsForbidden(err)
 		return result, err
 	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, wait time.Duration) {
 		s.executor.logOf(s.parent).Error(err, "Failed to call a sub-agent, trying again", "in", wait)

@@ -413,6 +413,34 @@ func TestCallThatIsForbiddenForAWhile(t *testing.T) {
 	}
 }
 
+// TestCallWhoseTurnMayNotBeReadForAWhile checks that a Turn that exists is found although the API server first forbids
+// to read it, and then refuses another one for a quota before it checks whether the name exists.
+func TestCallWhoseTurnMayNotBeReadForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		creates, reads := 0, 0
+		e, _ := newExecutor(t, interceptor.Funcs{
+			Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+				if creates++; creates == 1 {
+					return errors.Join(c.Create(ctx, o, opts...), apierrors.NewAlreadyExists(turnResource, o.GetName()))
+				}
+				return apierrors.NewForbidden(turnResource, o.GetName(), errors.New("exceeded quota: turns"))
+			},
+			Get: func(ctx context.Context, c client.WithWatch, k client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				if creates == 0 {
+					return c.Get(ctx, k, o, opts...)
+				}
+				if reads++; reads == 1 {
+					return apierrors.NewForbidden(turnResource, k.Name, errors.New("no role"))
+				}
+				return c.Get(ctx, k, o, opts...)
+			},
+		}, turnWith())
+		if _, err := callHelper(t.Context(), e, stored(t, e)); !isPending(err) || reads < 2 {
+			t.Errorf("error %v after %d reads, want the Turn that exists", err, reads)
+		}
+	})
+}
+
 // TestCallWhileTheAPIServerIsUnavailable checks that the call is tried again, and that it finds a Turn that was created
 // although the request seemed to fail.
 func TestCallWhileTheAPIServerIsUnavailable(t *testing.T) {
