@@ -161,6 +161,8 @@ type Record struct {
 	// TurnRecord is stored with the entry; it is nil for most entries. Append sets its UID and, if it is zero, its
 	// Completed.
 	TurnRecord *turnrecord.Record
+	// TurnNumber sets the number in the record of a Turn; it is nil for most entries.
+	TurnNumber *TurnNumber
 	// Tasks are stored with the entry; most entries have none. Append sets their UID and Created.
 	Tasks []task.Task
 }
@@ -297,6 +299,7 @@ func (l *Log) toEntries(ctx context.Context, records []Record) ([]Entry, error) 
 		e := Entry{
 			Seq: l.seq + int64(i) + 1, Epoch: l.epoch, Kind: r.Kind, Version: max(r.Version, 1), Time: l.o.Now().UTC(),
 			Payload: payload, Artifacts: r.Artifacts, Namespace: l.o.Namespace, Ledger: r.Ledger,
+			TurnNumber: r.TurnNumber,
 		}
 		largest := int64(len(payload))
 		for _, a := range r.Artifacts {

@@ -379,10 +379,13 @@ func (t Totals) CombinedWith(known Totals) Totals {
 // because other Turns are added at the same time, or because the history is being purged.
 const maxTries = 10
 
-// Add adds a Turn at the end of a conversation, unless the conversation already has it, and returns the new end. While
-// a write to the store fails, Add tries again until Patience of the options is over. It ignores Apply, First, Known and
-// After of the options. Add returns journal.ErrSequence if the history keeps changing, for example because its Session
-// was deleted.
+// Add adds a Turn at the end of a conversation, unless the conversation already has it, and returns the new end. If the
+// place of the Turn differs from the number in since, the same append corrects the number in the record of the Turn. So
+// the numbers in records are unique, even if several Turns began with the same number.
+//
+// While a write to the store fails, Add tries again until Patience of the options is over. It ignores Apply, First,
+// Known and After of the options. Add returns journal.ErrSequence if the history keeps changing, for example because its
+// Session was deleted.
 func Add(ctx context.Context, uid string, t Turn, since ExternalState, o journal.Options) (End, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, time.Second
@@ -405,7 +408,11 @@ func add(ctx context.Context, uid string, t Turn, since ExternalState, o journal
 		return f.end(f.number), err
 	}
 	t.Checkpoint = f.checkpoint.next(t, since)
-	if err := log.Append(ctx, journal.Record{Kind: journal.SessionTurn, Payload: t}); err != nil {
+	record := journal.Record{Kind: journal.SessionTurn, Payload: t}
+	if n := t.Checkpoint.Turns; n != since.Number {
+		record.TurnNumber = &journal.TurnNumber{TurnUID: t.UID, Number: n}
+	}
+	if err := log.Append(ctx, record); err != nil {
 		return End{}, err
 	}
 	return f.end(f.number), nil

@@ -56,7 +56,10 @@ func (r *run) elapsed() time.Duration {
 }
 
 // sessionPlace returns the name of the Session and the number of the Turn in it. The number is 0 if there is no
-// Session, or if the input for the messages was never complete.
+// Session, or if the Turn has asked no model, because such a Turn has no place in the history.
+//
+// Before the Turn is added to the history, the number is the expected one. If another Turn was added in between, the
+// addition corrects the number in the record: see session.Add.
 func (r *run) sessionPlace() (name string, number int64) {
 	if r.in.Session != nil {
 		name = r.in.Session.Name
@@ -67,8 +70,11 @@ func (r *run) sessionPlace() (name string, number int64) {
 		}
 		number = f.Number
 	}
-	if name == "" {
-		return "", 0
+	switch {
+	case name == "" || !r.hasAskedModel():
+		return name, 0
+	case r.place > 0:
+		return name, r.place
 	}
 	return name, max(number, r.number)
 }

@@ -103,6 +103,7 @@ func (r *run) addToSession(result *Result) (*Result, error) {
 		return &failed, nil
 	}
 	r.spans.addedToSession(place.Added)
+	r.place = place.Number
 	result.Session = &SessionPosition{
 		UID: s.UID, Name: s.Name, Number: place.Number, Last: place.Last,
 		Totals: place.Totals.CombinedWith(s.Known),

@@ -91,7 +91,7 @@ type Details struct {
 	Models []Model `json:"models,omitempty"`
 	// ElapsedMilliseconds is the time from the first entry of the journal to the end of the Turn.
 	ElapsedMilliseconds int64 `json:"elapsedMilliseconds,omitempty"`
-	// TurnNumber is the number of the Turn in its Session, from 1, or 0 if it has no number.
+	// TurnNumber is the place of the Turn in the history of its Session, from 1, or 0 if it has no place.
 	TurnNumber int64 `json:"turnNumber,omitempty"`
 	// Incomplete is true if parts were left out because they are not known or exceed MaxDetails.
 	Incomplete bool `json:"incomplete,omitempty"`
@@ -230,6 +230,16 @@ func WithoutComments(all []Feedback) (kept []Feedback, had bool) {
 		kept[i].Comment = ""
 	}
 	return kept, had
+}
+
+// WithTurnNumber returns the JSON of details with another number of the Turn.
+func WithTurnNumber(details []byte, number int64) ([]byte, error) {
+	var r Record
+	if err := json.Unmarshal(details, &r.Details); err != nil {
+		return nil, fmt.Errorf("failed to read the details of a record: %w", err)
+	}
+	r.TurnNumber = number
+	return r.MarshalDetails()
 }
 
 // MarshalDetails returns the details as JSON of at most MaxDetails bytes. If they are larger, it leaves out parts in

@@ -68,6 +68,9 @@ func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 			return err
 		}
 		query, args = withTasks(query, args, entries)
+		if query, args, err = s.withTurnNumber(ctx, query, args, entries); err != nil {
+			return err
+		}
 		write := func() { refused, err = s.write(ctx, query, args) }
 		if changesLedger(entries) {
 			write = func() { refused, err = s.writeWithLedger(ctx, uid, entries, query, args) }

@@ -56,6 +56,34 @@ func withRecord(query string, args []any, entries []journal.Entry) (string, []an
 	return query, args, nil
 }
 
+// withTurnNumber extends the statement of an append. If one of the entries sets the number in the record of a Turn that
+// has a record, the statement also changes the record. No other call changes the details of a record, so they may be
+// read before.
+func (s *Store) withTurnNumber(ctx context.Context, query string, args []any, entries []journal.Entry) (string, []any, error) {
+	for _, e := range entries {
+		n := e.TurnNumber
+		if n == nil {
+			continue
+		}
+		var details []byte
+		err := s.pool.QueryRow(ctx, `SELECT details FROM capstan_record WHERE uid = $1`, n.TurnUID).Scan(&details)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return query, args, nil
+		}
+		if err != nil {
+			return "", nil, err
+		}
+		if details, err = turnrecord.WithTurnNumber(details, n.Number); err != nil {
+			return "", nil, err
+		}
+		head, tail, _ := strings.Cut(query, ", kept AS (")
+		query = head + fmt.Sprintf(`, numbered AS (UPDATE capstan_record SET details = $%d::bytea FROM head WHERE uid = $%d), kept AS (`,
+			len(args)+1, len(args)+2) + tail
+		return query, append(args, details, n.TurnUID), nil
+	}
+	return query, args, nil
+}
+
 // withTasks extends the statement of an append, so that it also adds the tasks in the entries, if there are any.
 func withTasks(query string, args []any, entries []journal.Entry) (string, []any) {
 	var keys, kinds, turns []string

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 )
@@ -21,6 +22,25 @@ func (t *tx) addRecord(r *turnrecord.Record) (added int64, err error) {
 	return t.exec(`INSERT INTO turn_record (uid, namespace, turn, agent, session, requester, reason, completed, details)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
 		r.UID, r.Namespace, r.Turn, r.Agent, r.Session, r.Requester, r.Reason, r.Completed.UnixMicro(), string(details))
+}
+
+// setTurnNumber sets the number in the record of a Turn, if there is one.
+func (t *tx) setTurnNumber(n *journal.TurnNumber) error {
+	var details string
+	//nolint:noctx // because the transaction carries the context
+	err := t.QueryRow(`SELECT details FROM turn_record WHERE uid = ?`, n.TurnUID).Scan(&details)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	next, err := turnrecord.WithTurnNumber([]byte(details), n.Number)
+	if err != nil {
+		return err
+	}
+	_, err = t.exec(`UPDATE turn_record SET details = ? WHERE uid = ?`, string(next), n.TurnUID)
+	return err
 }
 
 // AddRecords adds records in one transaction.

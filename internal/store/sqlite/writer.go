@@ -278,6 +278,9 @@ func (t *tx) insert(uid string, e journal.Entry) error {
 	if e.TurnRecord != nil {
 		_, err = t.addRecord(e.TurnRecord)
 	}
+	if e.TurnNumber != nil && err == nil {
+		err = t.setTurnNumber(e.TurnNumber)
+	}
 	for i := range e.Tasks {
 		if err == nil {
 			err = t.addTask(&e.Tasks[i])

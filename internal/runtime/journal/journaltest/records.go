@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 )
@@ -22,6 +23,14 @@ func (m *Store) addRecord(r turnrecord.Record) int {
 	}
 	m.records[r.UID] = r
 	return 1
+}
+
+// setTurnNumber sets the number in the record of a Turn, if there is one. The caller must hold m.mu.
+func (m *Store) setTurnNumber(n *journal.TurnNumber) {
+	if r, ok := m.records[n.TurnUID]; ok {
+		r.TurnNumber = n.Number
+		m.records[n.TurnUID] = r
+	}
 }
 
 // AddRecords adds records.

@@ -31,6 +31,7 @@ type RecordStore interface {
 // reopen returns the same store after a restart.
 func RunRecords(t *testing.T, open func(t *testing.T) RecordStore, reopen func(t *testing.T, s RecordStore) RecordStore) {
 	t.Run("a record is written with the end of its Turn, once", func(t *testing.T) { testRecordWithEnd(t, open(t), reopen) })
+	t.Run("an entry sets the number in the record of a Turn", func(t *testing.T) { testTurnNumber(t, open(t)) })
 	t.Run("records without an entry are added once", func(t *testing.T) { testRecordWithoutEntry(t, open(t)) })
 	t.Run("a requester may contain U+0000", func(t *testing.T) { testRequesterWithNUL(t, open(t)) })
 	t.Run("records are returned in pages, newest first", func(t *testing.T) { testRecordPages(t, open(t)) })
@@ -112,6 +113,38 @@ func testRecordWithEnd(t *testing.T, s RecordStore, reopen func(t *testing.T, s 
 	expect(t, s, "a", entry(1, 2), finalized(2, 2), finalized(3, 2))
 	s = reopen(t, s)
 	if diff := cmp.Diff([]turnrecord.Record{fullRecord("first"), want}, normalizeFeedback(records(t, s, store.RecordQuery{}))); diff != "" {
+		t.Errorf("records: -want +got:\n%s", diff)
+	}
+}
+
+// testTurnNumber checks that an entry, such as one of a Session, sets the number in the record of a Turn. It must change
+// nothing else, and nothing at all if it is refused or the Turn has no record.
+func testTurnNumber(t *testing.T, s RecordStore) {
+	add(t, s, "a", nil, ending(1, 1, fullRecord("a")))
+	add(t, s, "b", nil, ending(1, 1, recordOf("b", 1)))
+	f := turnrecord.Feedback{User: "ada", Score: "0.5", Time: entryTime.UTC()}
+	if err := s.AddFeedback(t.Context(), "helpdesk", "turn-a", "", f); err != nil {
+		t.Fatal(err)
+	}
+	numbered := func(seq, epoch int64, uid string, number int64) journal.Entry {
+		e := entry(seq, epoch)
+		e.Kind, e.TurnNumber = journal.SessionTurn, &journal.TurnNumber{TurnUID: uid, Number: number}
+		return e
+	}
+	plain := func(seq int64) journal.Entry {
+		e := entry(seq, 2)
+		e.Kind = journal.SessionTurn
+		return e
+	}
+	add(t, s, "s", nil, numbered(1, 2, "a", 12))
+	add(t, s, "s", nil, numbered(2, 2, "unknown", 13))
+	add(t, s, "s", nil, numbered(3, 2, "b", 14))
+	add(t, s, "s", journal.ErrSequence, numbered(3, 2, "a", 15))
+	add(t, s, "s", journal.ErrFenced, numbered(4, 1, "a", 16))
+	expect(t, s, "s", plain(1), plain(2), plain(3))
+	a, b := fullRecord("a"), recordOf("b", 1)
+	a.Feedback, a.TurnNumber, b.TurnNumber = []turnrecord.Feedback{f}, 12, 14
+	if diff := cmp.Diff([]turnrecord.Record{b, a}, normalizeFeedback(records(t, s, store.RecordQuery{}))); diff != "" {
 		t.Errorf("records: -want +got:\n%s", diff)
 	}
 }

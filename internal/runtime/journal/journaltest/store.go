@@ -112,10 +112,14 @@ func (m *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 		if e.TurnRecord != nil {
 			m.addRecord(*e.TurnRecord)
 		}
+		if n := e.TurnNumber; n != nil {
+			m.setTurnNumber(n)
+		}
 		for _, k := range e.Tasks {
 			m.addTask(k)
 		}
-		e.Artifacts, e.TurnRecord, e.Tasks, e.Ledger, e.Payload, e.Namespace = nil, nil, nil, nil, slices.Clone(e.Payload), ""
+		e.Artifacts, e.TurnRecord, e.TurnNumber, e.Tasks, e.Ledger = nil, nil, nil, nil, nil
+		e.Payload, e.Namespace = slices.Clone(e.Payload), ""
 		if len(e.Payload) == 0 {
 			e.Payload = nil
 		}
