@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
@@ -29,28 +31,68 @@ func (s *Store) writeWithLedger(ctx context.Context, uid string, entries []journ
 		return false, fmt.Errorf("%w: %w", errNoConnection, err)
 	}
 	defer conn.Release()
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, query, args...)
-		if err != nil {
-			return err
-		}
-		if refused = tag.RowsAffected() == 0; refused {
-			return nil
-		}
-		for _, e := range entries {
-			if e.Ledger == nil {
-				continue
-			}
-			if err := budget.Apply(&ledger{ctx, tx}, uid, e.Ledger); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	refused, err = appendWithLedger(ctx, conn, uid, entries, query, args)
 	// After the transaction: a mark while it waits for an account does not cover it. Also after an error: the server
 	// may have committed it.
 	s.unmarked.Store(true)
 	return refused, err
+}
+
+// appendWithLedger executes the transaction of writeWithLedger. It usually takes three round trips:
+//
+//  1. begin, append the entries, and read the open reservations;
+//  2. create and lock the accounts;
+//  3. write the accounts and reservations, and commit.
+//
+// The beginning and the entries are sent together for another reason, too: the server ends a transaction that is idle
+// for longer than idleTimeout, also while it receives the next statement. On a slow network, this takes longer for
+// large entries.
+func appendWithLedger(ctx context.Context, conn *pgxpool.Conn, uid string, entries []journal.Entry, query string, args []any) (
+	refused bool, err error,
+) {
+	l := &appendLedger{}
+	batch := &pgx.Batch{}
+	batch.BeginTx(pgx.TxOptions{})
+	batch.Queue(query, args...).Exec(func(tag pgconn.CommandTag) error {
+		refused = tag.RowsAffected() == 0
+		return nil
+	})
+	batch.Queue(openHolds, uid).Query(func(rows pgx.Rows) (err error) {
+		l.holds, err = pgx.CollectRows(rows, scanHold)
+		return err
+	})
+	results := conn.SendBatch(ctx, batch)
+	l.ledger = ledger{ctx, results.Tx()}
+	defer func() {
+		if !l.committed {
+			_ = l.tx.Rollback(ctx) // if it fails, the connection is closed, and the server rolls back
+		}
+	}()
+	if err := results.Close(); err != nil || refused {
+		return err == nil, err
+	}
+	changes := changesOf(entries)
+	for i, c := range changes {
+		l.last = i == len(changes)-1
+		if err := budget.Apply(l, uid, c); err != nil {
+			return false, err
+		}
+	}
+	if l.committed {
+		return false, nil
+	}
+	l.committed = true
+	return false, l.tx.Commit(ctx)
+}
+
+// changesOf returns the changes of the ledger that entries contain.
+func changesOf(entries []journal.Entry) (all []*budget.Change) {
+	for _, e := range entries {
+		if e.Ledger != nil {
+			all = append(all, e.Ledger)
+		}
+	}
+	return all
 }
 
 // CloseReservations charges the open reservations of Turns that have ended.
@@ -94,38 +136,44 @@ type ledger struct {
 	tx  pgx.Tx
 }
 
+// openHolds is the query for the open reservations of a Turn.
+const openHolds = `SELECT budget_uid, start_at, end_at, currency, tokens, cost, unknown_tokens, unknown_cost, unknown_currency
+	FROM capstan_budget_hold WHERE turn_uid = $1`
+
+// scanHold reads the columns of a reservation.
+func scanHold(row pgx.CollectableRow) (h budget.Hold, err error) {
+	return h, row.Scan(&h.Budget, &h.Start, &h.End, &h.Currency, &h.Tokens, &h.Cost, &h.Unknown.Tokens, &h.Unknown.Cost,
+		&h.Unknown.Currency)
+}
+
 // Holds returns the open reservations of a Turn.
 func (l *ledger) Holds(turn string) ([]budget.Hold, error) {
-	rows, err := l.tx.Query(l.ctx, `SELECT budget_uid, start_at, end_at, currency, tokens, cost, unknown_tokens, unknown_cost,
-		unknown_currency FROM capstan_budget_hold WHERE turn_uid = $1`, turn)
+	rows, err := l.tx.Query(l.ctx, openHolds, turn)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (h budget.Hold, err error) {
-		return h, row.Scan(&h.Budget, &h.Start, &h.End, &h.Currency, &h.Tokens, &h.Cost, &h.Unknown.Tokens, &h.Unknown.Cost,
-			&h.Unknown.Currency)
-	})
+	return pgx.CollectRows(rows, scanHold)
 }
 
 // Lock creates the accounts that do not exist, and locks all accounts in the order of keys, which budget.Apply has
 // sorted.
-func (l *ledger) Lock(keys []budget.Key) ([]budget.Account, error) {
+func (l *ledger) Lock(keys []budget.Key) (accounts []budget.Account, err error) {
 	var c accountColumns
 	for _, k := range keys {
 		c.uids, c.starts, c.ends = append(c.uids, k.Budget), append(c.starts, k.Start), append(c.ends, k.End)
 	}
-	if _, err := l.tx.Exec(l.ctx, `INSERT INTO capstan_budget (budget_uid, start_at, end_at)
-		SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[]) ON CONFLICT DO NOTHING`, c.uids, c.starts, c.ends); err != nil {
-		return nil, err
-	}
-	rows, err := l.tx.Query(l.ctx, `SELECT `+columnsOfAccount+` FROM capstan_budget AS b
+	batch := &pgx.Batch{}
+	batch.Queue(`INSERT INTO capstan_budget (budget_uid, start_at, end_at)
+		SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[]) ON CONFLICT DO NOTHING`, c.uids, c.starts, c.ends)
+	// This statement sees accounts that other transactions have created while the first one waited for them.
+	batch.Queue(`SELECT `+columnsOfAccount+` FROM capstan_budget AS b
 		JOIN unnest($1::text[], $2::bigint[], $3::bigint[]) WITH ORDINALITY AS k (uid, start_at, end_at, place)
 			ON b.budget_uid = k.uid AND b.start_at = k.start_at AND b.end_at = k.end_at
-		ORDER BY k.place FOR UPDATE OF b`, c.uids, c.starts, c.ends)
-	if err != nil {
-		return nil, err
-	}
-	accounts, err := pgx.CollectRows(rows, scanAccount)
+		ORDER BY k.place FOR UPDATE OF b`, c.uids, c.starts, c.ends).Query(func(rows pgx.Rows) (err error) {
+		accounts, err = pgx.CollectRows(rows, scanAccount)
+		return err
+	})
+	err = l.tx.SendBatch(l.ctx, batch).Close()
 	if err == nil && len(accounts) != len(keys) {
 		err = errors.New("accounts of budgets are being deleted") // the caller appends again
 	}
@@ -141,6 +189,11 @@ type accountColumns struct {
 
 // Write replaces accounts and the open reservations of a Turn.
 func (l *ledger) Write(turn string, accounts []budget.Account, holds []budget.Hold) error {
+	return l.tx.SendBatch(l.ctx, writes(turn, accounts, holds)).Close()
+}
+
+// writes returns the statements that replace accounts and the open reservations of a Turn.
+func writes(turn string, accounts []budget.Account, holds []budget.Hold) *pgx.Batch {
 	var c accountColumns
 	for _, a := range accounts {
 		c.uids, c.starts, c.ends = append(c.uids, a.Budget), append(c.starts, a.Start), append(c.ends, a.End)
@@ -160,7 +213,32 @@ func (l *ledger) Write(turn string, accounts []budget.Account, holds []budget.Ho
 		batch.Queue(`INSERT INTO capstan_budget_hold VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`, turn, h.Budget, h.Start, h.End,
 			h.Currency, h.Tokens, h.Cost.String(), h.Unknown.Tokens, h.Unknown.Cost.String(), h.Unknown.Currency)
 	}
-	return l.tx.SendBatch(l.ctx, batch).Close()
+	return batch
+}
+
+// appendLedger is the ledger within the transaction of an append.
+type appendLedger struct {
+	ledger
+	// holds are the open reservations of the Turn.
+	holds []budget.Hold
+	// last is true if the transaction makes no further change. Write then commits it, and sets committed.
+	last, committed bool
+}
+
+// Holds returns the open reservations of the Turn, which the transaction has read.
+func (l *appendLedger) Holds(string) ([]budget.Hold, error) { return l.holds, nil }
+
+// Write replaces accounts and the open reservations of the Turn. It commits the transaction if this is the last change.
+func (l *appendLedger) Write(turn string, accounts []budget.Account, holds []budget.Hold) error {
+	batch := writes(turn, accounts, holds)
+	l.holds = holds
+	if l.last {
+		// The server executes the commit only if the statements before it have succeeded.
+		batch.Queue("commit")
+	}
+	err := l.tx.SendBatch(l.ctx, batch).Close()
+	l.committed = l.last && err == nil
+	return err
 }
 
 const (

@@ -170,18 +170,16 @@ func (s *Store) Check(ctx context.Context) error {
 	})
 }
 
-// probe writes up to maxProbe bytes and rolls back.
+// probe writes up to maxProbe bytes and rolls back. It sends all statements together, because the transaction must not be
+// idle while the bytes are sent: see idleTimeout.
 func (s *Store) probe(ctx context.Context, n int64) error {
 	content := make([]byte, min(n, maxProbe)) // the server does not compress this column
-	tx, err := s.pool.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	_, err = tx.Exec(ctx, `INSERT INTO capstan_artifact (turn_uid, sha256, bytes, data) VALUES ('', 'probe', $1, $2)`,
-		len(content), content)
-	if rollback := tx.Rollback(ctx); err == nil {
-		err = rollback
-	}
+	batch := &pgx.Batch{}
+	batch.Queue("begin")
+	batch.Queue(`INSERT INTO capstan_artifact (turn_uid, sha256, bytes, data) VALUES ('', 'probe', $1, $2)`, len(content), content)
+	batch.Queue("rollback")
+	// If the server refuses the bytes, it does not execute the rollback. The pool then closes the connection.
+	err := s.pool.SendBatch(ctx, batch).Close()
 	if err == nil {
 		s.missing.CompareAndSwap(n, 0)
 	}

@@ -149,6 +149,101 @@ func TestAppendIsOneRoundTrip(t *testing.T) {
 	}
 }
 
+// TestAppendWithLedgerTakesFewRoundTrips counts the round trips of appends that change Budgets, on new connections, on
+// which each statement must be prepared first, and on used ones.
+//
+// The transaction must not begin before the entries are sent: the server ends a transaction that waits for the next
+// statement for longer than idle_in_transaction_session_timeout, and large entries take long on a slow network.
+func TestAppendWithLedgerTakesFewRoundTrips(t *testing.T) {
+	databaseURL := postgrestest.Database(t)
+	request := func(seq int64, key string) journal.Entry {
+		e := entry(seq, 1)
+		e.Kind, e.Ledger = journal.ModelRequested, &budget.Change{Reserve: []budget.Reservation{{
+			Hold: budget.Hold{Key: budget.Key{Budget: key, End: 60}, Tokens: 2}, Limits: budget.Limits{Tokens: new(int64(1 << 40))},
+		}}}
+		return e
+	}
+	settle := func(seq int64) journal.Entry {
+		e := entry(seq, 1)
+		e.Ledger = &budget.Change{Outcome: &budget.Amount{Tokens: 1}}
+		return e
+	}
+	refused := request(1, "closed")
+	refused.Ledger.Reserve[0].Limits.Tokens = new(int64(1))
+	for name, tc := range map[string]struct {
+		first []journal.Entry // appended on another connection before
+		entry journal.Entry
+		// cold and warm are the maximum numbers of round trips on a new and on a used connection.
+		cold, warm int64
+		want       error
+	}{
+		"a request":                {nil, request(1, "x"), 6, 3, nil},
+		"the end of a request":     {[]journal.Entry{request(1, "x")}, settle(2), 6, 3, nil},
+		"nothing to settle":        {[]journal.Entry{entry(1, 1)}, settle(2), 3, 2, nil},
+		"an entry of another run":  {[]journal.Entry{entry(1, 1)}, request(1, "x"), 5, 3, journal.ErrSequence},
+		"a request without budget": {nil, refused, 5, 3, &budget.Refusal{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := postgrestest.NewProxy(t, databaseURL)
+			other, s := openAt(t, databaseURL), openAt(t, p.URL)
+			if err := s.Check(t.Context()); err != nil { // connects
+				t.Fatal(err)
+			}
+			for i, limit := range []int64{tc.cold, tc.warm, tc.warm} {
+				uid := fmt.Sprintf("%s %d", name, i)
+				if len(tc.first) > 0 {
+					if err := other.Append(t.Context(), uid, tc.first...); err != nil {
+						t.Fatal(err)
+					}
+				}
+				before := p.Requests.Load()
+				err := s.Append(t.Context(), uid, tc.entry)
+				if _, isRefused := errors.AsType[*budget.Refusal](tc.want); isRefused {
+					if _, ok := errors.AsType[*budget.Refusal](err); !ok {
+						t.Errorf("Append: %v, want a refusal by the Budget", err)
+					}
+				} else if !errors.Is(err, tc.want) {
+					t.Errorf("Append: %v, want %v", err, tc.want)
+				}
+				if got := p.Requests.Load() - before; got > limit {
+					t.Errorf("append number %d took %d round trips, want at most %d", i+1, got, limit)
+				}
+			}
+		})
+	}
+}
+
+// TestProbeBeginsWithItsContent checks that the transaction of a probe for free space is never idle: see
+// TestAppendWithLedgerTakesFewRoundTrips.
+func TestProbeBeginsWithItsContent(t *testing.T) {
+	databaseURL := postgrestest.Database(t)
+	p := postgrestest.NewProxy(t, databaseURL)
+	s := openAt(t, p.URL)
+	postgrestest.Exec(t, databaseURL, `CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; END $$`)
+	least := int64(100)
+	for range 3 {
+		postgrestest.Exec(t, databaseURL, `CREATE TRIGGER full_disk BEFORE INSERT ON capstan_journal FOR EACH ROW
+			EXECUTE FUNCTION full_disk()`)
+		if err := s.Append(t.Context(), "a", entry(1, 1)); err == nil {
+			t.Fatal("Append: no error, want the disk to be full")
+		}
+		postgrestest.Exec(t, databaseURL, `DROP TRIGGER full_disk ON capstan_journal`)
+		// After an error, the next statement on the connection costs another round trip.
+		if _, err := s.Last(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		before := p.Requests.Load()
+		if err := s.Check(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		least = min(least, p.Requests.Load()-before)
+	}
+	if least > 2 {
+		t.Errorf("a check that probes for space took %d round trips, want 2: one for the server, and one for the probe", least)
+	}
+}
+
 func TestAppendWaitsForOtherWriterWithTimeout(t *testing.T) {
 	t.Parallel()
 	databaseURL := postgrestest.Database(t)
