@@ -65,8 +65,7 @@ type query struct {
 // embed requests vectors. It returns no vectors and no error if the request failed and the Turn should continue without
 // them. refused is true if the model refused these texts, so that a request for other texts may succeed.
 func (r *run) embed(ctx context.Context, texts []string, within time.Duration) (all [][]float32, refused bool, err error) {
-	e := r.in.Embeddings
-	all, err = loop.Embed(ctx, r.loopInput(), &e.Model, texts, e.Dimensions, within)
+	all, err = r.embedWithSocket(ctx, texts, within)
 	failure, failed := errors.AsType[*model.Error](err)
 	if !failed {
 		return all, false, err
@@ -78,6 +77,29 @@ func (r *run) embed(ctx context.Context, texts []string, within time.Duration) (
 		r.in.NotEmbedded(failure)
 	}
 	return nil, failure.Kind.MayConcernText(), nil
+}
+
+// shortagePause is the pause after a request for vectors for which this process had no socket.
+const shortagePause = 250 * time.Millisecond
+
+// embedWithSocket requests vectors. If this process has no socket for the request, it tries again until the time is
+// over: such a shortage ends by itself, and says nothing about the endpoint.
+func (r *run) embedWithSocket(ctx context.Context, texts []string, within time.Duration) ([][]float32, error) {
+	e := r.in.Embeddings
+	until := time.Now().Add(within) //nolint:forbidigo // because a duration is measured, not a time of day
+	for {
+		all, err := loop.Embed(ctx, r.loopInput(), &e.Model, texts, e.Dimensions, time.Until(until))
+		if !errors.Is(err, model.ErrOwnShortage) || time.Until(until) <= shortagePause {
+			return all, err
+		}
+		pause := time.NewTimer(shortagePause)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return nil, err
+		}
+	}
 }
 
 // similarities returns the similarity of a query to each text about a tool. An element is nil if its text has no

@@ -34,6 +34,8 @@ type embedder struct {
 	hangs bool
 	// refuses reports whether a request is refused. It may be nil.
 	refuses func(texts []string) bool
+	// shortages is the number of first requests for which the process has no socket.
+	shortages int
 	// zeros is the number of zeros at the end of each vector.
 	zeros int
 
@@ -45,7 +47,11 @@ type embedder struct {
 func (e *embedder) Generate(ctx context.Context, r *model.Request) (*model.Reply, error) {
 	e.mu.Lock()
 	e.asked = append(e.asked, r.Embed.Texts)
+	short := len(e.asked) <= e.shortages
 	e.mu.Unlock()
+	if short {
+		return nil, &model.Error{Kind: model.Network, Message: "raise the limit", Unsent: true, Err: model.ErrOwnShortage}
+	}
 	if e.hangs {
 		<-ctx.Done()
 		return nil, &model.Error{Kind: model.Cancelled, Message: "the request was cancelled", MayBeBilled: true}
@@ -103,6 +109,10 @@ func TestToolsAreSelectedByMeaning(t *testing.T) {
 		"the endpoint fails": {
 			&embedder{err: &model.Error{Kind: model.Overloaded, Message: "down"}}, nil, "alpha", 1000, 1, model.Overloaded,
 		},
+		"the process has no socket for a moment": {
+			&embedder{words: []string{"new", "zeta"}, shortages: 3}, nil, "zeta", 1000 + 7 + 21, 3 + 2, "",
+		},
+		"the process has no socket":    {&embedder{shortages: 100}, nil, "alpha", 1000, 8, model.Network},
 		"the endpoint does not answer": {&embedder{hangs: true}, nil, "alpha", 1000 + 4, 1, model.Timeout},
 		"the endpoint panics": {
 			&embedder{}, func(in *turn.Input) { in.Embeddings.Model.Provider = nil }, "alpha", 1000, 0, model.InvalidRequest,
@@ -222,32 +232,35 @@ func TestMemoriesAreRecalledByMeaning(t *testing.T) {
 	}{
 		"all are in the prompt": {false, nil, 0, "by words"},
 		"there are more":        {true, nil, 1, "by meaning"},
+		"there is no socket":    {true, nil, 2, "by meaning"},
 		"the endpoint fails":    {true, &model.Error{Kind: model.Auth, Message: "no key"}, 1, "by words"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e, failed := &embedder{err: tc.fails}, []*model.Error{}
-			in := embedding(e, &vectors.Cache{}, &failed)
-			in.Toolbox, in.Preparation = nil, preparationOf(func(p *prepare.Input) { p.Agent.MaxMemories = 5 })
-			in.Recall = func(_ context.Context, _ string, v ranking.Vector) (turn.Recalled, error) {
-				text := "by words"
-				if v.Given() {
-					text = "by meaning"
+			synctest.Test(t, func(t *testing.T) {
+				e, failed := &embedder{err: tc.fails, shortages: max(0, tc.requests-1)}, []*model.Error{}
+				in := embedding(e, &vectors.Cache{}, &failed)
+				in.Toolbox, in.Preparation = nil, preparationOf(func(p *prepare.Input) { p.Agent.MaxMemories = 5 })
+				in.Recall = func(_ context.Context, _ string, v ranking.Vector) (turn.Recalled, error) {
+					text := "by words"
+					if v.Given() {
+						text = "by meaning"
+					}
+					return turn.Recalled{More: tc.more, Memories: []turncontext.Memory{{ID: "m", Text: text, Relevance: 1, Learned: true}}}, nil
 				}
-				return turn.Recalled{More: tc.more, Memories: []turncontext.Memory{{ID: "m", Text: text, Relevance: 1, Learned: true}}}, nil
-			}
-			j := &journaltest.Store{}
-			if _, err := engine(j).Run(t.Context(), &in); err != nil {
-				t.Fatal(err)
-			}
-			asked := in.Chain[0].Provider.(*script).requests
-			var prompt strings.Builder
-			for _, m := range asked[0].Messages {
-				prompt.WriteString(m.Content)
-			}
-			if !strings.Contains(prompt.String(), tc.want) || len(e.asked) != tc.requests {
-				t.Errorf("the requests for vectors are %v, and the prompt is %q; want %d requests, and %q in the prompt",
-					e.asked, prompt.String(), tc.requests, tc.want)
-			}
+				j := &journaltest.Store{}
+				if _, err := engine(j).Run(t.Context(), &in); err != nil {
+					t.Fatal(err)
+				}
+				asked := in.Chain[0].Provider.(*script).requests
+				var prompt strings.Builder
+				for _, m := range asked[0].Messages {
+					prompt.WriteString(m.Content)
+				}
+				if !strings.Contains(prompt.String(), tc.want) || len(e.asked) != tc.requests {
+					t.Errorf("the requests for vectors are %v, and the prompt is %q; want %d requests, and %q in the prompt",
+						e.asked, prompt.String(), tc.requests, tc.want)
+				}
+			})
 		})
 	}
 }
