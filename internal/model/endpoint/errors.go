@@ -180,7 +180,7 @@ func (p *Provider) statusError(status int, code, message string) *model.Error {
 		return as(model.Malformed, "%s%s", unreadableCall, statusSuffix(status))
 	case strings.Contains(code, "json_validate_failed"): // Groq: github.com/langchain-ai/langchain/issues/31459
 		return as(model.Malformed, "the model's answer was not JSON that fits the schema%s", statusSuffix(status))
-	case status == http.StatusNotFound:
+	case status == http.StatusNotFound, message == springNotFound:
 		return as(model.InvalidRequest, "the endpoint does not know the model, or serves nothing at this baseURL (HTTP 404)")
 	case status == http.StatusRequestTimeout:
 		return as(model.Timeout, "the endpoint timed out (HTTP 408)")
@@ -197,6 +197,10 @@ func (p *Provider) statusError(status int, code, message string) *model.Error {
 	}
 	return as(model.Overloaded, "the endpoint failed (HTTP %d)", status)
 }
+
+// springNotFound is the text of the Spring framework for a path that it does not serve. Zhipu and Z.AI send it with the
+// code 500, in HTTP 200 or 500, for a wrong baseURL: github.com/Gitlawb/openclaude/issues/214.
+const springNotFound = "404 NOT_FOUND"
 
 // statusSuffix returns the status of an error for the end of a message, or an empty text if the status is not known.
 func statusSuffix(status int) string {
