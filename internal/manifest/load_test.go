@@ -216,6 +216,22 @@ func TestLoadRejects(t *testing.T) {
 				"e.yaml: Turn default/first: spec.agentRef.name: must be of type string, not a boolean: put it in quotes",
 			},
 		},
+		"numbers that are no integers of their field": {
+			"the API server adds an error without a field to some of these errors",
+			map[string]string{
+				"a.yaml": strings.Replace(turn, "Hello", "Hello, limits: {maxSteps: 1e30}", 1),
+				"b.yaml": strings.NewReplacer("first", "second", "Hello", "Hello, limits: {maxSteps: 1.5}").Replace(turn),
+				"c.yaml": strings.NewReplacer("first", "third", "Hello", "Hello, limits: {maxSteps: 12345678901}").Replace(turn),
+			},
+			[]string{
+				"a.yaml: Turn default/first: spec.limits.maxSteps: must be of type integer, not a number",
+				"a.yaml: Turn default/first: spec.limits.maxSteps: Invalid value: 1e+30: spec.limits.maxSteps in body should be " +
+					"less than or equal to 100",
+				"b.yaml: Turn default/second: spec.limits.maxSteps: must be of type integer, not a number",
+				"c.yaml: Turn default/third: spec.limits.maxSteps: Invalid value: 12345678901: spec.limits.maxSteps in body should be " +
+					"less than or equal to 100",
+			},
+		},
 		"values of other types": {
 			"the message says what is needed",
 			map[string]string{"a.yaml": strings.Replace(turn, "{name: support}", "support", 1)},

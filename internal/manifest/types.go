@@ -8,9 +8,9 @@ var typeNames = map[string]string{
 	"boolean": "a boolean", "array": "a list", "slice": "a list", "object": "a mapping", "map": "a mapping", "struct": "a mapping",
 }
 
-// schemaTypes are the names of JSON Schema for the types of Go's decoder.
+// schemaTypes are the names of JSON Schema for its formats and for the types of Go's decoder.
 var schemaTypes = map[string]string{
-	"float64": "number", "bool": "boolean", "slice": "array", "map": "object", "struct": "object",
+	"float64": "number", "int32": "integer", "int64": "integer", "bool": "boolean", "slice": "array", "map": "object", "struct": "object",
 }
 
 // WrongType returns the message about a value that has another type than its field. The types are those of JSON Schema,

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"regexp"
+	"slices"
+	"strings"
 
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
@@ -61,7 +63,26 @@ func (k *kindSchema) defaultAndValidate(ctx context.Context, object map[string]a
 		}
 		findings = append(findings, finding{problem.Field, bodyOf(problem)})
 	}
-	return meta, findings
+	return meta, withFields(findings)
+}
+
+// wrongFormat matches the message of an API server about a number that its field cannot hold. The error has no field.
+var wrongFormat = regexp.MustCompile(`: Checked value must be of type integer with format (int\d+) in (\S+)$`)
+
+// withFields sets the fields of findings about numbers that their fields cannot hold. It drops such a finding if another
+// one is about the same field, because that one says more.
+func withFields(all []finding) []finding {
+	kept := make([]finding, 0, len(all))
+	for _, f := range all {
+		if parts := wrongFormat.FindStringSubmatch(f.message); parts != nil {
+			f = finding{parts[2], "must be an integer that fits into " + strings.TrimPrefix(parts[1], "int") + " bits"}
+			if slices.ContainsFunc(all, func(other finding) bool { return other.field == f.field }) {
+				continue
+			}
+		}
+		kept = append(kept, f)
+	}
+	return kept
 }
 
 // dropServerFields removes the fields that only an API server sets, so that the output of kubectl get -o yaml is a
