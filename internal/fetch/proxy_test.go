@@ -41,13 +41,13 @@ func TestProxy(t *testing.T) {
 	}{
 		"an invalid password": {
 			status: 407, asked: 1,
-			want: "the proxy {proxy} requires valid credentials (HTTP 407): check the user and the password in the manager's " +
+			want: "the proxy {proxy} requires valid credentials (HTTP 407): check the user and the password in " +
 				"HTTPS_PROXY or HTTP_PROXY",
 		},
 		"a forbidden host": {
 			status: 403, asked: 1,
 			want: "the proxy {proxy} refused the connection to files.test:443 (HTTP 403): allow it there, or add the host to " +
-				"the manager's NO_PROXY",
+				"NO_PROXY",
 		},
 		"a host that the proxy cannot reach": {
 			status: 502, asked: 3, want: "the proxy {proxy} could not connect to files.test:443 (HTTP 502)",

@@ -38,6 +38,9 @@ func Cause(err error) string {
 		}
 		return "x509: certificate is invalid"
 	}
+	if invalid, ok := errors.AsType[*invalidProxyError](err); ok {
+		return invalid.Error()
+	}
 	if alert, ok := errors.AsType[tls.AlertError](err); ok {
 		return alert.Error()
 	}
@@ -49,8 +52,6 @@ func Cause(err error) string {
 	_, isTrust := errors.AsType[*tls.CertificateVerificationError](err)
 	_, isRecord := errors.AsType[tls.RecordHeaderError](err)
 	switch {
-	case errors.Is(err, errProxy):
-		return errProxy.Error()
 	case errors.Is(err, errHandshake):
 		return errHandshake.Error()
 	case isAuthority:

@@ -159,6 +159,9 @@ func NewLocalPolicy() *Policy {
 	return p
 }
 
+// isLocal reports whether the policy is from NewLocalPolicy.
+func (p *Policy) isLocal() bool { return p != nil && p.local }
+
 func (p *Policy) add(flag string, values []string, allow bool) error {
 	if len(values) > maxRules {
 		return fmt.Errorf("--%s must name at most %d prefixes, not %d", flag, maxRules, len(values))
@@ -243,7 +246,7 @@ func (p *Policy) checkRules(ctx context.Context, host string, original, addr net
 		return &Refused{Addr: original, Reason: fmt.Sprintf("it is %s, which leads to the manager's own Pod: run the server "+
 			"as a Service in the cluster, and use its name; only for a container in the manager's Pod, allow it with --%s=%s",
 			loopback, AllowFlag, netip.PrefixFrom(addr, addr.BitLen()))}
-	case !best.allow && p != nil && p.local:
+	case !best.allow && p.isLocal():
 		return &Refused{Addr: original, Reason: fmt.Sprintf("it is %s, to which capstan does not connect on your machine", best.what)}
 	case !best.allow:
 		return refusal(original, addr, best.what)

@@ -15,8 +15,13 @@ import (
 // lookupTimeout bounds the resolution of a name that the proxy will resolve itself.
 const lookupTimeout = 2 * time.Second
 
-// errProxy means that the proxy of the environment is not a valid URL.
-var errProxy = errors.New("the manager's HTTPS_PROXY or HTTP_PROXY is not the URL of a proxy: correct it")
+// invalidProxyError means that the proxy of the environment is not a valid URL.
+type invalidProxyError struct{ isLocal bool }
+
+// Error returns the message for people. It does not contain the URL, which may have a password.
+func (e *invalidProxyError) Error() string {
+	return ofManager(e.isLocal) + "HTTPS_PROXY or HTTP_PROXY is not the URL of a proxy: correct it"
+}
 
 // Proxy returns a function for http.Transport.Proxy that takes the proxy from the environment (HTTPS_PROXY and
 // similar variables). The dialer checks the proxy's own address. A target is refused in these cases:
@@ -39,7 +44,7 @@ func (p *Policy) proxy(environment func(*http.Request) (*url.URL, error)) func(*
 	return func(req *http.Request) (*url.URL, error) {
 		proxy, err := environment(req)
 		if err != nil {
-			return nil, errProxy // the original error may contain a password
+			return nil, &invalidProxyError{p.isLocal()} // the original error may contain a password
 		}
 		if proxy == nil {
 			return nil, nil //nolint:nilnil // because for net/http this means that there is no proxy
@@ -100,7 +105,11 @@ func (p *Policy) checkHost(
 	defer cancel()
 	addrs, err := lookup(ctx, "ip", name)
 	if err != nil && last == "internal" {
-		return &Refused{Host: host, Reason: "it is an internal name that the manager cannot resolve; add the " +
+		resolver := "the manager"
+		if p.isLocal() {
+			resolver = "this machine"
+		}
+		return &Refused{Host: host, Reason: "it is an internal name that " + resolver + " cannot resolve; add the " +
 			"host to NO_PROXY to connect without the proxy"}
 	}
 	for _, addr := range addrs {

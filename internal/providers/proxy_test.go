@@ -25,6 +25,8 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
@@ -46,8 +48,14 @@ type outcome struct {
 // variables for proxies only once.
 func requestProxied(t *testing.T, url string) {
 	t.Helper()
-	w, c := newFakeCluster(t, secretValue)
+	w, _ := newFakeCluster(t, secretValue)
 	w.data["ca.crt"] = []byte(os.Getenv(proxiedCA))
+	policy, err := netpolicy.Parse([]string{"127.0.0.0/8"}, nil) // as of a manager, whose messages name it
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := providers.NewCache(w.read, w.clock, policy, nil)
+	t.Cleanup(c.Close)
 	o := object(url)
 	o.Spec.TLS = &v1alpha1.ClientTLS{CABundleRef: &v1alpha1.SecretKeyReference{Name: "openai", Key: "ca.crt"}}
 	reply, err := mustGet(t, c, o).Generate(t.Context(), &model.Request{Model: "m"})

@@ -2,6 +2,7 @@ package providers_test
 
 import (
 	"errors"
+	"fmt"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -103,9 +104,13 @@ func TestRefusedWorkloadTokens(t *testing.T) {
 			o := object(web.URL)
 			o.Spec.CredentialsRef, o.Spec.WorkloadToken = nil, name
 			if offered == nil {
-				want = `there is no workload token`
+				want = fmt.Sprintf("the workload token %q cannot be used, because only the manager in a cluster has such "+
+					"tokens: set credentialsRef", name)
 			}
 			_, err := c.Get(t.Context(), o)
+			if offered == nil && strings.Contains(err.Error(), "--") {
+				t.Errorf("%s: %v, want no flag, because the command line has none for it", name, err)
+			}
 			if _, ok := errors.AsType[*providers.SecretError](err); !ok || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v, want a *SecretError %q", name, err, want)
 			}

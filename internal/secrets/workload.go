@@ -20,7 +20,7 @@ const (
 
 // WorkloadTokens are files with tokens of workload identities, which another program renews. They identify this process
 // and not the author of an object. So only the operator of the cluster offers them, each to one namespace and for
-// certain hosts, and objects name them without a path. The zero value and nil have no tokens.
+// certain hosts, and objects name them without a path. The zero value has no tokens. It is nil outside of a cluster.
 type WorkloadTokens struct {
 	dir string
 	// hosts are the hosts of each token, as in AllowedHosts, by NAMESPACE/NAME.
@@ -57,6 +57,9 @@ func (w *WorkloadTokens) Read(namespace, name, to string) (string, error) {
 		hosts = w.hosts[key]
 	}
 	switch {
+	case w == nil:
+		return "", &Error{Reason: fmt.Sprintf("the workload token %q cannot be used, because only the manager in a cluster has "+
+			"such tokens: set credentialsRef instead", name)}
 	case hosts == "":
 		return "", &Error{Reason: fmt.Sprintf("there is no workload token %q for namespace %q: the operator of the "+
 			"cluster can add %s to the manager's --%s", name, namespace, key, WorkloadTokensFlag)}

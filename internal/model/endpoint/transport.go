@@ -137,7 +137,7 @@ func (x *exchange) accept(ctx context.Context) (*body, error) {
 	if proxy := netpolicy.ProxyHost(x.out); proxy != "" && resp.StatusCode == http.StatusProxyAuthRequired {
 		x.watch.release()     // the proxy has sent the response: this happens for an endpoint without TLS
 		_ = resp.Body.Close() // it is not read
-		return nil, &netpolicy.ProxyError{Proxy: proxy, Target: x.out.URL.Host, Status: resp.StatusCode}
+		return nil, x.provider.cfg.Policy.NewProxyError(proxy, x.out.URL.Host, resp.StatusCode)
 	}
 	refused := resp.StatusCode >= http.StatusBadRequest
 	if refused {
