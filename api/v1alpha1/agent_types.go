@@ -41,8 +41,9 @@ type AgentSpec struct {
 	// +optional
 	Skills *AgentSkills `json:"skills,omitempty"`
 
-	// thinking asks the model to reason before it answers: Off (the default), Low, Medium or High. In YAML, write
-	// "Off" in quotes.
+	// thinking asks the model to reason before it answers: Off (the default), Low, Medium or High. With Off, a model
+	// that reasons by default still does so, unless its ModelProvider declares the capability ReasoningOff. In YAML,
+	// write "Off" in quotes.
 	// +optional
 	// +kubebuilder:default="Off"
 	Thinking ThinkingLevel `json:"thinking,omitempty"`

@@ -244,8 +244,9 @@ type Model struct {
 	MaxOutputTokens *int64 `json:"maxOutputTokens,omitempty"`
 
 	// capabilities are abilities of the model. StructuredOutput: it can restrict its answer to a JSON Schema.
-	// Reasoning: it has a setting for the amount of reasoning. Images: it accepts images. Files: it accepts PDFs. Tools
-	// and Streaming are assumed for every model and need not be listed.
+	// Reasoning: it has a setting for the amount of reasoning. ReasoningOff: it has a setting that turns reasoning off,
+	// which is sent if the Agent's thinking is Off. Images: it accepts images. Files: it accepts PDFs. Tools and
+	// Streaming are assumed for every model and need not be listed.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=8
@@ -263,7 +264,7 @@ type Model struct {
 }
 
 // ModelCapability is an ability of a model.
-// +kubebuilder:validation:Enum=Tools;Streaming;StructuredOutput;Reasoning;Images;Files
+// +kubebuilder:validation:Enum=Tools;Streaming;StructuredOutput;Reasoning;ReasoningOff;Images;Files
 type ModelCapability string
 
 // The capabilities of models.
@@ -272,6 +273,7 @@ const (
 	CapabilityStreaming        ModelCapability = "Streaming"
 	CapabilityStructuredOutput ModelCapability = "StructuredOutput"
 	CapabilityReasoning        ModelCapability = "Reasoning"
+	CapabilityReasoningOff     ModelCapability = "ReasoningOff"
 	CapabilityImages           ModelCapability = "Images"
 	CapabilityFiles            ModelCapability = "Files"
 )

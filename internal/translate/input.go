@@ -290,10 +290,14 @@ func listPrice(l *Link) *model.Pricing {
 	return prices.Of(l.Object.Spec.BaseURL, l.Reference.Model)
 }
 
-// effort returns the effort in the requests to a model, which is empty if the model has no setting for reasoning. m may
-// be nil.
+// effort returns the effort in the requests to a model, which is empty if the model has no setting for it. m may be
+// nil.
 func effort(m *v1alpha1.Model, thinking v1alpha1.ThinkingLevel) string {
-	if m == nil || !slices.Contains(m.Capabilities, v1alpha1.CapabilityReasoning) {
+	needed := v1alpha1.CapabilityReasoning
+	if thinking == v1alpha1.ThinkingOff {
+		needed = v1alpha1.CapabilityReasoningOff
+	}
+	if m == nil || !slices.Contains(m.Capabilities, needed) {
 		return ""
 	}
 	return efforts[thinking]
@@ -310,8 +314,9 @@ func addDeclaredFacts(c *loop.Candidate, m *v1alpha1.Model) {
 	c.StructuredOutput = slices.Contains(m.Capabilities, v1alpha1.CapabilityStructuredOutput)
 }
 
-// efforts maps a thinking level to the effort in a request. Off has no effort, so the provider's default applies.
+// efforts maps a thinking level to the effort in a request.
 var efforts = map[v1alpha1.ThinkingLevel]string{
+	v1alpha1.ThinkingOff: model.EffortNone,
 	v1alpha1.ThinkingLow: "low", v1alpha1.ThinkingMedium: "medium", v1alpha1.ThinkingHigh: "high",
 }
 

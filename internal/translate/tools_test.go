@@ -91,6 +91,16 @@ func TestInputWithDeclaredModel(t *testing.T) {
 			[]v1alpha1.ModelCapability{v1alpha1.CapabilityReasoning},
 			loop.Candidate{},
 		},
+		"turned off": {
+			"a model that reasons by default must not", v1alpha1.ThinkingOff,
+			[]v1alpha1.ModelCapability{v1alpha1.CapabilityReasoningOff},
+			loop.Candidate{Parameters: model.Parameters{Effort: model.EffortNone}},
+		},
+		"only a switch to turn it off": {
+			"the setting has no levels", v1alpha1.ThinkingHigh,
+			[]v1alpha1.ModelCapability{v1alpha1.CapabilityReasoningOff},
+			loop.Candidate{},
+		},
 		"structured": {
 			"the model can restrict its answer to a schema", "",
 			[]v1alpha1.ModelCapability{v1alpha1.CapabilityStructuredOutput},

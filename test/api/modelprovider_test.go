@@ -53,7 +53,7 @@ var _ = Describe("ModelProvider", func() {
 		Entry("a CA bundle", `spec: {tls: {caBundleRef: {name: ca, key: ca.crt}}}`),
 		Entry("a client certificate", `spec: {baseURL: "HTTPS://llm.internal/v1", tls: {clientCertificateRef: {name: own}}}`),
 		Entry("a model with all fields", `spec: {models: [{name: m, contextWindow: 100000000, maxOutputTokens: 100000000,
-  capabilities: [Tools, Streaming, StructuredOutput, Reasoning]}]}`),
+  capabilities: [Tools, Streaming, StructuredOutput, Reasoning, ReasoningOff]}]}`),
 		Entry("the smallest window", `spec: {models: [{name: m, contextWindow: 1, maxOutputTokens: 1}]}`),
 		Entry("a dialect", `spec: {dialect: Mistral}`),
 		Entry("a workload token", `spec: {workloadToken: gateway}`),

@@ -42,11 +42,14 @@ func Check(name string, p *model.Parameters, o *Options) *model.Unsupported {
 	return endpoint.CheckExtra(p.Extra, o.Extra, "stop_sequences", "service_tier", "system", "thinking", "output_config", "cache_control")
 }
 
+// thinks reports whether a request asks the model to think.
+func thinks(p *model.Parameters) bool { return p.Effort != "" && p.Effort != model.EffortNone }
+
 // checkThinking returns why thinking cannot be sent, or nil. Half of the output limit is for thoughts, and the protocol
 // refuses a smaller budget than minBudget.
 func checkThinking(name string, p *model.Parameters, o *Options) *model.Unsupported {
 	limit := o.outputLimit(name, p)
-	if p.Effort == "" || o.isAdaptive(name) || limit <= 0 || limit/2 >= minBudget {
+	if !thinks(p) || o.isAdaptive(name) || limit <= 0 || limit/2 >= minBudget {
 		return nil
 	}
 	return &model.Unsupported{Parameter: "thinking", Problem: fmt.Sprintf(
@@ -66,7 +69,7 @@ func checkTemperature(name string, p *model.Parameters) *model.Unsupported {
 		return &model.Unsupported{Parameter: parameter, Problem: fmt.Sprintf("model %q refuses it: remove it", name)}
 	case *t > 1:
 		return &model.Unsupported{Parameter: parameter, Problem: "models of Anthropic accept 0 to 1: lower it to at most 1"}
-	case *t < 1 && p.Effort != "": // platform.claude.com, extended thinking
+	case *t < 1 && thinks(p): // platform.claude.com, extended thinking
 		return &model.Unsupported{
 			Parameter: parameter,
 			Problem:   `models of Anthropic accept only 1 with thinking: remove it, or set spec.thinking to "Off"`,

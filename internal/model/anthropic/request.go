@@ -259,6 +259,8 @@ func (r *messagesRequest) addParameters(req *model.Request, o *Options) {
 	}
 	switch effort := req.Parameters.Effort; {
 	case effort == "":
+	case effort == model.EffortNone: // platform.claude.com, thinking: some models think unless it is disabled
+		r.Thinking = &thinking{Type: "disabled"}
 	case o.isAdaptive(req.Model):
 		r.Thinking = &thinking{Type: "adaptive", Display: "summarized"} // otherwise nothing arrives while the model thinks
 		if r.OutputConfig == nil {
@@ -277,7 +279,7 @@ func (r *messagesRequest) addParameters(req *model.Request, o *Options) {
 		}
 	}
 	r.MaxTokens, r.Temperature = limit, req.Parameters.Temperature
-	if r.Thinking != nil && r.ToolChoice != nil && (r.ToolChoice.Type == "any" || r.ToolChoice.Type == "tool") {
+	if r.Thinking != nil && thinks(&req.Parameters) && r.ToolChoice != nil && (r.ToolChoice.Type == "any" || r.ToolChoice.Type == "tool") {
 		r.ToolChoice.Type, r.ToolChoice.Name = "auto", ""
 	}
 }

@@ -280,6 +280,12 @@ func TestParametersOnTheWire(t *testing.T) {
 			"newer models refuse a budget", adaptiveModel, params(0, -1, "high"), nil, "8192", "",
 			`{"type":"adaptive","display":"summarized"}`, `{"effort":"high"}`,
 		},
+		"off": {
+			"newer models think by default", "claude-sonnet-5", params(0, -1, "none"), nil, "8192", "", `{"type":"disabled"}`, "",
+		},
+		"off with a temperature": {
+			"only thoughts require 1", budgetModel, params(1500, 0.5, "none"), nil, "1500", "0.5", `{"type":"disabled"}`, "",
+		},
 		"version 4.6":   {"this model accepts a temperature", "anthropic/claude-opus-4.6", params(0, 0.5, ""), nil, "8192", "0.5", "", ""},
 		"another maker": {"only Claude refuses a temperature", "kimi-k2", params(0, 0.5, ""), nil, "8192", "0.5", "", ""},
 		"unsigned calls": {
@@ -310,6 +316,15 @@ func TestParametersOnTheWire(t *testing.T) {
 			expectField(t, body, "output_config", tc.config, tc.reason)
 		})
 	}
+}
+
+// TestForcedAnswerWithoutThinking checks that the model must call the answer's tool if thinking is off.
+func TestForcedAnswerWithoutThinking(t *testing.T) {
+	body, _ := sent(t, model.Request{
+		Model: "claude-sonnet-5", Messages: []model.Message{user("a")}, Output: json.RawMessage(`{"type":"object"}`),
+		Parameters: model.Parameters{Effort: model.EffortNone},
+	})
+	expectField(t, body, "tool_choice", `{"type":"tool","name":"give_final_answer"}`, "only thinking forbids a forced call")
 }
 
 // TestFormOfThinkingByModel checks which models get a budget.

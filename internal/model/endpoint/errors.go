@@ -172,6 +172,9 @@ func (p *Provider) statusError(status int, code, message string) *model.Error {
 	case refusesOrder(message):
 		return as(model.InvalidRequest, "the chat template of the model refuses the order of the messages%s: check that "+
 			"spec.requests.systemMessages of the ModelProvider is Merged", statusSuffix(status))
+	case needsReasoningOff(message):
+		return as(model.InvalidRequest, "the model accepts tools only if it does not reason%s: set spec.thinking of the Agent to "+
+			`"Off", and add ReasoningOff to the model's capabilities in the ModelProvider`, statusSuffix(status))
 	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusBadRequest && refusesKey(message):
 		return as(model.Auth, "%s", p.credentialsRefused(status))
 	case status == http.StatusTooManyRequests, strings.Contains(code, "rate_limit"):
@@ -314,6 +317,13 @@ func refusesInput(message string) bool {
 // github.com/ggml-org/llama.cpp/issues/19851 and github.com/anomalyco/opencode/issues/5034.
 func refusesOrder(message string) bool {
 	return strings.Contains(strings.ToLower(message), "conversation roles must alternate")
+}
+
+// needsReasoningOff reports whether the message of an error means that the model accepts tools only with the reasoning
+// effort none. Models of OpenAI since gpt-5.4 accept tools with any other effort in the Responses API only, and since
+// gpt-5.6 they reason by default: github.com/pipecat-ai/pipecat/issues/4043 and github.com/BerriAI/litellm/pull/34569.
+func needsReasoningOff(message string) bool {
+	return strings.Contains(strings.ToLower(message), "function tools with reasoning_effort are not supported")
 }
 
 // refusesKey reports whether the message of an error means that the key is refused. Gemini and xAI send such a message

@@ -298,7 +298,7 @@ func (r *AnthropicRequest) toolProblem() string {
 		return "tool_choice: tool_choice may only be specified while providing tools"
 	case choice.Type == "tool" && !names[choice.Name]:
 		return "tool_choice: Tool '" + choice.Name + "' not found in provided tools"
-	case r.Thinking != nil && (choice.Type == "any" || choice.Type == "tool"):
+	case r.Thinking != nil && r.Thinking.Type != "disabled" && (choice.Type == "any" || choice.Type == "tool"):
 		return "Thinking may not be enabled when tool_choice forces tool use."
 	}
 	return ""
@@ -451,8 +451,10 @@ func (m *AnthropicMessage) sourceProblem(b AnthropicBlock) string {
 func (r *AnthropicRequest) thinkingProblem() string {
 	t := r.Thinking
 	switch {
-	case t == nil:
+	case t == nil || t.Type == "disabled" && t.Budget == 0:
 		return ""
+	case t.Type == "disabled":
+		return "thinking.disabled.budget_tokens: Extra inputs are not permitted"
 	case t.Type == "adaptive" && t.Budget != 0:
 		return "thinking.adaptive.budget_tokens: Extra inputs are not permitted"
 	case r.Temperature != nil && *r.Temperature != 1:

@@ -96,7 +96,7 @@ type ThinkingForm int
 const (
 	// ThinkingEffort sends reasoning_effort.
 	ThinkingEffort ThinkingForm = iota
-	// ThinkingSwitch sends thinking with the type enabled. It has no levels.
+	// ThinkingSwitch sends thinking with the type enabled or disabled. It has no levels.
 	ThinkingSwitch
 	// ThinkingTemplate sends enable_thinking to the chat template of the model. It has no levels: whether a template
 	// accepts effort levels, and which, depends on the model.

@@ -96,6 +96,18 @@ func TestErrorsOfTheFakeModel(t *testing.T) {
 			Kind:    model.InvalidRequest,
 			Message: `provider "demo": the endpoint refused the request (HTTP 400)`, Said: `Bad.`,
 		}},
+		"tools with an effort": {
+			"gpt-5.4 has no reasoning by default",
+			`rules: [{fault: {status: 400, message: "Function tools with reasoning_effort are not supported for gpt-5.4 in ` +
+				`/v1/chat/completions. Please use /v1/responses instead."}}]`, nil,
+			errorParts{
+				Kind: model.InvalidRequest,
+				Message: `provider "demo": the model accepts tools only if it does not reason (HTTP 400): set spec.thinking of the ` +
+					`Agent to "Off", and add ReasoningOff to the model's capabilities in the ModelProvider`,
+				Said: "Function tools with reasoning_effort are not supported for gpt-5.4 in /v1/chat/completions. " +
+					"Please use /v1/responses instead.",
+			},
+		},
 		"filtered request": {
 			"the filter as an error",
 			`rules: [{fault: {status: 400, code: content_filter, message: No.}}]`, nil,

@@ -24,12 +24,14 @@ func (r *chatRequest) addParameters(p *model.Parameters, d *Dialect) {
 	} else if p.Seed != nil {
 		r.Seed = new(int(*p.Seed))
 	}
-	switch {
+	switch isOn := p.Effort != model.EffortNone; {
 	case p.Effort == "":
-	case d.Thinking == ThinkingSwitch:
+	case d.Thinking == ThinkingSwitch && isOn:
 		r.Thinking = &thinkingSwitch{Type: "enabled"}
+	case d.Thinking == ThinkingSwitch:
+		r.Thinking = &thinkingSwitch{Type: "disabled"}
 	case d.Thinking == ThinkingTemplate:
-		r.ChatTemplateKwargs = map[string]any{"enable_thinking": true}
+		r.ChatTemplateKwargs = map[string]any{"enable_thinking": isOn}
 	default:
 		r.ReasoningEffort = p.Effort
 	}
@@ -78,7 +80,7 @@ const effortHigh = "high"
 func checkEffort(effort string, d *Dialect) *model.Unsupported {
 	const parameter = "thinking"
 	switch {
-	case effort == "" || effort == effortHigh:
+	case effort == "" || effort == effortHigh || effort == model.EffortNone:
 		return nil
 	case d.Thinking != ThinkingEffort:
 		return &model.Unsupported{

@@ -59,15 +59,34 @@ func TestParametersInEachDialect(t *testing.T) {
 			}
 		})
 	}
-	t.Run("chat template", func(t *testing.T) {
-		req := request("hello")
-		req.Parameters = model.Parameters{Effort: "high"}
-		d := openai.DialectOf("VLLM", "")
-		d.Thinking = openai.ThinkingTemplate
-		if diff := cmp.Diff(`{"chat_template_kwargs":{"enable_thinking":true}}`, sentParameters(t, req, d)); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
-	})
+}
+
+// TestReasoningOnAndOff checks how each form of the setting for reasoning turns it on and off.
+func TestReasoningOnAndOff(t *testing.T) {
+	for dialect, tc := range map[string]struct {
+		form    openai.ThinkingForm
+		on, off string
+	}{
+		"VLLM": {
+			openai.ThinkingTemplate, `{"chat_template_kwargs":{"enable_thinking":true}}`,
+			`{"chat_template_kwargs":{"enable_thinking":false}}`,
+		},
+		"Moonshot": {openai.ThinkingSwitch, `{"thinking":{"type":"enabled"}}`, `{"thinking":{"type":"disabled"}}`},
+		"OpenAI":   {openai.ThinkingEffort, `{"reasoning_effort":"high"}`, `{"reasoning_effort":"none"}`},
+		"Mistral":  {openai.ThinkingEffort, `{"reasoning_effort":"high"}`, `{"reasoning_effort":"none"}`},
+	} {
+		t.Run(dialect, func(t *testing.T) {
+			d := openai.DialectOf(dialect, "")
+			d.Thinking = tc.form
+			for effort, want := range map[string]string{"high": tc.on, model.EffortNone: tc.off, "": "{}"} {
+				req := request("hello")
+				req.Parameters.Effort = effort
+				if diff := cmp.Diff(want, sentParameters(t, req, d)); diff != "" {
+					t.Errorf("effort %q: -want +got:\n%s", effort, diff)
+				}
+			}
+		})
+	}
 }
 
 // sentParameters sends a request and returns the fields of its body that are parameters, sorted by their names.

@@ -88,7 +88,8 @@ type Parameters struct {
 	Temperature *float64 `json:"temperature,omitempty"`
 	// MaxOutputTokens is the maximum number of tokens in the reply, at least 1.
 	MaxOutputTokens *int `json:"maxOutputTokens,omitempty"`
-	// Effort is the effort of the model's reasoning: low, medium or high. If it is empty, the provider decides.
+	// Effort is the effort of the model's reasoning: low, medium or high, or EffortNone. If it is empty, the provider
+	// decides.
 	Effort string `json:"effort,omitempty"`
 	// Seed makes replies to the same request more alike, as far as the endpoint can. It is at least 0.
 	Seed *int64 `json:"seed,omitempty"`
@@ -99,6 +100,9 @@ type Parameters struct {
 	// Extra are further fields of the request's body. An adapter refuses names of fields that it sends itself.
 	Extra []ExtraField `json:"extra,omitempty"`
 }
+
+// EffortNone is the effort of a model that must not reason.
+const EffortNone = "none"
 
 // ForQuestion returns the parameters for a question about a Turn that has ended. It removes the stop sequences, because
 // they are for the answers of the Agent and may occur in the reply.
