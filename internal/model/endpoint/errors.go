@@ -198,7 +198,9 @@ func (p *Provider) statusError(status int, code, message string) *model.Error {
 	case status == 0:
 		return as(model.Overloaded, "the endpoint reported an error in the stream")
 	}
-	return as(model.Overloaded, "the endpoint failed (HTTP %d)", status)
+	e := as(model.Overloaded, "the endpoint failed (HTTP %d)", status)
+	e.Internal = status == http.StatusInternalServerError
+	return e
 }
 
 // springNotFound is the text of the Spring framework for a path that it does not serve. Zhipu and Z.AI send it with the

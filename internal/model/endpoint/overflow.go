@@ -29,6 +29,7 @@ var overflowMessages = []string{
 	"exceeds the context length",           // Ollama
 	"exceeded max context length",          // Ollama
 	"available context size",               // llama.cpp
+	"is too large to process",              // llama.cpp, 500, for embeddings
 	"exceed context window",                // llama.cpp for Python
 	"greater than the context length",      // LM Studio
 	"context length of only",               // LM Studio

@@ -32,6 +32,11 @@ var (
 	unknown  = &refusal{http.StatusNotFound, `{"error":{"message":"There is no such model."}}`}
 	limited  = &refusal{http.StatusTooManyRequests, `{"error":{"message":"Slow down."}}`}
 	broken   = &refusal{http.StatusInternalServerError, `{"error":{"message":"Failed."}}`}
+	// unavailable is an error of a gateway without a backend.
+	unavailable = &refusal{http.StatusServiceUnavailable, `{"error":{"message":"No backend."}}`}
+	// tooLarge is an error of llama.cpp about a single text: github.com/canonical/inference-snaps/issues/344.
+	tooLarge = &refusal{http.StatusInternalServerError, `{"error":{"code":500,"message":"input (1400 tokens) is too large to process. ` +
+		`increase the physical batch size (current batch size: 512)","type":"server_error"}}`}
 	// silent is no answer: the endpoint waits until the client has dropped the request.
 	silent = &refusal{}
 )
@@ -115,18 +120,35 @@ func TestEmbedMemories(t *testing.T) {
 		requests int
 		kind     model.ErrorKind
 	}{
-		"all":                      {20, always(nil), 20, nil, 2, ""},
-		"none":                     {0, always(nil), 0, nil, 0, ""},
-		"an invalid text":          {20, when(invalid, "t03"), 19, []string{"t03"}, 2 + 16, model.InvalidRequest},
-		"the newest are invalid":   {6, when(invalid, "t00", "t01"), 4, []string{"t00", "t01"}, 1 + 6, model.InvalidRequest},
-		"a text is too long":       {3, when(tooLong, "t01"), 2, []string{"t01"}, 1 + 3, model.ContextLength},
-		"a filtered text":          {3, when(filtered, "t02"), 2, []string{"t02"}, 1 + 3, model.ContentFiltered},
-		"all texts are filtered":   {5, always(filtered), 0, []string{"t00", "t01", "t02", "t03", "t04"}, 1 + 5, model.ContentFiltered},
-		"only a filtered text":     {1, always(filtered), 0, []string{"t00"}, 1, model.ContentFiltered},
-		"only an invalid text":     {1, always(invalid), 0, nil, 1, model.InvalidRequest},
+		"all":                    {20, always(nil), 20, nil, 2, ""},
+		"none":                   {0, always(nil), 0, nil, 0, ""},
+		"an invalid text":        {20, when(invalid, "t03"), 19, []string{"t03"}, 2 + 16, model.InvalidRequest},
+		"the newest are invalid": {6, when(invalid, "t00", "t01"), 4, []string{"t00", "t01"}, 1 + 6, model.InvalidRequest},
+		"a text is too long":     {3, when(tooLong, "t01"), 2, []string{"t01"}, 1 + 3, model.ContextLength},
+		"a filtered text":        {3, when(filtered, "t02"), 2, []string{"t02"}, 1 + 3, model.ContentFiltered},
+		"all texts are filtered": {5, always(filtered), 0, []string{"t00", "t01", "t02", "t03", "t04"}, 1 + 5, model.ContentFiltered},
+		"only a filtered text":   {1, always(filtered), 0, []string{"t00"}, 1, model.ContentFiltered},
+		"only an invalid text":   {1, always(invalid), 0, nil, 1, model.InvalidRequest},
+		"a text that breaks the server": {
+			20, when(broken, "t03"), 19, []string{"t03"}, 2 + 2*4 + 1, model.Overloaded,
+		},
+		"two texts that break it":            {16, when(broken, "t03", "t05"), 14, []string{"t03", "t05"}, 1 + 2 + 2 + 4 + 4 + 2, model.Overloaded},
+		"only a text that breaks the server": {1, always(broken), 0, nil, 1, model.Overloaded},
+		"the server fails once": {16, func(number int, _ []string) *refusal {
+			if number == 1 {
+				return broken
+			}
+			return nil
+		}, 16, nil, 3, ""},
+		"the server fails twice for one text": {2, func(number int, _ []string) *refusal {
+			return []*refusal{broken, broken, nil, nil}[number-1]
+		}, 2, nil, 4, ""},
+		"the gateway fails":        {20, always(unavailable), 0, nil, 1, model.Overloaded},
 		"an unknown model":         {20, always(unknown), 0, nil, 2 + 3, model.InvalidRequest},
 		"the endpoint has a limit": {20, always(limited), 0, nil, 1, model.RateLimited},
-		"the endpoint fails":       {20, always(broken), 0, nil, 1, model.Overloaded},
+		"the endpoint fails":       {40, always(broken), 0, nil, 3, model.Overloaded},
+		"a short list fails":       {2, always(broken), 0, nil, 3, model.Overloaded},
+		"a text is too large":      {3, when(tooLarge, "t01"), 2, []string{"t01"}, 1 + 3, model.ContextLength},
 		"one text at a time": {40, func(_ int, texts []string) *refusal {
 			if len(texts) > 1 {
 				return invalid
@@ -134,8 +156,11 @@ func TestEmbedMemories(t *testing.T) {
 			return nil
 		}, 40, nil, 3 + 40, ""},
 		"the endpoint fails after a refusal": {5, func(number int, _ []string) *refusal {
-			return []*refusal{invalid, nil, invalid, broken}[number-1]
-		}, 1, []string{"t01"}, 4, model.Overloaded},
+			return []*refusal{invalid, nil, invalid, broken, broken, broken}[number-1]
+		}, 1, []string{"t01"}, 6, model.Overloaded},
+		"the endpoint has a limit after a refusal": {5, func(number int, _ []string) *refusal {
+			return []*refusal{invalid, nil, invalid, limited}[number-1]
+		}, 1, []string{"t01"}, 4, model.RateLimited},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var all []memories.Memory

@@ -25,6 +25,8 @@ const maxInvalid = 3
 // If the model refuses several texts, possibly because of one of them, each is requested alone: see vectors.Batches. A
 // single text that is refused gets a vector without values, so that it is not requested again. If it is refused as
 // invalid, this requires that the model accepts another text, because the request may be invalid whatever the text is.
+// The same applies to a text for which the endpoint fails: github.com/ollama/ollama/issues/12921. Before that, this text
+// is requested once more.
 func Embed(
 	ctx context.Context, c *loop.Candidate, space string, dimensions int, all []memories.Memory, account Account,
 ) (embedded []memories.Embedded, used Outcome, err error) {
@@ -55,6 +57,8 @@ type embedding struct {
 	// alone as invalid. refusal is the last of these failures.
 	refused, invalid []memories.Memory
 	refusal          error
+	// failing are the memories for which alone the endpoint failed.
+	failing []memories.Memory
 }
 
 // requestAll requests all vectors. It returns the failure after which another request would fail, too.
@@ -65,7 +69,14 @@ func (e *embedding) requestAll(ctx context.Context, all []memories.Memory) error
 		failure, failed := errors.AsType[*model.Error](err)
 		switch {
 		case err == nil:
-		case !failed, !failure.Kind.MayConcernText(), ctx.Err() != nil:
+			batches.Accepted()
+		case ctx.Err() != nil, failed && failure.Internal && !batches.Halve(batch):
+			return err
+		case failed && failure.Internal:
+			if len(batch) == 1 {
+				e.failing, e.refusal = append(e.failing, batch...), err
+			}
+		case !failed, !failure.Kind.MayConcernText():
 			return err
 		case batches.Split(batch):
 		case failure.Kind == model.InvalidRequest:
@@ -77,8 +88,25 @@ func (e *embedding) requestAll(ctx context.Context, all []memories.Memory) error
 			e.refused, e.refusal = append(e.refused, batch...), err
 		}
 	}
-	if len(e.embedded) == 0 && len(e.invalid) > 0 {
+	if len(e.embedded) == 0 && len(e.invalid)+len(e.failing) > 0 {
 		return e.refusal
+	}
+	return e.confirm(ctx)
+}
+
+// confirm requests the failing texts once more. If the endpoint fails again, it counts as a refusal of the text. confirm
+// returns any other failure.
+func (e *embedding) confirm(ctx context.Context) error {
+	for _, m := range e.failing {
+		err := e.request(ctx, []memories.Memory{m})
+		failure, failed := errors.AsType[*model.Error](err)
+		switch {
+		case err == nil:
+		case !failed, !failure.Internal, ctx.Err() != nil:
+			return err
+		default:
+			e.refused, e.refusal = append(e.refused, m), err
+		}
 	}
 	return nil
 }

@@ -115,6 +115,9 @@ type Error struct {
 	// it was sent, it failed after a part of the answer, its answer was too long, compressed or, after some time,
 	// unreadable, or the reply was whole but has no usable answer.
 	MayBeBilled bool
+	// Internal is true if the endpoint failed with the status 500, which some servers also send for a text from which
+	// they cannot make a vector.
+	Internal bool
 	// Usage is the usage that the endpoint reported before the request failed.
 	Usage Usage
 	// Received is the number of bytes of text, reasoning and arguments that arrived before the request failed. It

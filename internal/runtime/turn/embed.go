@@ -62,21 +62,21 @@ type query struct {
 	vector ranking.Vector
 }
 
-// embed requests vectors. It returns no vectors and no error if the request failed and the Turn should continue without
-// them. refused is true if the model refused these texts, so that a request for other texts may succeed.
-func (r *run) embed(ctx context.Context, texts []string, within time.Duration) (all [][]float32, refused bool, err error) {
+// embed requests vectors. It returns the failure, and no error, if the request failed and the Turn should continue
+// without the vectors.
+func (r *run) embed(ctx context.Context, texts []string, within time.Duration) (all [][]float32, failure *model.Error, err error) {
 	all, err = r.embedWithSocket(ctx, texts, within)
 	failure, failed := errors.AsType[*model.Error](err)
 	if !failed {
-		return all, false, err
+		return all, nil, err
 	}
 	if ctx.Err() != nil {
-		return nil, false, context.Cause(ctx)
+		return nil, nil, context.Cause(ctx)
 	}
 	if r.in.NotEmbedded != nil {
 		r.in.NotEmbedded(failure)
 	}
-	return nil, failure.Kind.MayConcernText(), nil
+	return nil, failure, nil
 }
 
 // shortagePause is the pause after a request for vectors for which this process had no socket.
@@ -127,10 +127,12 @@ func (r *run) similarities(ctx context.Context, text string, tools []string) ([]
 }
 
 // embedTools requests the missing vectors, adds them to found, and keeps them for later Turns. If the model refuses a
-// batch, its texts are requested one by one: see vectors.Batches. A single text that is refused is kept as a text
-// without a vector.
+// batch, or the endpoint fails, its texts are requested in smaller batches: see vectors.Batches. A single text that is
+// refused is kept as a text without a vector. The same applies to a text for which alone the endpoint fails if it has
+// accepted another text of the same batch.
 func (r *run) embedTools(ctx context.Context, tools []string, found [][]float32, missing []int, until time.Time) error {
 	batches := vectors.BatchesOf(missing)
+	accepted := false
 	for n := 0; n < maxToolRequests && time.Until(until) > 0; n++ {
 		batch, ok := batches.Next()
 		if !ok {
@@ -140,16 +142,24 @@ func (r *run) embedTools(ctx context.Context, tools []string, found [][]float32,
 		for _, i := range batch {
 			texts = append(texts, memories.Excerpt(tools[i]))
 		}
-		all, refused, err := r.embed(ctx, texts, time.Until(until))
+		all, failure, err := r.embed(ctx, texts, time.Until(until))
 		switch {
 		case err != nil:
 			return err
-		case refused && batches.Split(batch):
-			continue
-		case refused:
+		case failure == nil:
+			batches.Accepted()
+			accepted = true
+		case failure.Internal && batches.Halve(batch):
+			if len(batch) > 1 || !accepted {
+				continue
+			}
 			all = make([][]float32, 1)
-		case all == nil: // the next request would fail, too
+		case !failure.Kind.MayConcernText(): // the next request would fail, too
 			return nil
+		case batches.Split(batch):
+			continue
+		default:
+			all = make([][]float32, 1)
 		}
 		for n, i := range batch {
 			found[i] = all[n]

@@ -32,8 +32,8 @@ type embedder struct {
 	words []string
 	err   error
 	hangs bool
-	// refuses reports whether a request is refused. It may be nil.
-	refuses func(texts []string) bool
+	// refuses reports whether a request is refused, and breaks whether it makes the endpoint fail. They may be nil.
+	refuses, breaks func(texts []string) bool
 	// shortages is the number of first requests for which the process has no socket.
 	shortages int
 	// zeros is the number of zeros at the end of each vector.
@@ -61,6 +61,9 @@ func (e *embedder) Generate(ctx context.Context, r *model.Request) (*model.Reply
 	}
 	if e.refuses != nil && e.refuses(r.Embed.Texts) {
 		return nil, &model.Error{Kind: model.InvalidRequest, Message: "refused"}
+	}
+	if e.breaks != nil && e.breaks(r.Embed.Texts) {
+		return nil, &model.Error{Kind: model.Overloaded, Message: "failed", Internal: true}
 	}
 	reply := &model.Reply{FinishReason: model.FinishStop, Usage: model.Usage{InputTokens: 7 * int64(len(r.Embed.Texts))}}
 	for _, text := range r.Embed.Texts {
@@ -351,6 +354,52 @@ func TestRefusedTexts(t *testing.T) {
 			if want := fmt.Sprintf("tool-%02d", tc.tools-1); n != 1 || tools != want {
 				t.Errorf("a later Turn sent the requests %v and has the tools %s, want only the request for its message, and %s",
 					e.asked, tools, want)
+			}
+		})
+	}
+}
+
+// TestTextsThatBreakTheEndpoint checks that other tools get their vectors although the endpoint fails for one tool, and
+// that an endpoint that fails for all tools receives few requests.
+func TestTextsThatBreakTheEndpoint(t *testing.T) {
+	for name, tc := range map[string]struct {
+		breaks func(text string) bool
+		tools  int
+		// requests are the numbers of requests of the Turns, and want is the tool of the last one.
+		requests []int
+		want     string
+	}{
+		"one text": {
+			func(s string) bool { return strings.Contains(s, "tool-01") }, 3, []int{1 + 5, 1}, "tool-02",
+		},
+		"one of many texts": {
+			func(s string) bool { return strings.Contains(s, "tool-00") }, 40, []int{1 + 8, 1 + 5, 1}, "tool-39",
+		},
+		"all tools": {
+			func(s string) bool { return strings.Contains(s, "tool-") }, 40, []int{1 + 3, 1 + 3}, "tool-00",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			known, failed := &vectors.Cache{}, []*model.Error{}
+			e := &embedder{words: []string{"new", tc.want}, breaks: func(texts []string) bool { return slices.ContainsFunc(texts, tc.breaks) }}
+			var requests []int
+			tools := ""
+			for range tc.requests {
+				e.asked = nil
+				in := embedding(e, known, &failed)
+				var all []tool.Tool
+				for i := range tc.tools {
+					all = append(all, remote(fmt.Sprintf("tool-%02d", i), "", tool.ReadOnly))
+				}
+				in.Toolbox = server("desk", all...)
+				j := &journaltest.Store{}
+				if _, err := engine(j).Run(t.Context(), &in); err != nil {
+					t.Fatal(err)
+				}
+				requests, tools = append(requests, len(e.asked)), toolsOf(t, j)
+			}
+			if !slices.Equal(requests, tc.requests) || tools != tc.want {
+				t.Errorf("the Turns sent %v requests, and the last one has the tools %s; want %v, and %s", requests, tools, tc.requests, tc.want)
 			}
 		})
 	}
