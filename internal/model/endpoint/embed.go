@@ -20,8 +20,12 @@ import (
 type Embedder interface {
 	// EmbeddingsPath returns the path of requests for vectors of a model, below the base URL.
 	EmbeddingsPath(model string) string
-	// EmbeddingsBody returns the body of a request for vectors. The same request always gives the same bytes.
-	EmbeddingsBody(req *model.Request) ([]byte, error)
+	// EmbeddingsBody returns the body of a request for vectors. If plain is true, the body lacks the field that Refuses
+	// detects. The same arguments always give the same bytes.
+	EmbeddingsBody(req *model.Request, plain bool) ([]byte, error)
+	// Refuses reports whether the message of an error may mean that the endpoint refuses a field that the request does
+	// not need.
+	Refuses(message string) bool
 	// ReadVectors reads an answer for a number of texts. failure is the error that the endpoint has sent instead, in
 	// any form that servers send, or nil. err means that the answer does not follow the protocol. In both cases, v has
 	// the usage if the answer has it.
@@ -38,14 +42,33 @@ type Vectors struct {
 	Model string
 }
 
-// embed requests vectors. All errors are *model.Error.
+// embed requests vectors. All errors are *model.Error. If the endpoint refuses a field that the request does not need,
+// embed repeats the request without the field. If that succeeds, later requests lack the field, too.
 //
 //go:noinline
 func (p *Provider) embed(ctx context.Context, req *model.Request) (*model.Reply, error) {
+	plain := p.plainEmbeddings.Load()
+	reply, err := p.embedOnce(ctx, req, plain)
+	if err == nil || plain {
+		return reply, err
+	}
+	protocol, ok := p.protocol.(Embedder)
+	if e := model.AsError(err); !ok || e.Kind != model.InvalidRequest || e.Unsent || !protocol.Refuses(e.RemoteMessage) {
+		return reply, err
+	}
+	reply, err = p.embedOnce(ctx, req, true)
+	if err == nil {
+		p.plainEmbeddings.Store(true)
+	}
+	return reply, err
+}
+
+// embedOnce sends one request for vectors.
+func (p *Provider) embedOnce(ctx context.Context, req *model.Request, plain bool) (*model.Reply, error) {
 	x := p.newExchange(ctx, jsonObject)
 	x.embeds, x.first, x.requestID, x.observer, x.facts = true, p.firstTimeout(req), req.ID, req.Observer, req.Facts
 	defer x.memory.release()
-	reply, err := x.requestVectors(ctx, req)
+	reply, err := x.requestVectors(ctx, req, plain)
 	if err != nil {
 		return nil, x.classify(ctx, err, reply)
 	}
@@ -53,17 +76,17 @@ func (p *Provider) embed(ctx context.Context, req *model.Request) (*model.Reply,
 }
 
 // requestVectors sends the request and reads its answer.
-func (x *exchange) requestVectors(ctx context.Context, req *model.Request) (reply model.Reply, err error) {
+func (x *exchange) requestVectors(ctx context.Context, req *model.Request, plain bool) (reply model.Reply, err error) {
 	protocol, ok := x.provider.protocol.(Embedder)
 	if !ok {
 		return reply, Unsendable("%s has no embeddings", x.provider.protocol.Name())
 	}
-	body, err := protocol.EmbeddingsBody(req)
+	body, err := protocol.EmbeddingsBody(req, plain)
 	if err != nil {
 		return reply, err
 	}
 	if x.open(ctx, http.MethodPost, protocol.EmbeddingsPath(req.Model)); x.err == nil {
-		x.payload = &payload{body: body, again: func() ([]byte, error) { return protocol.EmbeddingsBody(req) }}
+		x.payload = &payload{body: body, again: func() ([]byte, error) { return protocol.EmbeddingsBody(req, plain) }}
 		x.out.Header.Set("Content-Type", jsonObject)
 		x.payload.apply(x.out)
 		x.resp, x.err = x.provider.bounded.RoundTrip(x.out) //nolint:bodyclose // because accept returns or closes it

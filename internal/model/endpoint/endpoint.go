@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/bytebudget"
@@ -117,6 +118,8 @@ type Provider struct {
 	bounded *netpolicy.Bounded
 	// redactor removes secrets from all texts, and proxyRedactor removes the password of a proxy from errors.
 	redactor, proxyRedactor *redact.Redactor
+	// plainEmbeddings is true if the endpoint makes vectors only without a field that it refuses: see embed.
+	plainEmbeddings atomic.Bool
 }
 
 // New returns the provider of an endpoint. It sends nothing. Close closes its idle connections.

@@ -132,7 +132,9 @@ func TestEmbedMemories(t *testing.T) {
 		"a text that breaks the server": {
 			20, when(broken, "t03"), 19, []string{"t03"}, 2 + 2*4 + 1, model.Overloaded,
 		},
-		"two texts that break it":            {16, when(broken, "t03", "t05"), 14, []string{"t03", "t05"}, 1 + 2 + 2 + 4 + 4 + 2, model.Overloaded},
+		"two texts that break it": {
+			16, when(broken, "t03", "t05"), 14, []string{"t03", "t05"}, 1 + 2 + 2 + 4 + 4 + 2, model.Overloaded,
+		},
 		"only a text that breaks the server": {1, always(broken), 0, nil, 1, model.Overloaded},
 		"the server fails once": {16, func(number int, _ []string) *refusal {
 			if number == 1 {

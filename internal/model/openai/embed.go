@@ -3,6 +3,7 @@ package openai
 import (
 	"encoding/json"
 	"net/url"
+	"strings"
 
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/lenient"
@@ -22,15 +23,24 @@ type embeddingsRequest struct {
 	Model string   `json:"model"`
 	Input []string `json:"input"`
 	// Encoding is sent because some servers have another default.
-	Encoding   string `json:"encoding_format"`
+	Encoding   string `json:"encoding_format,omitempty"`
 	Dimensions int    `json:"dimensions,omitempty"`
 }
 
+// encodingFormat is the name of the field Encoding. Jina refuses it, and Voyage accepts no value for lists of numbers:
+// github.com/1Panel-dev/MaxKB/issues/2639 and github.com/labring/FastGPT/issues/6820.
+const encodingFormat = "encoding_format"
+
+// Refuses reports whether the message of an error names the field for the encoding.
+func (*protocol) Refuses(message string) bool { return strings.Contains(message, encodingFormat) }
+
 // EmbeddingsBody returns the request, without the extra fields of the endpoint, which belong to chat completions.
-func (p *protocol) EmbeddingsBody(req *model.Request) ([]byte, error) {
-	return json.Marshal(embeddingsRequest{
-		Model: req.Model, Input: req.Embed.Texts, Encoding: "float", Dimensions: req.Embed.Dimensions,
-	})
+func (p *protocol) EmbeddingsBody(req *model.Request, plain bool) ([]byte, error) {
+	body := embeddingsRequest{Model: req.Model, Input: req.Embed.Texts, Encoding: "float", Dimensions: req.Embed.Dimensions}
+	if plain {
+		body.Encoding = ""
+	}
+	return json.Marshal(body)
 }
 
 // embeddings is an answer with embeddings.

@@ -381,7 +381,9 @@ func TestTextsThatBreakTheEndpoint(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			known, failed := &vectors.Cache{}, []*model.Error{}
-			e := &embedder{words: []string{"new", tc.want}, breaks: func(texts []string) bool { return slices.ContainsFunc(texts, tc.breaks) }}
+			e := &embedder{words: []string{"new", tc.want}, breaks: func(texts []string) bool {
+				return slices.ContainsFunc(texts, tc.breaks)
+			}}
 			var requests []int
 			tools := ""
 			for range tc.requests {
@@ -399,7 +401,8 @@ func TestTextsThatBreakTheEndpoint(t *testing.T) {
 				requests, tools = append(requests, len(e.asked)), toolsOf(t, j)
 			}
 			if !slices.Equal(requests, tc.requests) || tools != tc.want {
-				t.Errorf("the Turns sent %v requests, and the last one has the tools %s; want %v, and %s", requests, tools, tc.requests, tc.want)
+				t.Errorf("the Turns sent %v requests, and the last one has the tools %s; want %v, and %s",
+					requests, tools, tc.requests, tc.want)
 			}
 		})
 	}
