@@ -298,13 +298,16 @@ func hasData(m *model.Message, format string, into any) bool {
 
 // mayHaveThinkingBudget reports whether a request may have a budget for thinking. With such a budget, the protocol
 // requires that the first reply after the last message of the user starts with a thought if it has calls. A reply of
-// another model has no thoughts.
+// another model has no thoughts. A text of the user right after results is in one message with them, which the protocol
+// regards as a message with results.
 func mayHaveThinkingBudget(messages []model.Message) bool {
 	may := true
 	for i := range slices.Backward(messages) {
 		switch m := &messages[i]; m.Role {
 		case model.RoleUser:
-			return may
+			if i == 0 || messages[i-1].Role != model.RoleTool {
+				return may
+			}
 		case model.RoleAssistant:
 			may = len(m.ToolCalls) == 0 || assistantBlocks(m)[0].raw != nil
 		case model.RoleSystem, model.RoleTool:

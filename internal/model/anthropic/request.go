@@ -26,19 +26,22 @@ const answerTool = "give_final_answer"
 
 const answerDescription = "Gives the final answer. Call it once you have all you need, with the whole answer as its arguments."
 
+// messagesRequest is the body of a request. Its fields are sent in this order, from those that seldom change to those
+// that each request changes. Vertex AI selects the cache of a request by the beginning of its body, so it would not
+// find the cache of the last request behind longer messages: github.com/anthropics/anthropic-sdk-python/pull/1927.
 type messagesRequest struct {
 	Model        string        `json:"model"`
-	MaxTokens    int           `json:"max_tokens"`
 	Stream       bool          `json:"stream"`
-	System       []block       `json:"system,omitempty"`
-	Messages     []message     `json:"messages"`
 	Tools        []tool        `json:"tools,omitempty"`
+	System       []block       `json:"system,omitempty"`
 	ToolChoice   *toolChoice   `json:"tool_choice,omitempty"`
-	Temperature  *float64      `json:"temperature,omitempty"`
 	Thinking     *thinking     `json:"thinking,omitempty"`
 	OutputConfig *outputConfig `json:"output_config,omitempty"`
+	Temperature  *float64      `json:"temperature,omitempty"`
 	Stop         []string      `json:"stop_sequences,omitempty"`
 	ServiceTier  string        `json:"service_tier,omitempty"`
+	MaxTokens    int           `json:"max_tokens"`
+	Messages     []message     `json:"messages"`
 }
 
 type tool struct {

@@ -291,6 +291,11 @@ func TestParametersOnTheWire(t *testing.T) {
 		"unsigned calls": {
 			"another model made them: a budget would be refused", budgetModel, params(0, -1, "low"), unsigned, "8192", "", "", "",
 		},
+		"unsigned calls, then a text": {
+			"the text is in one message with the result", budgetModel, params(0, -1, "low"),
+			append(slices.Clip(unsigned), user("b")),
+			"8192", "", "", "",
+		},
 		"earlier calls": {
 			"only calls after the user's message count", budgetModel, params(0, -1, "low"), later, "10240", "", budgetOf(2048), "",
 		},
@@ -308,7 +313,7 @@ func TestParametersOnTheWire(t *testing.T) {
 			expectField(t, body, "max_tokens", tc.limit, tc.reason)
 			o := anthropic.Options{MaxOutput: map[string]int{"known": 64000}}
 			limit := strconv.Itoa(o.DefaultOutput(tc.model, tc.parameters.Effort))
-			if withoutBudget := name == "unsigned calls"; tc.parameters.MaxOutputTokens == nil && !withoutBudget && limit != tc.limit {
+			if withoutBudget := strings.HasPrefix(name, "unsigned calls"); tc.parameters.MaxOutputTokens == nil && !withoutBudget && limit != tc.limit {
 				t.Errorf("DefaultOutput = %s, want %s", limit, tc.limit)
 			}
 			expectField(t, body, "temperature", tc.temperature, tc.reason)
@@ -325,6 +330,35 @@ func TestForcedAnswerWithoutThinking(t *testing.T) {
 		Parameters: model.Parameters{Effort: model.EffortNone},
 	})
 	expectField(t, body, "tool_choice", `{"type":"tool","name":"give_final_answer"}`, "only thinking forbids a forced call")
+}
+
+// TestBodiesOfOneTurnBeginAlike checks that the bodies of the requests of a Turn are the same up to the newest message.
+// The budget of the Turn may lower the output limit of the second request.
+func TestBodiesOfOneTurnBeginAlike(t *testing.T) {
+	server, url := start(t, nil)
+	p := provider(t, url)
+	messages := []model.Message{system("Be.", 3), user("a")}
+	for _, next := range [][]model.Message{nil, {calling("", nil, "x"), result("x", "1")}} {
+		messages = append(messages, next...)
+		req := model.Request{
+			Model: "claude-sonnet-4-5", Messages: messages, Tools: count, OutputLimit: 5000 - len(messages),
+			Parameters: model.Parameters{Temperature: new(0.5), Stop: []string{"END"}, ServiceTier: "auto"},
+		}
+		if _, err := p.Generate(t.Context(), &req); err != nil {
+			t.Fatal(err)
+		}
+	}
+	requests := server.Requests()
+	first, second := string(requests[0].Body), string(requests[1].Body)
+	beginning, _, _ := strings.Cut(first, `"max_tokens"`)
+	for _, part := range []string{`"model":`, `"tools":`, `"system":`, `"temperature":`, `"stop_sequences":`, `"service_tier":`} {
+		if !strings.Contains(beginning, part) || !strings.HasPrefix(second, beginning) {
+			t.Errorf("the bodies are\n%s\n%s\nwant %s in their equal beginning", first, second, part)
+		}
+	}
+	if !strings.Contains(first[len(beginning):], `"messages":`) {
+		t.Errorf("the body is %s, want the messages after the output limit", first)
+	}
 }
 
 // TestFormOfThinkingByModel checks which models get a budget.
