@@ -352,6 +352,7 @@ func (x *exchange) result(ctx context.Context, a *Answer, end error) (model.Repl
 	default:
 		empty = Malformed("the answer was empty")
 	}
+	empty.Empty = strings.TrimSpace(reply.Text) == ""
 	empty.MayBeBilled = hasReasoned || lacksCall || a.reportsOutput() // the model has done its work, so a repetition is as expensive
 	return spent, empty
 }

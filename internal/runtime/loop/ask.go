@@ -215,7 +215,7 @@ func (run *runner) recordFailure(ctx context.Context, c *Candidate, r *Request, 
 		Message: failure.Message, RemoteMessage: failure.RemoteMessage,
 		Usage: usage, Cost: c.Pricing.Cost(usage), DurationMS: took, Unsent: failure.Unsent, NotReached: failure.NotReached,
 		StoreUnread: errors.Is(failure, model.ErrOwnStore), OwnShortage: isOwnShortage(failure),
-		MayBeBilled: failure.MayBeBilled, Stack: stackOf(failure),
+		MayBeBilled: failure.MayBeBilled, Empty: failure.Empty, Stack: stackOf(failure),
 	}
 	if final != nil && failure.Kind != model.Cancelled && ctx.Err() == nil {
 		entry.GaveUp = final.Message
@@ -286,6 +286,9 @@ func (run *runner) providerRequest(
 ) *model.Request {
 	r := new(model.Request)
 	*r = q.request
+	if q.purpose == ForStep && run.State.wasEmpty(entry) {
+		r.Messages = append(slices.Clip(r.Messages), emptyNote(len(r.Tools) > 0))
+	}
 	r.ID, r.Model, r.Parameters = entry.ID, c.Model, c.Parameters
 	if entry.OutputLimit > 0 {
 		r.OutputLimit = int(entry.OutputLimit)

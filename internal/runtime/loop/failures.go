@@ -34,6 +34,8 @@ type FailedRequest struct {
 	OwnShortage bool `json:"ownShortage,omitempty"`
 	// MayBeBilled is true if the endpoint may bill the failed request: see model.Error.
 	MayBeBilled bool `json:"mayBeBilled,omitempty"`
+	// Empty is true if the reply had neither text nor calls: see model.Error. It is false in journals of older versions.
+	Empty bool `json:"empty,omitempty"`
 	// GaveUp is the message with which the run stopped asking this model for this step and purpose. It is empty if the
 	// model may be asked again, and in journals of older versions.
 	GaveUp string `json:"gaveUp,omitempty"`
@@ -128,6 +130,16 @@ func (s *State) lastFailure(r *Request) *model.Error {
 		}
 	}
 	return cutOffFailure(s.countSent(r)) // no request has ended
+}
+
+// wasEmpty reports whether the newest request like r failed because its reply was empty.
+func (s *State) wasEmpty(r *Request) bool {
+	for i := range slices.Backward(s.FailedRequests) {
+		if f := &s.FailedRequests[i]; f.isLike(r) {
+			return f.Empty
+		}
+	}
+	return false
 }
 
 // isLike reports whether the failed request and r are for the same model, step and purpose.

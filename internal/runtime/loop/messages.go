@@ -23,6 +23,8 @@ const (
 	MessageReflection = "reflection"
 	// MessagePolicy asks a model to check an answer against output policies.
 	MessagePolicy = "output_policy"
+	// MessageEmptyReply asks for an answer after a reply with neither text nor calls.
+	MessageEmptyReply = "empty_reply"
 	// MessageViolations says why an answer does not fit the schema, or which output policies it violates.
 	MessageViolations = "output_violations"
 )

@@ -22,6 +22,18 @@ type modelRequest struct {
 const stepLimitNote = "You have no steps left and cannot call any more tools. Give the best answer you can from " +
 	"the information you have, and say what is missing."
 
+// emptyNote returns the message that a repeated request has at its end if the model has replied with nothing. Without
+// it, many models reply with nothing again, above all after the results of tools: platform.claude.com, handling stop
+// reasons. It is a message of the user, because several endpoints merge system messages into the first message. Only
+// the repeated request has it, so later requests begin with the same bytes as earlier ones.
+func emptyNote(hasTools bool) model.Message {
+	text := "Your last reply was empty. Give your answer now, from the information you have."
+	if hasTools {
+		text = "Your last reply was empty. Give your answer now, or call a tool if you need more information."
+	}
+	return model.Message{Role: model.RoleUser, Name: MessageEmptyReply, Content: text}
+}
+
 // stepRequest returns the request for a step. After the last step it offers no tools, so that the model must
 // answer.
 func (run *runner) stepRequest(ctx context.Context, c *Candidate, p *prepare.Prompt, number int) (*modelRequest, error) {
