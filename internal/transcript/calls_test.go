@@ -52,6 +52,7 @@ func eventful() []journal.Entry {
 	add(journal.ModelRequested, `{"step":4,"purpose":"reflection","provider":"demo","model":"small","attempt":1}`)
 	add(journal.Reflected, `{"step":4,"replaced":true,"text":"{\"total\": 3}"}`)
 	add(journal.Reflected, `{"step":5,"text":"{\"total\": 3}"}`)
+	add(journal.OutputRejected, `{"step":5,"noText":true,"message":"Write your answer now."}`)
 	add(journal.Finalized, `{"stop":"ToolEnded","message":"a tool ended the `+
 		`turn","counts":{"steps":4,"modelRequests":6,"toolCalls":3,"toolRetries":1,"toolRepairs":1,"compactions":1,"reflections":2},`+
 		`"record":{"usage":{"inputTokens":1,"outputTokens":1}},"subAgents":{"usage":{"inputTokens":100,"outputTokens":20},`+

@@ -254,6 +254,9 @@ func rejectedLine(r loop.Rejection) string {
 	if len(r.Policies) > 0 {
 		return fmt.Sprintf("the answer of step %d was sent back to the model", r.Step)
 	}
+	if r.NoText {
+		return fmt.Sprintf("the reply of step %d has no answer and was sent back", r.Step)
+	}
 	return fmt.Sprintf("the answer of step %d does not match the schema and was sent back", r.Step)
 }
 

@@ -145,7 +145,7 @@ var kept = map[journal.Kind]rule{
 	journal.OutputChecked: fields{
 		"step": aNumber, "callID": callID{}, "findings": each{fields{"policy": aName, "onViolation": aWord, "unchecked": aBoolean}},
 	},
-	journal.OutputRejected: fields{"step": aNumber, "policies": each{aName}},
+	journal.OutputRejected: fields{"step": aNumber, "policies": each{aName}, "noText": aBoolean},
 	journal.Compacted:      fields{"from": aNumber, "keptHistory": aNumber, "forced": aBoolean, "tokens": aNumber},
 	journal.Reflected:      fields{"step": aNumber, "replaced": aBoolean},
 	journal.ContextWarned:  fields{"tokens": aNumber, "contextWindow": aNumber},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/capstan-dev/capstan/internal/fairgate"
@@ -43,6 +44,9 @@ func (run *runner) endAfter(s *Step) *End {
 	switch {
 	case s.Reply.FinishReason == model.FinishRefusal:
 		return &End{Reason: ModelRefused, Message: "the model refused to answer"}
+	case s.Last && untrusted.Blank(s.Reply.Text):
+		return &End{Reason: OutOfSteps, Message: fmt.Sprintf(
+			"the turn ran out of steps after %d, and the model gave no answer: raise limits.maxSteps, or ask for less", run.State.stepsTaken())}
 	case s.Last:
 		return &End{Reason: OutOfSteps, Message: fmt.Sprintf(
 			"the turn ran out of steps after %d and gave its best answer: raise limits.maxSteps, or ask for less", run.State.stepsTaken())}
@@ -65,13 +69,17 @@ func (s *State) stepsTaken() int {
 
 // checkAnswer checks an answer against the schema. It returns end if the answer fits, and nil without an error if the
 // answer was rejected, in this or an earlier run, so that the model is asked again. After maxRejections rejections in a
-// Turn, it returns an End with the reason OutputInvalid.
+// Turn, it returns an End with the reason OutputInvalid. Without a schema, it rejects only a reply without an answer.
 func (run *runner) checkAnswer(ctx context.Context, s *Step, end *End) (*End, error) {
-	if run.Output == nil || s.Reply.TooLong { // a cut-off answer fits no schema and is too long to send back
-		return end, nil
-	}
 	if run.State.rejections[s.Step] != nil {
 		return nil, nil //nolint:nilnil // because the model is asked again
+	}
+	switch {
+	case run.Output != nil && !s.Reply.TooLong:
+	case run.lacksText(s):
+		return nil, run.reject(s, Rejection{NoText: true, Message: noTextMessage})
+	default: // a cut-off answer fits no schema and is too long to send back
+		return end, nil
 	}
 	found := run.violations(ctx, s.Reply.Text)
 	switch {
@@ -81,8 +89,24 @@ func (run *runner) checkAnswer(ctx context.Context, s *Step, end *End) (*End, er
 		return &End{Reason: OutputInvalid, Message: fmt.Sprintf(
 			"the answer does not fit spec.output.schema, even after it was sent back %d times: %s", maxRejections, found[0])}, nil
 	}
-	return nil, run.Record(append(run.notOfferedResults(s),
-		journal.Record{Kind: journal.OutputRejected, Payload: Rejection{Step: s.Step, Message: rejection(found)}})...)
+	return nil, run.reject(s, Rejection{Message: rejection(found)})
+}
+
+// reject records that the answer of a step was rejected, and the refusals of its calls.
+func (run *runner) reject(s *Step, r Rejection) error {
+	r.Step = s.Step
+	return run.Record(append(run.notOfferedResults(s), journal.Record{Kind: journal.OutputRejected, Payload: r})...)
+}
+
+// noTextMessage is the message to a model that has requested only calls although none can be made any more.
+const noTextMessage = "Your last reply was not accepted, because it has no text. You cannot call any more tools. " +
+	"Write your answer now, from the information you have."
+
+// lacksText reports whether a last reply has only calls, which are not made, so that the Turn would end without any
+// answer. It returns false after such a reply was sent back once.
+func (run *runner) lacksText(s *Step) bool {
+	return s.Last && len(s.Reply.ToolCalls) > 0 && untrusted.Blank(s.Reply.Text) &&
+		!slices.ContainsFunc(run.State.Rejections, func(r Rejection) bool { return r.NoText })
 }
 
 // notOfferedResults returns the results of the open calls of a reply to a request that offered no tools. It refuses the

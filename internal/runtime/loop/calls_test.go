@@ -219,6 +219,48 @@ func TestCallsInTheLastReply(t *testing.T) {
 	}
 }
 
+// TestOnlyCallsInTheLastReply has a model that requests only a call after the last step. The Turn would end without an
+// answer, so the model is asked once more.
+func TestOnlyCallsInTheLastReply(t *testing.T) {
+	find, again := asksFor("", call("c1", "find", `{}`)), asksFor("", call("c2", "find", `{"n":1}`))
+	for name, tc := range map[string]struct {
+		reason   string
+		answers  []answer
+		requests int
+		want     string
+	}{
+		"then an answer": {"the work of the Turn is not lost", []answer{find, again, says("Found.")}, 3, "Found."},
+		"again":          {"the model is asked only once more", []answer{find, again, again, says("Found.")}, 3, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, s := candidate("one", 1, tc.answers...)
+			tools, found := toolOf("find", tool.ReadOnly, result{content: "found"})
+			in := withTools(input(t, c), tools)
+			in.Limits.MaxSteps = 1
+			end, err := loop.Run(t.Context(), &in)
+			if err != nil || end.Reason != loop.OutOfSteps || len(found.calls) != 1 || in.State.AnswerText() != tc.want {
+				t.Fatalf("Run = %+v, %v after %d calls with the answer %q; want %q after one call: %s", end, err, len(found.calls),
+					in.State.AnswerText(), tc.want, tc.reason)
+			}
+			if (tc.want == "") != strings.Contains(end.Message, "the model gave no answer") {
+				t.Errorf("the message is %q, want it to say whether there is an answer", end.Message)
+			}
+			if len(s.requests) != tc.requests || !in.State.LastStep().Last || len(s.requests[2].Tools) != 0 {
+				t.Errorf("%d requests, want %d, the last without tools", len(s.requests), tc.requests)
+			}
+			want := []string{
+				"assistant:  [c1 find {}]", "tool c1: found", `assistant:  [c2 find {"n":1}]`,
+				`tool c2: error (unavailable): there is no tool "find": no tools are available, so answer without tools`,
+				"user: Your last reply was not accepted, because it has no text. You cannot call any more tools. " +
+					"Write your answer now, from the information you have.",
+			}
+			if diff := cmp.Diff(want, transcript(s.requests[2])[:5]); diff != "" {
+				t.Errorf("the messages of the last request: -want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestRunEndsDuringACall(t *testing.T) {
 	cause := errors.New("so it ended")
 	unknown := "error (outcome_unknown): the outcome of this call is unknown: the turn ended during the call"

@@ -104,7 +104,8 @@ func (d *Decision) isAbout(a *Approval) bool {
 		d.SchemaHash == a.SchemaHash && d.ArgumentsHash == a.ArgumentsHash
 }
 
-// Rejection is a journal entry: an answer that does not fit the Turn's schema, or that violates output policies.
+// Rejection is a journal entry: an answer that does not fit the Turn's schema, that violates output policies, or that is
+// missing.
 type Rejection struct {
 	Step int `json:"step"`
 	// CallID is the ID of the call whose result should have been the answer. The model then receives Message after the
@@ -113,6 +114,8 @@ type Rejection struct {
 	// Policies are the names of the output policies that the answer violates. It is empty for an answer that does not
 	// fit the schema.
 	Policies []string `json:"policies,omitempty"`
+	// NoText is true if the reply to the request for a final answer has only calls, which cannot be made any more.
+	NoText bool `json:"noText,omitempty"`
 	// Message is the text that the model receives.
 	Message string `json:"message"`
 }
