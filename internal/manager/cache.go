@@ -21,7 +21,7 @@ import (
 
 // cacheOptions returns the options of the cache, so that this process keeps only the objects that it uses. share
 // replaces the spec of a Turn by the equal spec that its run already has. objects counts the objects of other kinds.
-func cacheOptions(o Options, share func(*v1alpha1.Turn), objects *objectbudget.Budget) cache.Options {
+func cacheOptions(o Options, watched watchedNamespaces, share func(*v1alpha1.Turn), objects *objectbudget.Budget) cache.Options {
 	options := cache.Options{
 		DefaultTransform: objects.Transform(withoutBookkeeping),
 		ByObject: map[client.Object]cache.ByObject{
@@ -33,9 +33,9 @@ func cacheOptions(o Options, share func(*v1alpha1.Turn), objects *objectbudget.B
 			},
 		},
 	}
-	if len(o.WatchNamespaces) > 0 {
+	if len(watched.present) > 0 {
 		options.DefaultNamespaces = map[string]cache.Config{}
-		for _, ns := range o.WatchNamespaces {
+		for _, ns := range watched.present {
 			options.DefaultNamespaces[ns] = cache.Config{}
 		}
 	}

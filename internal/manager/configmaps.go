@@ -122,10 +122,10 @@ func (c *configMaps) keep(name string, values map[string]string) {
 // a ConfigMap must be checked again. If this process may watch ConfigMaps, the reader reads from the cache, and the
 // interval is 0 because watch events report changes. Otherwise the reader reads from the API server.
 func configMapsSeen(
-	ctx context.Context, mgr ctrl.Manager, clientset kubernetes.Interface, o Options, log logr.Logger,
+	ctx context.Context, mgr ctrl.Manager, clientset kubernetes.Interface, o Options, watched watchedNamespaces, log logr.Logger,
 ) (client.Reader, time.Duration, error) {
-	watched, err := mayWatchConfigMaps(ctx, clientset.AuthorizationV1(), o.WatchNamespaces, log)
-	if err != nil || watched {
+	may, err := mayWatchConfigMaps(ctx, clientset.AuthorizationV1(), watched.present, log)
+	if err != nil || may {
 		return mgr.GetClient(), 0, err
 	}
 	return mgr.GetAPIReader(), time.Duration(o.ProbeIntervalSeconds) * time.Second, nil

@@ -10,7 +10,6 @@ import (
 	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -156,10 +155,10 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		}
 		return err
 	}
-	if err := checkWatched(ctx, p.clientset, o.WatchNamespaces, log); err != nil {
+	if p.watched, err = checkWatched(ctx, p.clientset, o.WatchNamespaces, log); err != nil {
 		return err
 	}
-	if p.manager, err = newManager(o, p.config, lock, cacheOptions(o, p.specs.Share, p.objects), log); err != nil {
+	if p.manager, err = newManager(o, p.config, lock, p.watched, cacheOptions(o, p.watched, p.specs.Share, p.objects), log); err != nil {
 		return err
 	}
 	emitted, err := eventwriter.New(ctx, p.config, p.manager.GetHTTPClient(), eventwriter.Options{
@@ -196,7 +195,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 			return err
 		}
 	}
-	if err := errors.Join(probes.addTo(p.manager), p.addSweeper(), p.addNetwork()); err != nil {
+	if err := errors.Join(probes.addTo(p.manager), p.addSweeper(), p.addNetwork(), p.addWatched()); err != nil {
 		return err
 	}
 	p.approvals = approvalCheck(o, p.clientset, p.now, log)
@@ -254,7 +253,7 @@ func (p *parts) closeTraces(ctx context.Context) {
 // newManager creates the manager, which becomes the leader when it acquires the Lease of lock. lock is nil if there is
 // no leader election.
 func newManager(
-	o Options, cfg *rest.Config, lock *leaderLock, cached cache.Options, log logr.Logger,
+	o Options, cfg *rest.Config, lock *leaderLock, watched watchedNamespaces, cached cache.Options, log logr.Logger,
 ) (ctrl.Manager, error) {
 	scheme, err := Scheme()
 	if err != nil {
@@ -274,6 +273,7 @@ func newManager(
 		// process.
 		Controller: config.Controller{SkipNameValidation: new(true)},
 		Cache:      cached,
+		NewCache:   watched.newCache,
 	}
 	if lock != nil {
 		options.LeaderElectionResourceLockInterface = lock
@@ -327,27 +327,6 @@ func checkNamespace(ctx context.Context, leases kubernetes.Interface, namespace 
 	}
 	if err != nil {
 		return fmt.Errorf("failed to check that Leases can be created in --namespace %q: %w", namespace, err)
-	}
-	return nil
-}
-
-// checkWatched returns an error if the manager has no permissions in a namespace of --watch-namespaces, for example
-// because the chart's Roles are missing: the cache would never be filled. A namespace that does not exist is only
-// logged, because it may be created later. checkWatched creates an Event with a dry run, because the manager has the
-// permission for that anyway.
-func checkWatched(ctx context.Context, clients kubernetes.Interface, namespaces []string, log logr.Logger) error {
-	for _, ns := range namespaces {
-		_, err := clients.EventsV1().Events(ns).Create(ctx, &eventsv1.Event{ObjectMeta: metav1.ObjectMeta{GenerateName: "capstan-probe-"}},
-			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		switch {
-		case apierrors.IsNotFound(err):
-			log.Info("Warning: a namespace of --watch-namespaces does not exist: create it, or remove it from "+
-				"the flag; until then, the manager does nothing there", "namespace", ns)
-		case apierrors.IsForbidden(err):
-			return fmt.Errorf("--watch-namespaces: namespace %q does not exist, or the manager has no permissions in it: "+
-				"create the namespace, and then its Role and RoleBinding (with the chart by helm upgrade), or remove it from the flag: %w",
-				ns, err)
-		}
 	}
 	return nil
 }

@@ -66,6 +66,8 @@ type parts struct {
 	manager   ctrl.Manager
 	config    *rest.Config
 	clientset kubernetes.Interface
+	// watched are the namespaces of --watch-namespaces.
+	watched watchedNamespaces
 	// writes is the gate that the writes of all namespaces to the API server pass.
 	writes *fairgate.Gate
 	// processors limit concurrent work on large texts and on streams.
@@ -129,7 +131,7 @@ func (p *parts) addController(ctx context.Context) error {
 	if err := controller.SetupIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	seen, recheck, err := configMapsSeen(ctx, mgr, p.clientset, o, p.log)
+	seen, recheck, err := configMapsSeen(ctx, mgr, p.clientset, o, p.watched, p.log)
 	if err != nil {
 		return err
 	}
@@ -249,7 +251,7 @@ func (p *parts) addKeepers() error {
 		return err
 	}
 	return mgr.Add(&controller.FinishedTurns{
-		Client: p.client, Reader: reader, Watcher: watcher, Namespaces: p.options.WatchNamespaces,
+		Client: p.client, Reader: reader, Watcher: watcher, Namespaces: p.watched.present,
 		Journals: journals, Records: records, Memories: p.store, Now: p.now, Log: p.log.WithName("finished-turns"),
 	})
 }
