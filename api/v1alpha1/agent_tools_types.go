@@ -209,14 +209,14 @@ type ExposedTool struct {
 	// +kubebuilder:validation:MaxLength=64
 	Name string `json:"name"`
 
-	// server is the name of the ToolServer that has the tool, as NAMESPACE/NAME if it is in another namespace; empty
-	// for a sub-agent.
+	// server is the name of the ToolServer that has the tool, or NAMESPACE/NAME if the Agent names its namespace. It is
+	// empty for a sub-agent.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Server string `json:"server,omitempty"`
 
-	// agent is the name of the Agent that the tool calls, as NAMESPACE/NAME if it is in another namespace; empty for a
-	// tool of a server.
+	// agent is the name of the Agent that the tool calls, or NAMESPACE/NAME if spec.tools names its namespace. It is
+	// empty for a tool of a server.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Agent string `json:"agent,omitempty"`

@@ -49,7 +49,7 @@ const (
 	ReasonAddressRefused = "AddressRefused"
 )
 
-// Conditions of a Budget, their reasons and another Event. The reasons are also those of its Events.
+// The conditions of a Budget with their reasons, which are also the reasons of its Events, and one further Event.
 const (
 	// ConditionExceeded is True if a limit of the current period is reached.
 	ConditionExceeded = "Exceeded"
@@ -127,7 +127,7 @@ const (
 // Conditions and reasons of an Agent.
 const (
 	// ConditionProfileResolved is True when the Agent's PromptProfile exists, is Ready and has the Agent's skills, the
-	// Agent's instructions render with it, and the Agent's contributions can be read.
+	// Agent's instructions render with it, the Agent's contributions can be read, and its time zone is known.
 	ConditionProfileResolved = "ProfileResolved"
 	// ConditionModelsResolved is True while at least one model of the Agent's chain can be used. The message names the
 	// ModelProviders that cannot be used, with the causes. It is also True if no endpoint answers, at least one
@@ -199,7 +199,7 @@ const (
 	// ReasonProviderNotReady means that no model of the chain can be used: each ModelProvider lacks usable credentials,
 	// was not checked yet, is new and could not be reached, does not fit into the manager's memory (TooManyObjects), or
 	// has only models that cannot fulfill their parameters. On JudgesResolved, LearningResolved and EmbeddingsResolved
-	// it means that a ModelProvider does not fit.
+	// it means that a ModelProvider does not fit into the manager's memory.
 	ReasonProviderNotReady = "ProviderNotReady"
 	// ReasonUnsupportedParameter means on ModelsResolved that no model of the chain whose ModelProvider exists and may
 	// be used can fulfill its parameters, and on JudgesResolved and LearningResolved that a model cannot.

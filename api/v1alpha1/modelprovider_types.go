@@ -137,7 +137,8 @@ type ModelProviderSpec struct {
 	Models []Model `json:"models,omitempty"`
 
 	// retry says how failed requests are repeated. Only requests that failed for a temporary reason are repeated: rate
-	// limit, overload, time-out, network error or malformed reply. All attempts stay within the Turn's deadline.
+	// limit, overload, time-out, network error or malformed reply. A failed request that the endpoint may bill, such as
+	// one that timed out after it was sent, is repeated at most once. All attempts stay within the Turn's deadline.
 	// +optional
 	// +kubebuilder:default={}
 	Retry RetryPolicy `json:"retry,omitzero"`
@@ -153,8 +154,8 @@ type ModelProviderSpec struct {
 	Limits *RateLimits `json:"limits,omitempty"`
 }
 
-// RateLimits bound requests to an endpoint. They apply to all executors together: each executor has an equal share, but
-// may always send one request at a time.
+// RateLimits bound requests to an endpoint. They apply to all executors together: each executor has an equal share. The
+// share of maxConcurrentRequests is rounded down, but is at least 1.
 // +kubebuilder:validation:MinProperties=1
 type RateLimits struct {
 	// requestsPerMinute is the maximum number of requests in a minute, from 1 to 10000000. Requests are spread evenly
@@ -332,8 +333,8 @@ type Pricing struct {
 }
 
 // RetryPolicy limits how often and how fast a request is repeated. Waits grow exponentially from
-// initialBackoffMilliseconds to maxBackoffSeconds, with jitter. A Retry-After header of the endpoint takes
-// precedence.
+// initialBackoffMilliseconds to maxBackoffSeconds, with jitter. If the endpoint asks for a longer wait, for example
+// with the header Retry-After, that wait applies.
 // +kubebuilder:validation:XValidation:rule="!has(self.initialBackoffMilliseconds) || !has(self.maxBackoffSeconds)
 // +  || self.initialBackoffMilliseconds <= self.maxBackoffSeconds * 1000",
 // + message="initialBackoffMilliseconds must be at most maxBackoffSeconds",fieldPath=".initialBackoffMilliseconds"

@@ -213,7 +213,7 @@ type ConfigMapKeyReference struct {
 	// +  digit"
 	Name string `json:"name"`
 
-	// key is the key within the ConfigMap's data.
+	// key is the key within the ConfigMap's data. The key of an attachment may also be within binaryData.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253

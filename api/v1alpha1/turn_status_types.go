@@ -140,7 +140,8 @@ type TurnStatus struct {
 	// stopReason says why the run stopped. Completed: the model answered. ToolEnded: a tool that ends Turns succeeded.
 	// Prepared: the prompt of a PrepareOnly Turn was made. Undone: a Turn with undo has undone all calls that it had to
 	// undo. UndoIncomplete: some of these calls were not undone. MaxSteps: the steps are used up, and the result is the
-	// best answer so far. Budget: the tokens or the cost are used up. MaxOutputTokens: the answer was cut off at a
+	// best answer so far. Budget: the limits of the Turn, its Session or a Budget do not allow the next request or
+	// call, or the conversation needs more memory than one Turn may have. MaxOutputTokens: the answer was cut off at a
 	// length limit. OutputInvalid: the answer does not fit the schema, even after two corrections. OutputPolicy: the
 	// answer violates an output policy of the profile. ContentFilter: the content filter or the model refused the
 	// answer. ContextLength: the prompt is too long for the model. ModelError: no model gave a usable answer.
@@ -316,7 +317,8 @@ type PolicyViolation struct {
 
 // ExecutorBinding is the binding of a Turn to an executor.
 type ExecutorBinding struct {
-	// name is the name of the executor, which is the name of its Pod. It is empty while the Turn is not bound.
+	// name is the name of the executor; with the Helm chart, it is the name of the Pod. It is empty while the Turn is not
+	// bound.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name,omitempty"`
@@ -585,8 +587,8 @@ type StepCounts struct {
 	// +kubebuilder:validation:Minimum=0
 	UnknownOutcomes int32 `json:"unknownOutcomes,omitempty"`
 
-	// resumes is how often a run continued from the journal of an earlier run, after the executor was lost or the Turn
-	// was suspended. Waits for an approval, a sub-agent or a Budget do not count.
+	// resumes is how often a run continued from the journal of an earlier run, after the executor was lost or stopped,
+	// or the Turn was suspended. Waits for an approval, a sub-agent or a Budget do not count.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	Resumes int32 `json:"resumes"`
@@ -739,7 +741,7 @@ type Decision struct {
 	// +kubebuilder:validation:MaxLength=253
 	SessionName string `json:"sessionName,omitempty"`
 
-	// turnNumber is the number of the Turn within its Session, from 1.
+	// turnNumber is the number of the Turn within its Session, from 1. It is absent if the Turn asked no model.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	TurnNumber int64 `json:"turnNumber,omitempty"`

@@ -21,8 +21,8 @@ import (
 )
 
 // ExecutorReconciler watches the Leases of executors. When an executor appears, it wakes waiting Turns. When a Lease
-// expires, it wakes the Turns of that executor, so that they are bound again. It then deletes the Lease, and keeps the
-// position of the store that the Lease has in a Lease of the store.
+// expires, it wakes the Turns of that executor, so that they are bound again. Later it deletes that Lease. If no other
+// Lease has the position of the store, it first writes the position into the Lease of the store.
 type ExecutorReconciler struct {
 	Client client.Client
 	// Live reads from the API server.

@@ -1,14 +1,15 @@
-// Package controller contains the reconcilers of the kinds of capstan.dev. They are cheap and level-triggered, and
-// never wait for a model, a tool or a database.
+// Package controller contains the reconcilers of the kinds of capstan.dev. They are level-triggered. They run no Turn,
+// and wait for no reply of a model and no result of a tool. They wait for endpoints only to probe them, and for the
+// store only before they delete a Turn or a Session whose time to live is over.
 //
 // This file alone declares the permissions of the manager in a cluster: config/rbac/role.yaml is generated from the
 // markers below, and the Helm chart takes its rules from that file. Each rule exists because a call of the manager
 // needs it; the comment above each group gives the reason.
 package controller
 
-// People write these kinds. The manager watches them and never changes them. It sets no finalizers and creates none
-// of these objects, so get, list and watch (for a cache) are enough. The manager cannot approve a call, because
-// that requires creating a ToolApproval.
+// People write these kinds. The manager watches them, and changes only their status, for which there is another rule
+// below. It sets no finalizers and creates none of these objects, so get, list and watch (for a cache) are enough. The
+// manager cannot approve a call, because that requires creating a ToolApproval.
 // +kubebuilder:rbac:groups=capstan.dev,resources=agents;budgets;modelproviders;promptprofiles;
 // + toolapprovals;toolservers,verbs=get;list;watch
 
@@ -71,8 +72,9 @@ package controller
 
 // These permissions apply only in the manager's own namespace: to the Lease of each executor, the Lease of leader
 // election and the Leases that keep the positions of stores. The manager watches the Leases, so that the Turns of a
-// lost executor are bound again. It deletes the Lease of an executor that was lost, after it has written the position
-// of the store into the Lease of the store. It deletes that Lease when the position is no longer needed.
+// lost executor are bound again. It deletes the Lease of a lost executor, but first writes the position of the store
+// into the Lease of the store if no other Lease has it. It deletes the Lease of a store when the position is no longer
+// needed.
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=capstan-system,resources=leases,verbs=get;list;watch;create;update;delete
 
 // It also emits Events about these Leases there, although it may serve only other namespaces.

@@ -46,8 +46,8 @@ type waitingTurns struct {
 	rejections map[client.ObjectKey]rejection
 }
 
-// rejection is since when the API server has rejected each status of a Turn, and whether that was longer than
-// waitWarning, so that an Event has reported it, if the namespace had one left.
+// rejection records that the API server has rejected each status of a Turn since a time. warned is true if it has done
+// so for waitWarning. An Event has then reported it, unless the namespace had no Event left.
 type rejection struct {
 	uid    types.UID
 	since  time.Time
@@ -70,7 +70,7 @@ type waitingTurn struct {
 	warned bool
 }
 
-// agentGap is since when an unbound Turn has been seen without an Agent that it may use.
+// agentGap records since when an unbound Turn has been seen without an Agent that it may use.
 type agentGap struct {
 	uid   types.UID
 	agent client.ObjectKey
@@ -262,7 +262,7 @@ func (w *waitingTurns) count(cause waitCause, delta int) {
 }
 
 // countsByCause returns the number of waiting Turns by cause. A Turn that cannot have a condition with the cause of its
-// wait, because the API server has rejected each status of it for waitWarning, counts under the reason of its Event.
+// wait, because the API server has rejected each status of it for waitWarning, counts under EventStatusRejected.
 func (w *waitingTurns) countsByCause() map[metrics.Wait]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -47,7 +47,7 @@ type Options struct {
 	// Scheme knows the kinds of the objects that Events are about.
 	Scheme *runtime.Scheme
 	// Controller is the reportingController of the Events. The reportingInstance is this name, a hyphen and the name of
-	// the machine, at most 128 characters.
+	// the machine. The API server accepts at most 128 characters.
 	Controller string
 	// Now returns the time of an Event.
 	Now func() time.Time

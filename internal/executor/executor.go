@@ -60,7 +60,7 @@ var (
 
 // Executor runs the Turns bound to its name. It implements manager.Runnable.
 type Executor struct {
-	// Name is the name that Turns are bound to: the name of this process's Pod.
+	// Name is the name that Turns are bound to. The Helm chart sets it to the name of this process's Pod.
 	Name string
 	// Capacity is the maximum number of Turns that the controller may bind to this executor at the same time, except
 	// for Turns that only have to end. The executor hands further Turns back: see run.takePlace.

@@ -68,8 +68,8 @@ type heldLease struct {
 	executor *Executor
 	// acceptsTurns is false when no more Turns may be bound to the executor.
 	acceptsTurns atomic.Bool
-	// leftOut has the reports that were left out of the Lease because of maxAnnotations, and of which this is in the
-	// log.
+	// leftOut has the annotations of the reports for which the log says that they were left out of the Lease because of
+	// maxAnnotations.
 	leftOut sync.Map
 	// release releases the Lease.
 	release func()

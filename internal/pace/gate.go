@@ -62,7 +62,7 @@ func New(provider string) *Gate {
 func (g *Gate) OnRefused(refused func()) { g.refused = refused }
 
 // SetLimits sets the limits of the provider and of its models. A request counts for both. Executors that share the
-// limits get equal parts, but each may send at least one request at a time. executors must be at least 1.
+// limits get equal parts. The part of MaxConcurrent is rounded down, but is at least 1. executors must be at least 1.
 func (g *Gate) SetLimits(provider Limits, models map[string]Limits, executors int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

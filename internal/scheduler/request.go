@@ -20,7 +20,7 @@ type Executor struct {
 	// Capacity is the maximum number of Turns that may be bound to the executor at the same time.
 	Capacity int
 	// Stuck is the number of Turns that are bound to the executor and hold a slot, but do not need it: the executor has
-	// as many further slots. They do not count in the share of a namespace.
+	// as many further slots. These further slots do not count when the share of a namespace is computed.
 	Stuck int
 	// Store is the store in which the executor keeps journals. It is the zero value if the executor has an older
 	// version, which does not report its store.

@@ -26,7 +26,7 @@ type Sessions struct {
 	mu     sync.Mutex
 	turns  map[types.UID]*v1alpha1.Turn
 	queues map[Key]*sessionQueue // by Session
-	// locked holds the Sessions for which a Turn is being bound.
+	// locked holds the Sessions for which a Turn is being bound, and those that are being deleted.
 	locked map[Key]struct{}
 }
 

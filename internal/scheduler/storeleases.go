@@ -23,8 +23,8 @@ const (
 // KeepStoreFor returns how long the Lease of a store must be kept before KeepStoreFor is called again, or 0 if the
 // Lease may be deleted now. all has the Leases of all stores, and may have other Leases.
 //
-// Unlike the Lease of an executor, the age of the Lease counts from the time in it, so that a new leader does not start
-// the retention again. now must be by the clock of the API server, by which the time was written.
+// The age of the Lease counts from the time in it, unlike that of an executor's Lease, so that a new leader does not
+// start the retention again. now must be by the clock of the API server, by which the time was written.
 func KeepStoreFor(lease *coordinationv1.Lease, all []coordinationv1.Lease, now time.Time) time.Duration {
 	if _, ok := executor.PublishedBy(lease); !ok {
 		return 0

@@ -162,12 +162,12 @@ func (c *Cache) Forget(key types.NamespacedName) {
 	e.client, e.settings, e.earlier = nil, settings{}, nil
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	// A connection that is ending refers to the entry, so the entry must not hold the list
+	// A connection that is ending refers to the entry, so the entry must not hold the list.
 	e.known, e.offered, e.offeredAs = nil, nil, nil
 }
 
-// Sweep forgets the entries that were not used since sixty sweeps ago, and connections that have ended. Entries may
-// come back after Forget: a Turn that runs longer than its ToolServer exists may use the server once more.
+// Sweep forgets the entries that were not used during the last sixty sweeps, and connections that have ended. Entries
+// may come back after Forget: a Turn that runs longer than its ToolServer exists may use the server once more.
 func (c *Cache) Sweep() {
 	c.mu.Lock()
 	c.retired = slices.DeleteFunc(c.retired, (*mcp.Client).Ended)

@@ -25,8 +25,8 @@ type Binding struct {
 	Store    store.Identity
 	// SideEffects is true if the Turn may call a tool that is not ReadOnly, or if that is unknown.
 	SideEffects bool
-	// Overdue is true if the executor must end the Turn, because the Turn has run before, and then waited too long:
-	// longer than startingDeadlineSeconds to run again after it was resumed, or for a Budget; or for its missing Agent.
+	// Overdue is true if the executor must end the Turn, because the Turn has run before, and then waited too long: to
+	// run again after a suspension or for a Budget, longer than startingDeadlineSeconds, or for its missing Agent.
 	Overdue bool
 	// Epoch and Start are set by capstan run only, which reads them from the journal. If they are zero, the epoch is
 	// one more than before, and a Turn that has not started starts now.
