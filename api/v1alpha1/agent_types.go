@@ -504,9 +504,9 @@ type AgentStatus struct {
 	PromptRenderHash string `json:"promptRenderHash,omitempty"`
 
 	// tools are the tools that a Turn of this agent would use if it started now, at most 128. First come the tools for
-	// the model in order, then those with the role ContextPack. The list contains neither the tools of a server that was
-	// never reached nor tools that cannot be offered to any model. If toolPolicy.selection is Semantic, each Turn uses
-	// a selection of these tools.
+	// the model in order, then those with the role ContextPack. The list contains neither the tools of a server that
+	// was never reached nor tools that cannot be offered to any model. If toolPolicy.selection is Semantic, each Turn
+	// uses a selection of these tools.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128

@@ -317,8 +317,8 @@ type PolicyViolation struct {
 
 // ExecutorBinding is the binding of a Turn to an executor.
 type ExecutorBinding struct {
-	// name is the name of the executor; with the Helm chart, it is the name of the Pod. It is empty while the Turn is not
-	// bound.
+	// name is the name of the executor; with the Helm chart, it is the name of the Pod. It is empty while the Turn is
+	// not bound.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name,omitempty"`

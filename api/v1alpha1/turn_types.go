@@ -363,9 +363,9 @@ type HistoryMessage struct {
 }
 
 // The validation rule of a Turn makes its spec immutable. It belongs to the whole Turn, and not to the spec, so that it
-// can accept the status writes that start or end a Turn without looking at the spec: the API server copies the schema of
-// a structure for each field that a rule looks up, and would compare a large context with each write. To accept such a
-// write is safe: a status write cannot change the spec, and a write of the spec cannot change the status.
+// can accept the status writes that start or end a Turn without looking at the spec: the API server copies the schema
+// of a structure for each field that a rule looks up, and would compare a large context with each write. To accept such
+// a write is safe: a status write cannot change the spec, and a write of the spec cannot change the status.
 
 // Turn is one request to an Agent: limited in time and cost, recorded, and run to its end once.
 // +kubebuilder:object:root=true

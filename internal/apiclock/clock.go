@@ -108,8 +108,8 @@ func (c *Clock) Now() time.Time {
 }
 
 // Server returns the time by the clock of the API server as it is now. Unlike Now, it goes back if that clock was set
-// back. Only with Server can a time that the API server has set since then be compared, such as the creation of an
-// object, and a time that several processes compare: some of them may have started after the step.
+// back. Times that the API server writes, such as the creation of an object, must be compared with Server. The same
+// holds for times that several processes compare: after such a step, Now differs between them.
 func (c *Clock) Server() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()

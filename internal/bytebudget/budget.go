@@ -366,7 +366,7 @@ func (p *pool) resize(a Account, from, to int64) error {
 		return p.refuse(a.kind, ErrShort)
 	}
 	p.add(a, delta)
-	if delta < 0 || p.queues[a.namespace] != nil { // others need not yield to a waiter that holds more than they
+	if delta < 0 || p.queues[a.namespace] != nil { // a waiting namespace that holds more now holds fewer others back
 		p.grant()
 	}
 	return nil

@@ -45,7 +45,8 @@ type Journals interface {
 	Deleted(o client.Object)
 }
 
-// Records receives Turns that may have no record yet, or whose usage their Sessions may lack. Its methods must not block.
+// Records receives Turns that may have no record yet, or whose usage their Sessions may lack. Its methods must not
+// block.
 type Records interface {
 	// Finished receives a Turn that has appeared in the watch of finished Turns. Usually it has just finished; after an
 	// interruption of the watch, it may have finished long ago, and may have a record.

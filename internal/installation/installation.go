@@ -135,7 +135,7 @@ func steps(clients kubernetes.Interface, o Options) []step {
 
 // checkNamespace checks that no other installation of Capstan is in the namespace. The managers of both would use
 // each other's Leases: only one of them would lead, and it would bind Turns to executors that do not see them. Helm
-// rejects a second release, but not if another tool applies the objects of the chart.
+// rejects a second release in the namespace, but other tools that apply the objects of the chart do not.
 func checkNamespace(ctx context.Context, clients kubernetes.Interface, o Options) (string, error) {
 	all, err := clients.AppsV1().Deployments(o.Namespace).List(ctx, metav1.ListOptions{LabelSelector: partOfCapstan})
 	switch {

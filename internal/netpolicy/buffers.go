@@ -17,8 +17,8 @@ const (
 // accepts several megabytes for each connection, and counts them as memory of the manager's container. So one
 // namespace with hundreds of connections could exhaust the memory of all.
 //
-// The more connections a namespace has, the smaller is the buffer of a new one. Connections of a namespace that has
-// only a few, or whose servers support HTTP/2, are not affected by other namespaces.
+// The more connections a namespace has, the smaller is the buffer of a new one. The connections of other namespaces
+// have no effect on it. A namespace whose servers support HTTP/2 has few connections, and so has large buffers.
 //
 // The zero value is ready to use. It is safe for concurrent use.
 type buffers struct {

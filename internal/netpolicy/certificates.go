@@ -22,7 +22,7 @@ type Certificates struct {
 const (
 	// systemBytes is about the memory of a copy of the system's authorities, in bytes.
 	systemBytes = 64 << 10
-	// parsedBytes is about the memory of a certificate, with its PEM, that was parsed, as a multiple of its PEM.
+	// parsedBytes is about the memory of a parsed certificate and its PEM together, as a multiple of the PEM.
 	parsedBytes = 8
 )
 

@@ -36,8 +36,8 @@ type Bounded struct {
 // NewBounded returns a transport that sends with base.
 func NewBounded(base http.RoundTripper) *Bounded { return &Bounded{base: base} }
 
-// RoundTrip sends a request. The caller must close the body of the response. The frame of a request that waits for its
-// response is small, because thousands wait for models.
+// RoundTrip sends a request. The caller must close the body of the response. RoundTrip must keep a small stack frame
+// while it waits for the response, because thousands of requests wait for models.
 func (b *Bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Body == nil || req.Body == http.NoBody {
 		return b.sendTwice(req)
@@ -107,8 +107,9 @@ func (b *Bounded) once(req *http.Request) *http.Request {
 	return out
 }
 
-// withOutcome wraps an error in ErrUnprocessed or errSent if net/http would have sent the request again if it had
-// GetBody. net/http has no types for these errors. If their texts change, the outcome of such requests is unknown.
+// withOutcome adds ErrUnprocessed or errSent to an error by which net/http says that it did not send the request again
+// because GetBody is missing. net/http has no types for these errors. If their texts change, the outcome of such
+// requests is unknown.
 func withOutcome(err error) error {
 	switch text := err.Error(); {
 	case strings.Contains(text, "cannot rewind body after connection loss"): // nothing was sent

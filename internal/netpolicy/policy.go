@@ -54,7 +54,7 @@ type Policy struct {
 // Cluster knows the addresses of the cluster of this process. It must be safe for concurrent use.
 type Cluster interface {
 	// Find returns the longest prefix that contains addr, among the prefixes of the cluster's Services, Pods and
-	// nodes. It returns nil if none contains addr. It waits until the prefixes are known or ctx ends.
+	// nodes. It returns nil if none contains addr. It may wait for some seconds until the prefixes are known.
 	Find(ctx context.Context, addr netip.Addr) (*Range, error)
 	// Serves reports whether a host name is the name of a Service of a namespace, and an address is one of that
 	// Service's addresses.

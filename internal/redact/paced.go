@@ -39,7 +39,7 @@ type reading struct {
 	acquire acquireFunc
 	// done ends the turn, and is nil between turns.
 	done func()
-	// read is the number of bytes that were read, and left the number in this turn.
+	// read is the number of bytes that were read, and left is the number that may still be read in this turn.
 	read, left int
 }
 

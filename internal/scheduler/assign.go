@@ -21,8 +21,8 @@ const (
 type turn struct {
 	Request
 	state state
-	// deferred means that the Turn cannot use a slot now. It keeps its place in the queue of its lane, so later Turns of
-	// this lane also wait. Turns of other lanes do not.
+	// deferred means that the Turn cannot use a slot now. It keeps its place in the queue of its lane, so later Turns
+	// of this lane also wait. Turns of other lanes do not.
 	deferred bool
 	executor string
 	lane     *lane

@@ -119,7 +119,7 @@ func (s MemorySelector) Selects(m *memories.Memory) bool {
 		is(s.Requester, m.Requester) && is(string(s.Scope), string(m.Scope)) && is(s.ID, m.ID)
 }
 
-// SessionState says which memories are kept that a task learns in a Session.
+// SessionState says which of the memories that a task learns in a Session are kept.
 type SessionState int
 
 const (

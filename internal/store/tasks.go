@@ -14,8 +14,8 @@ import (
 type Tasks interface {
 	// ClaimTask claims a task until a time, and returns it, or nil if no task can be claimed. A task can be claimed if
 	// its work has not ended and no claim or delay of the task lasts beyond now. A claim or a delay that lasts beyond
-	// Search.Latest does not count. A new task can be claimed from the time of its creation, or, if a clock was ahead
-	// then and this time is after Search.Until, immediately.
+	// Search.Latest does not count. A new task can be claimed from the time of its creation on. If a clock was ahead
+	// then, so that this time is after Search.Until, the task can be claimed immediately.
 	//
 	// Namespaces take turns: ClaimTask uses the first namespace after the given one that has such a task, and after the
 	// last namespace starts again with the first. The store defines the order of namespaces. Of the tasks of this

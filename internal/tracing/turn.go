@@ -31,7 +31,7 @@ const maxContent = 8 << 10
 // Turn records the parts of one Turn. It implements turn.Observer.
 type Turn struct {
 	provider *Provider
-	// seed is the text that the IDs of the spans follow from.
+	// seed is the text from which the IDs of the spans are computed.
 	seed    string
 	traceID span.TraceID
 	// parent is the span of the caller. It is the zero value if the Turn has no caller with a span.
@@ -47,8 +47,8 @@ type Turn struct {
 // otherwise from the UID of the Turn.
 func (p *Provider) Of(t *v1alpha1.Turn) *Turn { return p.OfSeed(t, string(t.UID)) }
 
-// OfSeed is like Of, but the IDs of the spans follow from a seed in place of the UID, for a Turn whose UID another Turn
-// may have. All runs of the Turn must have the same seed.
+// OfSeed is like Of, but computes the IDs of the spans from a seed in place of the UID, for a Turn whose UID another
+// Turn may have. All runs of the Turn must have the same seed.
 func (p *Provider) OfSeed(t *v1alpha1.Turn, seed string) *Turn {
 	out := &Turn{provider: p, seed: seed}
 	parent, called := span.Parse(t.Annotations[span.Annotation])

@@ -75,6 +75,47 @@ func TestCallThatAnotherTurnHasUndone(t *testing.T) {
 	}
 }
 
+func TestHeadlines(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		kind          journal.Kind
+		payload, want string
+	}{
+		"failed step": {
+			journal.ModelFailed, `{"kind":"RateLimited","message":"busy"}`,
+			"the request failed: RateLimited: busy",
+		},
+		"failed summary": {
+			journal.ModelFailed, `{"purpose":"compaction","kind":"RateLimited","message":"busy"}`,
+			"the request for a summary of older messages failed: RateLimited: busy",
+		},
+		"failed embeddings": {
+			journal.ModelFailed, `{"purpose":"embedding","kind":"RateLimited","message":"busy","unsent":true}`,
+			"the request for embeddings was not sent: RateLimited: busy",
+		},
+		"delivered despite a violation": {
+			journal.OutputChecked, `{"step":1,"findings":[{"policy":"no-prices","onViolation":"Report"}]}`,
+			"the answer of step 1 violates no-prices: it is delivered, and the violation is recorded",
+		},
+		"delivered without a check": {
+			journal.OutputChecked, `{"step":1,"findings":[{"policy":"kind","onViolation":"Report","unchecked":true}]}`,
+			"the answer of step 1 could not be checked against kind: it is delivered, and the missing check is recorded",
+		},
+		"not delivered without a check": {
+			journal.OutputChecked, `{"step":1,"findings":[{"policy":"kind","onViolation":"Fail","unchecked":true}]}`,
+			"the answer of step 1 could not be checked against kind: it is not delivered",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := transcript.Headline(written(1, tc.kind, tc.payload))
+			if err != nil || got != tc.want {
+				t.Errorf("the headline is %q, %v; want %q", got, err, tc.want)
+			}
+		})
+	}
+}
+
 func TestFenceOfOutputIsNotShown(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ reason, content, want string }{

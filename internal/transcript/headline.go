@@ -125,7 +125,11 @@ func requestedLine(r loop.Request) string {
 
 func failedLine(a loop.FailedRequest) string {
 	what := "the request"
-	if p := purpose(a.Purpose); p != "" {
+	switch p := purpose(a.Purpose); {
+	case p == "":
+	case a.Purpose == loop.ForEmbedding: // a plural
+		what += " for " + p
+	default:
 		what += " for a " + p
 	}
 	if a.Unsent {
@@ -244,8 +248,11 @@ func checkedLine(c loop.AnswerCheck) string {
 			text += ", and could not be checked against " + strings.Join(unchecked, ", ")
 		}
 	}
-	if c.Refused() {
+	switch {
+	case c.Refused():
 		return text + ": it is not delivered"
+	case len(violated) == 0:
+		return text + ": it is delivered, and the missing check is recorded"
 	}
 	return text + ": it is delivered, and the violation is recorded"
 }

@@ -152,7 +152,8 @@ func citationsOf(r *finalize.Record) *v1alpha1.Citations {
 // maxViolations bounds the policy violations in a status.
 const maxViolations = 8
 
-// PolicyViolations returns the output policies that the newest answer of a run violates.
+// PolicyViolations returns the output policies that the newest answer of a run violates or could not be checked
+// against.
 func PolicyViolations(r *turn.Result) []v1alpha1.PolicyViolation {
 	var out []v1alpha1.PolicyViolation
 	for _, v := range r.Violations[:min(len(r.Violations), maxViolations)] {

@@ -46,9 +46,9 @@ func IsFailedWebhook(err error) bool {
 }
 
 // IsRejected reports whether the API server rejects the object as it is, so that a repetition of the write cannot
-// succeed until the object, or a rule of admission, is changed. A denial by admission is a rejection if ChangedNothing,
-// unless its code is that of a conflict or a policy could not be evaluated. Another Forbidden is not: a missing
-// permission does not depend on the object.
+// succeed until the object, or a rule of admission, is changed. A denial by admission is a rejection if ChangedNothing
+// is true for it, unless its code is that of a conflict, or the cause is a policy that could not be evaluated. Another
+// Forbidden is no rejection: a missing permission does not depend on the object.
 //
 // A denial may pass although nothing is changed, for example if a webhook denies requests while it cannot look
 // something up. So a caller that would lose much should give up at once only if IsUnstorable, and repeat a denied write

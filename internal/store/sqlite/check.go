@@ -18,9 +18,10 @@ const (
 // Check returns an error if the journal cannot be written now, or if a write would be lost. The causes are: the file
 // was deleted, replaced or damaged, the disk is full or read-only, or another process has locked the file.
 //
-// Check writes one page to prove that writes work. After an append that failed because the disk was full or failed, it
-// writes as many bytes as that append, but at most 64 MiB. Check does not search the file for damage, but reports
-// damage that another call has found. It waits for a lock until ctx ends, but at most 10 s.
+// Check writes one page to prove that writes work. If the last transaction of appends failed because the disk was full
+// or reported an error, Check also writes as many bytes as that transaction, but at most 64 MiB. Check does not search
+// the file for damage, but reports damage that another call has found. It waits for a lock until ctx ends, but at most
+// 10 s.
 func (s *Store) Check(ctx context.Context) error {
 	if s.isClosed() {
 		return ErrClosed

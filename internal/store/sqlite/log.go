@@ -51,7 +51,8 @@ func (s *Store) boundLog() {
 }
 
 // copyLog copies the whole log to the file and lets reads continue. The writer calls it while nothing is read. The next
-// commit then begins the log anew. The reads that begin before do not prevent this: they need no log.
+// commit then begins the log anew. Reads that begin before that commit do not prevent this, because they read only the
+// file.
 func (s *Store) copyLog() {
 	defer s.snapshots.resume()
 	ctx, cancel := context.WithTimeout(context.Background(), busyTimeout)

@@ -76,19 +76,9 @@ func (s *Store) Unrecorded(ctx context.Context, uids []string) ([]string, error)
 	return missing, s.failed(err)
 }
 
-// conditions returns the conditions of a selector with their arguments. The first condition is always true.
-func conditions(s store.RecordSelector) (where string, args []any) {
-	where = "true"
-	for column, value := range s.Conditions {
-		where += " AND " + column + " = ?"
-		args = append(args, value)
-	}
-	return where, args
-}
-
 // Records returns a page of records, newest first. An index has this order, so the query need not sort the records.
 func (s *Store) Records(ctx context.Context, q store.RecordQuery) (page []turnrecord.Record, more bool, err error) {
-	where, args := conditions(q.RecordSelector)
+	where, args := selected(q.RecordSelector.Conditions, "")
 	for _, limit := range []struct {
 		at   time.Time
 		text string
@@ -284,7 +274,7 @@ func (s *Store) DeleteRecords(ctx context.Context, sel store.RecordSelector, lim
 		return 0, err
 	}
 	defer end()
-	where, args := conditions(sel)
+	where, args := selected(sel.Conditions, "")
 	return s.deleteRecords(ctx, limit, false, where, args...)
 }
 

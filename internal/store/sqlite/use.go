@@ -14,8 +14,7 @@ const selectUse = `SELECT namespace, sum(bytes) FROM (
 	) GROUP BY namespace`
 
 // Use returns how much space is used. Bytes counts the file's pages in use, and the bytes by which the write-ahead log
-// exceeds its usual size. Free is the free space of the volume
-// plus the free pages of the file.
+// exceeds its usual size. Free is the free space of the volume plus the free pages of the file.
 func (s *Store) Use(ctx context.Context) (u store.Use, err error) {
 	var spare int64
 	err = s.db.QueryRowContext(ctx, `SELECT (page_count - freelist_count) * page_size, freelist_count * page_size

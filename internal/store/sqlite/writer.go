@@ -158,7 +158,8 @@ func (s *Store) write() {
 }
 
 // commit writes a batch in one transaction. It leaves out refused appends. If the database fails, all appends of
-// the batch fail, also those that would be refused: the cause may be an append that was not written.
+// the batch fail. This includes refused ones, because the reason of a refusal may be an append of the same batch, which
+// was then not written either.
 func (s *Store) commit(batch []*appendCall) {
 	var bytes int64
 	err := s.transaction(func(t *tx) error {
