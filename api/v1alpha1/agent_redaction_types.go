@@ -45,7 +45,7 @@ type RedactionPattern struct {
 	// +kubebuilder:validation:MaxLength=256
 	Pattern string `json:"pattern"`
 
-	// replacement replaces each match, at most 64 printable ASCII characters without '"' and '\\'. Default
+	// replacement replaces each match, 1 to 64 printable ASCII characters without '"' and backslashes. Default
 	// [redacted:NAME].
 	// +optional
 	// +kubebuilder:validation:MinLength=1

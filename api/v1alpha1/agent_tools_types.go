@@ -29,8 +29,8 @@ type AgentTool struct {
 	// +optional
 	AgentRef *SharedReference `json:"agentRef,omitempty"`
 
-	// name is the name of the sub-agent as a tool, 1 to 64 letters, digits, '_' and '-'. Default: the name of the
-	// Agent, with '_' instead of '.'.
+	// name is the name of the sub-agent as a tool, 1 to 64 letters, digits, '_' and '-', beginning with a letter or
+	// '_'. Default: the name of the Agent, with '_' instead of '.'.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64

@@ -9,10 +9,11 @@ const (
 	ReasonReady = "Ready"
 )
 
-// Conditions that any kind may have, as kstatus defines them. Flux and kubectl wait read them; examples/gitops has
-// a script for Argo CD.
+// Conditions as kstatus defines them, which several kinds have. Flux and kubectl wait read them; examples/gitops has a
+// script for Argo CD.
 const (
-	// ConditionReconciling is True while Capstan works on the object, and absent otherwise.
+	// ConditionReconciling is set on Turns only. It is True while the Turn waits or runs. It is absent while the Turn
+	// is suspended, and after its end.
 	ConditionReconciling = "Reconciling"
 	// ConditionStalled is True when the object has failed, and neither time nor a change of another object can help. It
 	// is absent otherwise.

@@ -48,8 +48,8 @@ type Usage struct {
 	CostUnknown bool `json:"costUnknown,omitempty"`
 
 	// knownCost is the known part of a cost that is unknown, as a decimal such as 0.0123. Amounts in several currencies
-	// are added without conversion. Like cost, it counts against the limits.maxCost of the Turn
-	// that called a sub-agent, and against the budget.maxCost of the Session.
+	// are added without conversion. Like cost, it counts against the limits.maxCost of the Turn that called a
+	// sub-agent, and against the budget.maxCost of the Session.
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	KnownCost string `json:"knownCost,omitempty"`
