@@ -13,8 +13,8 @@ import (
 )
 
 // TestRunsNoMoreTurnsThanItsCapacity checks that an executor hands back the Turns that are bound to it beyond its
-// capacity, as whoever may edit a status can bind them. A Turn that only has to end needs no place. A place is free
-// again before the status of the Turn that had it is written, because that write lets the controller bind the next
+// capacity: every client that may write a status can bind Turns. A Turn that only has to end needs no place. A place is
+// free again before the status of the Turn that had it is written, because that write lets the controller bind the next
 // Turn.
 func TestRunsNoMoreTurnsThanItsCapacity(t *testing.T) {
 	const turns, capacity = 5, 2

@@ -49,7 +49,7 @@ func TestFileSizeLimit(t *testing.T) {
 // nobody is the environment variable with the file that a child process opens as the user nobody.
 const nobody = "CAPSTAN_TEST_OPEN_AS_NOBODY"
 
-// becomeNobody makes this process one of the user nobody, if it is one of root, whom permissions do not bind.
+// becomeNobody makes this process run as the user nobody if it runs as root, because permissions do not restrict root.
 func becomeNobody() error {
 	const id = 65534
 	if os.Geteuid() != 0 {

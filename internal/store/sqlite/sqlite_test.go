@@ -227,7 +227,7 @@ func TestConcurrentOpenOfNewJournal(t *testing.T) {
 }
 
 // TestReadsDoNotDelayOthers checks that the store writes, and that its check works, while all connections for the reads
-// of runs or for lists are in use, and that the one do not need the connections of the other.
+// of runs or for lists are in use, and that neither kind needs the connections of the other.
 func TestReadsDoNotDelayOthers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		busy func(s *sqlite.Store) *sql.DB
