@@ -31,7 +31,7 @@ a terminal, -y replaces the confirmation, and --call or --all must select the ca
 %[1]s then waits until the Turn's status shows who decided, for at most --wait-seconds. After this time it
 prints a note, and the exit code is 0, because the Turn may still use the decision. A Turn does not use a
 decision that the API server has not verified, such as one made in the first 5 seconds after Capstan was
-installed. It does not use one that was made after another decision, or too late, either. %[1]s then prints
+installed. It also does not use a decision that was made too late, or after another decision. %[1]s then prints
 the reason and fails. If the call is still pending, remove the cause, and run the command again.
 
 Exit codes:

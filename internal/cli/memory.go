@@ -150,9 +150,9 @@ func addMemoryFlags(cmd *cobra.Command, m *records.Memories, prints bool) {
 func addMemorySelectors(cmd *cobra.Command, m *records.Memories) {
 	f := cmd.Flags()
 	f.StringVar(&m.Turn, "turn", "", "Turn that the memories were learned from, as NAME or NAMESPACE/NAME; default: any")
-	f.StringVar(&m.Session, "session", "", "name of the Session of that Turn; default: any")
+	f.StringVar(&m.Session, "session", "", "name of the Session of the Turn that the memories were learned from; default: any")
 	f.StringVar(&m.Requester, "requester", "",
-		"user who asked for that Turn, which is local for Turns of capstan run that name none; default: any")
+		"user who asked for the Turn that the memories were learned from; local means Turns of capstan run that name no user; default: any")
 	f.StringVar(&m.Scope, "scope", "", "scope of the memories: Session or User; default: any")
 	for _, flag := range []string{"turn", "session", "requester"} {
 		cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions))

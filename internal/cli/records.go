@@ -186,7 +186,7 @@ func addSelectorFlags(cmd *cobra.Command, o *records.Options) {
 		"namespace of the Turns; default: the namespace of the kubeconfig's context, or default if no kubeconfig is read")
 	f.StringVar(&o.Session, "session", "", "name of the Session of the Turns; default: any")
 	f.StringVar(&o.Requester, "requester", "",
-		"user who asked for the Turns, which is local for Turns of capstan run that name none; default: any")
+		"user who asked for the Turns; local means Turns of capstan run that name no user; default: any")
 	for _, flag := range []string{"namespace", "session", "requester"} {
 		cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions))
 	}

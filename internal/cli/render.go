@@ -12,10 +12,10 @@ import (
 // diffFlag is the flag with which render compares two states. It changes the meaning of the exit codes.
 const diffFlag = "diff"
 
-const renderHelp = `render prepares a Turn and prints the messages that the first model of its Agent would receive, or the
-model that the Turn names, and a report on how the messages were made. It sends no request to a model and
-needs no Secret. With --now, the same manifests always give the same bytes, except with --discover, and for
-attachments with a url: render fetches these, and fails if it cannot.
+const renderHelp = `render prepares a Turn, and prints the messages that a model would receive, and a report on how it made them.
+The model is the one that the Turn names, or else the first model of its Agent. render sends no request to a
+model and needs no Secret. With --now, the same manifests always give the same bytes, except with --discover,
+and for attachments with a url: render fetches these, and fails if it cannot.
 
 Of the Agent's tools, render shows only the sub-agents. With --discover it also connects to the
 ToolServers and lists their tools, which may require Secrets. It calls no tools, not even context packs.

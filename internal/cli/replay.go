@@ -19,8 +19,8 @@ replay lists it.
 The request, the time, the history, the facts and the tools stay as they were recorded. -f names the manifests with
 the change, for example one PromptProfile. --manifests names the other manifests. To ask a model, replay needs the
 Agent, its ModelProviders and their Secrets. With --prompt-only it needs only a PromptProfile: if the Agent is not in
-the manifests, the recorded one is used. Objects that do not name a namespace are in the namespace of the Turn, or
-with TURN as NAMESPACE/NAME in that of -n if it is set.
+the manifests, the recorded one is used. Objects that do not name a namespace are in the namespace of the Turn.
+If TURN is NAMESPACE/NAME, -n can name another namespace for these objects.
 
 The journal is that of a Turn in a cluster or, with --data-dir, of capstan run. In a cluster, replay requires the
 permissions of capstan logs. replay writes nothing to the journal or to the cluster.

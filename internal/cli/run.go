@@ -37,7 +37,8 @@ has not ended, run starts no other Turn of its Session. If the manifests do not 
 creates it. A Session with the same name keeps its history, even if it changes.
 
 --attach NAME=FILE attaches an image (PNG, JPEG, WebP, GIF), a PDF or a text to the Turn. Its type is taken from
-the content. An attachment with an artifactRef is read from the journals of --data-dir.
+the content; the extension of the file name only says which kind of text it is. An attachment with an
+artifactRef is read from the journals of --data-dir.
 
 Tools come from the ToolServers in the manifests, which may be on this machine. Sub-agents run here, too.
 If a tool call requires approval, run shows the call and asks, if standard input and standard error are
@@ -45,7 +46,7 @@ terminals. Otherwise, the Turn waits (exit code 3), and continues when the same 
 --data-dir runs at a terminal. --approve=all approves all such calls, --approve=none denies them.
 
 Standard error shows each request, reply and call on its own line as it happens, and on a terminal also
-the current activity. --quiet hides only these lines.
+the current activity. --quiet hides these lines and the activity.
 
 While the journal cannot be written, for example because the disk is full, run sends no request and makes no
 call. At a terminal, it waits until the journal works again; elsewhere, it waits 10 seconds. If it then stops,

@@ -25,7 +25,7 @@ In a cluster, undo requires create and get on turns, and the permissions of caps
 the use of Agents is installed, it also requires use on the Agent. It waits for the end of the new Turn, for
 at most --wait-seconds. With --data-dir, it undoes a Turn of capstan run on this machine, with the manifests of
 -f, and asks about each call, unless --approve is all or none. Objects that do not name a namespace are in the
-namespace of the Turn, or with TURN as NAMESPACE/NAME in that of -n if it is set.
+namespace of the Turn. If TURN is NAMESPACE/NAME, -n can name another namespace for these objects.
 
 -o json and -o yaml print the new Turn. If no call can be undone, they print the calls with the reasons, as with
 --dry-run.

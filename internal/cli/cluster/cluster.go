@@ -38,7 +38,7 @@ type Flags struct {
 	Token string
 
 	// once reads the kubeconfig that the flags select, only once, because the file may be a pipe. given is the client
-	// configuration, with which client-go must not be asked again: it changes a part that all of them share.
+	// configuration. Config copies it: if client-go made another one, it would change a part that both share.
 	once      sync.Once
 	given     *rest.Config
 	namespace string
@@ -76,7 +76,7 @@ func (f *Flags) Identity(config *rest.Config) *rest.Config {
 }
 
 // NewClient returns an API server client for Turns, ToolApprovals and the built-in kinds. The end of ctx ends all of
-// its requests, also those for the kinds of the API server, which the client sends without a context.
+// its requests, even those by which it discovers the API server's kinds: the client sends these without a context.
 func NewClient(ctx context.Context, config *rest.Config) (client.Client, error) {
 	kinds := runtime.NewScheme()
 	if err := errors.Join(scheme.AddToScheme(kinds), v1alpha1.AddToScheme(kinds)); err != nil {

@@ -285,10 +285,10 @@ func (r *Result) failed(ctx context.Context, err error) *Result {
 }
 
 // replay asks the models and the judges. A Turn passes if it ends with an answer and if no judge refuses this answer. A
-// refusal does not count if the judge gives the recorded answer no better score. If a recorded result cannot be read,
-// the answer is not looked at, because it was made without that result. redaction applies the rules of the new Agent to
-// the recorded texts, for the report and for the judges. replay returns false if ctx ends before the Turn ends, or
-// before all judges have been asked.
+// refusal counts only if the judge gives the recorded answer a better score, or has not scored both answers. If a
+// recorded result cannot be read, the answer is not checked, because it was made without that result. redaction applies
+// the rules of the new Agent to the recorded texts, for the report and for the judges. replay returns false if ctx ends
+// before the Turn ends, or before all judges have been asked.
 func (b *backtest) replay(
 	ctx context.Context, batch *localrun.Batch, p *replay.Prepared, redaction *redact.TurnRedactor, out *Result,
 ) bool {

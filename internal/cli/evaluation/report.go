@@ -149,7 +149,8 @@ type Evaluation struct {
 	Reason    string        `json:"reason,omitempty"`
 }
 
-// add adds an amount. If cost is nil, the cost of the sum becomes unknown, unless tokens is 0.
+// add adds an amount. If cost is nil, or has another currency than the sum, the cost of the sum becomes unknown. A nil
+// cost of 0 tokens changes nothing.
 func (s *Spent) add(tokens int64, cost *finalize.Cost) {
 	s.Tokens += tokens
 	switch {

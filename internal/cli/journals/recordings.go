@@ -273,7 +273,7 @@ const (
 	// artifact.
 	parallelReads = 4
 	// readAttempts is the maximum number of attempts to read a recorded Turn, or later one of its artifacts, from a
-	// cluster. With the waits between them, they last about 25 s: long enough for the requests of others to end, or for
+	// cluster. The waits between them last about 16 s together: long enough for the requests of others to end, or for
 	// an executor to be replaced.
 	readAttempts = 8
 )

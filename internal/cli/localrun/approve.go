@@ -30,8 +30,8 @@ const (
 // decidedBy stands for the approver: without a cluster, no name of a user is verified.
 const decidedBy = "local user"
 
-// sameStep is the longest time between two requests of one step. Unless the clock stands still, the requests of a step
-// are made, and expire, some milliseconds after each other.
+// sameStep is the maximum time between the expiries of the requests for approval of one step. They are made some
+// milliseconds after each other, so they also expire some milliseconds after each other, unless the clock stands still.
 const sameStep = time.Second
 
 // errExpired is the error for a request that expired before a reply.
@@ -53,9 +53,9 @@ func approvalKeyOf(w *localTurn, a loop.Approval) approvalKey {
 }
 
 // decide returns the decision about a call, or nil if no decision was made. With --approve=all or none, it returns nil
-// once the request has expired. A person's reply that was given in time always counts, and so does the end of the time
-// for a reply: the clock cannot tell it, because with --now it stands still. decide never asks a question, because the
-// Turn's deadline is running.
+// once the request has expired. A person's reply always counts if it was given in time. If it was not, j.replies says
+// so: the clock cannot show that the request has expired if it stands still because of --now. decide never asks a
+// question, because the Turn's deadline is running.
 func (j *localRun) decide(w *localTurn, a loop.Approval) *loop.Decision {
 	d := a.Decided(false)
 	d.By = decidedBy

@@ -19,7 +19,7 @@ const (
 	// LongestActivity is the maximum number of characters shown of an activity. On a narrow terminal, fewer are shown:
 	// the line could wrap, and a wrapped line cannot be erased.
 	LongestActivity = 60
-	// usualWidth is the number of columns of a terminal that does not tell it.
+	// usualWidth is the number of columns that the spinner assumes if the terminal does not report them.
 	usualWidth = 80
 	// eraseLine moves the cursor to the start of the line and erases the line.
 	eraseLine = "\r\x1b[K"
