@@ -50,7 +50,7 @@ func files(path string) ([]string, error) {
 			return nil
 		case entry.IsDir() || !isManifest(entry.Name()):
 			return nil
-		case entry.Type()&(fs.ModeNamedPipe|fs.ModeSocket|fs.ModeDevice) != 0: // to read a pipe may take for ever
+		case entry.Type()&(fs.ModeNamedPipe|fs.ModeSocket|fs.ModeDevice) != 0: // reading a pipe may never end
 			return fmt.Errorf("failed to read %q: it is not a file; to read from it, give its own path instead of the directory", name)
 		case len(found) == maxFiles:
 			return fmt.Errorf("failed to read the directory: it and its subdirectories must hold at most %d manifests", maxFiles)

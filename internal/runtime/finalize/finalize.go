@@ -89,7 +89,7 @@ type Record struct {
 	WebCitations []citation.Page `json:"webCitations,omitempty"`
 	// Usage is the total over all models.
 	Usage model.Usage `json:"usage"`
-	// Cost is the cost of Usage. It is nil if a used model has no price.
+	// Cost is the cost of Usage. It is nil if a used model has no price, or if the prices are in several currencies.
 	Cost *Cost `json:"cost,omitempty"`
 	// KnownCost is the known part of the cost if Cost is nil, summed over all currencies. Journals of older versions do
 	// not have it.

@@ -73,7 +73,8 @@ const (
 	// asked.
 	UndoPlanned Kind = "undo.planned"
 	// UndoBegun is an entry in the journal of an ended Turn: another Turn is about to undo one of its calls. Without a
-	// later UndoEnded, the outcome is unknown, and no third Turn may undo the call.
+	// later UndoEnded, the outcome is unknown. A third Turn may then undo the call only if the compensation may be
+	// repeated, and if the other Turn has ended or is gone.
 	UndoBegun Kind = "undo.begun"
 	// UndoEnded is the outcome after UndoBegun. If the call was not undone, another Turn may undo it.
 	UndoEnded Kind = "undo.ended"

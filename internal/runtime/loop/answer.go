@@ -21,7 +21,7 @@ const (
 	maxRejections = 2
 	// maxViolations and maxViolationChars bound the description of an answer that does not fit.
 	maxViolations, maxViolationChars = 20, 300
-	// maxSchemaChars bounds a schema that is part of the prompt.
+	// maxSchemaChars bounds a schema that is part of the prompt, in characters.
 	maxSchemaChars = 32_000
 )
 

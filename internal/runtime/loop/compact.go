@@ -19,7 +19,7 @@ const (
 	// replacedShareDivisor is a divisor: the messages that a compaction replaces must use at least
 	// 1/replacedShareDivisor of the room for the prompt, because a summary of less text costs more than it saves.
 	replacedShareDivisor = 20
-	// maxSummaryChars bounds a summary.
+	// maxSummaryChars bounds a summary, in characters.
 	maxSummaryChars = 16_000
 	// summaryCut is the end of a summary that was cut off at a length limit.
 	summaryCut = "\n[the summary was cut]"

@@ -110,7 +110,7 @@ type CallResult struct {
 	CallID  string  `json:"callID"`
 	Name    string  `json:"name"`
 	Outcome Outcome `json:"outcome"`
-	// Class is the class of the failure. It is empty if the call succeeded.
+	// Class is the class of the failure or the refusal. It is empty if Outcome is Succeeded or Reused.
 	Class tool.Class `json:"class,omitempty"`
 	// MayHaveActed is true for a Failed or Refused call that may have taken effect, because an attempt may have reached
 	// the tool and its outcome is unknown. It is false in journals of older versions.
@@ -430,7 +430,8 @@ func appendEntry[T any](all *[]T, e journal.Entry) error {
 
 // Messages returns the conversation since the prompt: each reply, its calls and their results. Every endpoint refuses a
 // call without a result, so calls that have not finished are left out. A reply without text whose calls are all left
-// out is left out too. The calls of a last reply are also left out, unless the model was asked again.
+// out is left out too. The calls of a last reply (see Step.Last) are also left out, unless the model
+// was asked again.
 func (s *State) Messages(ctx context.Context) []model.Message {
 	return s.between(ctx, 1, len(s.Steps)+1, s.exchange)
 }

@@ -40,7 +40,8 @@ type Turn struct {
 	// Namespace is the namespace of the Turn and of its Session. It is empty in entries of older versions.
 	Namespace string `json:"namespace,omitempty"`
 	// Messages are the messages of the Turn in order: the user's message, the model's replies with their tool
-	// calls, the results of these calls, and the answer. They are empty if the Turn ended without an answer.
+	// calls, the results of these calls, and the answer. They are empty if the Turn ended without an answer, or if its
+	// answer is withheld.
 	Messages []model.Message `json:"messages,omitempty"`
 	// Usage and Cost are the totals of the Turn. Cost is nil if it is not known.
 	Usage model.Usage    `json:"usage"`

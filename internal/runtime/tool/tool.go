@@ -212,7 +212,7 @@ type Call struct {
 
 // Left is the remainder of a Turn's limits.
 type Left struct {
-	// Time is the time until the deadline of the Turn.
+	// Time is the time until the deadline of the Turn. It is 0 if the Turn has no deadline.
 	Time time.Duration
 	// Tokens and Cost are nil if they are not limited.
 	Tokens *int64

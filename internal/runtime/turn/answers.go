@@ -83,8 +83,8 @@ func (a *Answers) Err() error {
 }
 
 // Within returns the context that cancels the replay. It ends when ctx ends, when release is called, and when a
-// recorded result cannot be read, because each further request would be paid in vain. If ctx ends first, Err stays nil.
-// The caller must call Within before the replay begins.
+// recorded result cannot be read, because each further request would be paid for in vain. If ctx ends first, Err stays
+// nil. The caller must call Within before the replay begins.
 func (a *Answers) Within(ctx context.Context) (cancelled context.Context, release context.CancelFunc) {
 	a.interrupted = ctx.Err
 	cancelled, a.cancel = context.WithCancel(ctx)

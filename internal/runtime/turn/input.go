@@ -98,8 +98,8 @@ type Input struct {
 	// means never.
 	ReflectEvery int
 	// Progress receives the progress of the Turn after each call, after each step that asks for calls or has a rejected
-	// answer, and when a run that made progress parks the Turn. It must not block. If Progress is nil, progress is not
-	// reported.
+	// answer, and when a run ends before the Turn has ended, if this run or the one before it may have made progress
+	// that was not reported. It must not block. If Progress is nil, progress is not reported.
 	Progress func(Progress)
 	// Warned is called once the journal has the warning that the conversation has come close to the context window of
 	// its model. It is called at most once in the life of a Turn, and must not block. Warned may be nil.
@@ -181,7 +181,8 @@ type Progress struct {
 	Counts Counts
 	// Calls are the newest calls, including calls of context packs, at most MaxCalls, oldest first.
 	Calls []CallRecord
-	// Usage and Cost are the totals over all models. Cost is nil if a used model has no price.
+	// Usage and Cost are the totals over all models. Cost is nil if a used model has no price, or if the prices are in
+	// several currencies.
 	Usage model.Usage
 	Cost  *finalize.Cost
 	// KnownCost is the known part of the cost if Cost is nil, summed over all currencies.

@@ -30,8 +30,8 @@ type UndoMark struct {
 }
 
 // keyOfUndo returns the idempotency key of a compensation that an earlier Turn may have made, or an empty string. With
-// another key, a server that remembers keys would make the compensation again. After a certain failure, the key
-// differs, because the server may remember the failure, too.
+// another key, a server that remembers keys would make the compensation again. After a failure that certainly had no
+// effect, the key differs, because the server may remember the failure, too.
 func (r *run) keyOfUndo(callID string) string {
 	if target := r.replayed.undo.call(callID); target != nil {
 		return target.Key
@@ -140,8 +140,8 @@ const outcomeTimeout = 10 * time.Second
 
 // recordOutcome writes the outcome of a compensation into the journal of the other Turn. If that fails, the mark stays,
 // and no other Turn undoes the call, unless the tool may be called again and this Turn has ended. An outcome without a
-// mark means nothing. After a failed write of the mark, it also takes the place of the mark, so that a write that is
-// still under way fails.
+// mark means nothing. But if the write of the mark has failed, the outcome takes the sequence number of the mark, so
+// that a write of the mark that is still under way fails.
 func (r *run) recordOutcome(target *UndoCall, m UndoMark) {
 	ctx, cancel := context.WithTimeout(r.life, outcomeTimeout)
 	defer cancel()
@@ -179,7 +179,7 @@ func (r *run) tryMark(ctx context.Context, target *UndoCall, kind journal.Kind, 
 		return &tool.Error{
 			Class: tool.Unavailable, Message: "the tool was not called, because the journal of the turn to undo was deleted",
 		}
-	case kind == journal.UndoEnded: // beside the mark of another Turn, it means nothing, but takes the place of a late mark
+	case kind == journal.UndoEnded: // beside the mark of another Turn, it means nothing, but a late mark then fails
 	case existing != nil && existing.TurnUID != r.in.UID && existing.ended:
 		return &undoneError{existing}
 	case existing != nil && existing.TurnUID != r.in.UID:
