@@ -124,7 +124,7 @@ var kept = map[journal.Kind]rule{
 	},
 	journal.ModelReplied: fields{
 		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "cost": cost,
-		"durationMilliseconds": aNumber, "last": aBoolean, "overBudget": aBoolean,
+		"durationMilliseconds": aNumber, "firstEventMilliseconds": aNumber, "last": aBoolean, "overBudget": aBoolean,
 		"reply": fields{"toolCalls": calls, "finishReason": aWord, "usage": usage},
 	},
 	journal.ToolRepaired: fields{"step": aNumber, "callID": callID{}, "name": toolName{}, "attempt": aNumber},

@@ -343,6 +343,15 @@ func TestListedNumbersAreKeptAndContentHashesAreRedacted(t *testing.T) {
 	}
 }
 
+func TestTimesOfARequestAreKept(t *testing.T) {
+	t.Parallel()
+	const times = `{"durationMilliseconds":759,"firstEventMilliseconds":333,"step":1}`
+	out := redacted(t, transcript.NewRedactor(), journal.Entry{Kind: journal.ModelReplied, Payload: json.RawMessage(times)})
+	if diff := cmp.Diff(times, string(out)); diff != "" {
+		t.Errorf("the entry: -want +got:\n%s", diff)
+	}
+}
+
 // conversation returns the entries of a Turn in which a model calls an offered tool and an invented tool.
 func conversation() []journal.Entry {
 	entries := []journal.Entry{
