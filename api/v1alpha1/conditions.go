@@ -254,7 +254,7 @@ const (
 	// TurnReasonWaitingForAgent means that the Agent does not exist or is not Ready.
 	TurnReasonWaitingForAgent = "WaitingForAgent"
 	// TurnReasonWaitingForSession means that an earlier Turn of the same Session has not finished, that the Session is
-	// being deleted, or that its history was lost and its onHistoryLoss is Wait.
+	// being deleted or may not be created, or that its history was lost and its onHistoryLoss is Wait.
 	TurnReasonWaitingForSession = "WaitingForSession"
 	// TurnReasonQueued means that the Agent, the namespace or the executors already run as many Turns as they may, or
 	// that the next request of the Turn waits for a ModelProvider. The message says which.
@@ -322,8 +322,8 @@ const (
 	// TurnReasonPolicyViolated means that the answer violates an output policy of the profile, that the provider's
 	// content filter withheld the answer, or that the model refused to answer.
 	TurnReasonPolicyViolated = "PolicyViolated"
-	// TurnReasonInterrupted means that the run cannot continue, because of a fault within Capstan or because its
-	// journal is damaged or lost.
+	// TurnReasonInterrupted means that the run cannot continue, because of a fault within Capstan, because its journal
+	// is damaged or lost, or because the Turn cannot be bound again.
 	TurnReasonInterrupted = "Interrupted"
 	// TurnReasonCancelled means that desiredState became Cancelled before the end.
 	TurnReasonCancelled = "Cancelled"

@@ -12,7 +12,8 @@ type ErrorKind string
 const (
 	// RateLimited means that the endpoint asks for fewer requests (HTTP 429). RetryAfter may say how long to wait.
 	RateLimited ErrorKind = "RateLimited"
-	// Overloaded means that the endpoint failed on its side (HTTP 5xx).
+	// Overloaded means that the endpoint failed on its side (HTTP 5xx, or 409, 424, 498 or 499), or reported an error
+	// within an answer.
 	Overloaded ErrorKind = "Overloaded"
 	// Timeout means that no connection was made, or that no part of an answer arrived, within a time limit.
 	Timeout ErrorKind = "Timeout"
