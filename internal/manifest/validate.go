@@ -69,8 +69,8 @@ func (k *kindSchema) defaultAndValidate(ctx context.Context, object map[string]a
 // wrongFormat matches the message of an API server about a number that its field cannot hold. The error has no field.
 var wrongFormat = regexp.MustCompile(`: Checked value must be of type integer with format (int\d+) in (\S+)$`)
 
-// withFields sets the fields of findings about numbers that their fields cannot hold. It drops such a finding if another
-// one is about the same field, because that one says more.
+// withFields sets the fields of findings about numbers that their fields cannot hold. It drops such a finding if
+// another one is about the same field, because that one says more.
 func withFields(all []finding) []finding {
 	kept := make([]finding, 0, len(all))
 	for _, f := range all {

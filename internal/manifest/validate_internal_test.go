@@ -6,8 +6,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestNumbersThatDoNotFit checks the finding about a number that its field cannot hold, if no other finding is about the
-// field.
+// TestNumbersThatDoNotFit checks the finding about a number that its field cannot hold, if no other finding is about
+// the field.
 func TestNumbersThatDoNotFit(t *testing.T) {
 	api := finding{"<nil>", `Invalid value: "": Checked value must be of type integer with format int32 in spec.limits.maxSteps`}
 	other := finding{"spec.message", "Required value"}

@@ -25,8 +25,8 @@ const maxInvalid = 3
 // If the model refuses several texts, possibly because of one of them, each is requested alone: see vectors.Batches. A
 // single text that is refused gets a vector without values, so that it is not requested again. If it is refused as
 // invalid, this requires that the model accepts another text, because the request may be invalid whatever the text is.
-// The same applies to a text for which the endpoint fails: github.com/ollama/ollama/issues/12921. Before that, this text
-// is requested once more.
+// The same applies to a text for which the endpoint fails: github.com/ollama/ollama/issues/12921. Before that, this
+// text is requested once more.
 func Embed(
 	ctx context.Context, c *loop.Candidate, space string, dimensions int, all []memories.Memory, account Account,
 ) (embedded []memories.Embedded, used Outcome, err error) {
@@ -94,8 +94,8 @@ func (e *embedding) requestAll(ctx context.Context, all []memories.Memory) error
 	return e.confirm(ctx)
 }
 
-// confirm requests the failing texts once more. If the endpoint fails again, it counts as a refusal of the text. confirm
-// returns any other failure.
+// confirm requests the failing texts once more. If the endpoint fails again, it counts as a refusal of the text.
+// confirm returns any other failure.
 func (e *embedding) confirm(ctx context.Context) error {
 	for _, m := range e.failing {
 		err := e.request(ctx, []memories.Memory{m})

@@ -142,8 +142,8 @@ type Entry struct {
 	// TurnRecord is the record of the Turn that ends with this entry, or nil. It is stored in the same append, unless
 	// the Turn already has a record. An entry that was read has none.
 	TurnRecord *turnrecord.Record
-	// TurnNumber sets the number in the record of a Turn, in the same append, or is nil. It has no effect if the Turn has
-	// no record. An entry that was read has none.
+	// TurnNumber sets the number in the record of a Turn, in the same append, or is nil. It has no effect if the Turn
+	// has no record. An entry that was read has none.
 	TurnNumber *TurnNumber
 	// Tasks are the work that follows the end of the Turn, at most one of each kind. Each is stored in the same append,
 	// unless the Turn already has a task of its kind. An entry that was read has none.

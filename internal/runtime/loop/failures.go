@@ -34,7 +34,8 @@ type FailedRequest struct {
 	OwnShortage bool `json:"ownShortage,omitempty"`
 	// MayBeBilled is true if the endpoint may bill the failed request: see model.Error.
 	MayBeBilled bool `json:"mayBeBilled,omitempty"`
-	// Empty is true if the reply had neither text nor calls: see model.Error. It is false in journals of older versions.
+	// Empty is true if the reply had neither text nor calls: see model.Error. It is false in journals of older
+	// versions.
 	Empty bool `json:"empty,omitempty"`
 	// GaveUp is the message with which the run stopped asking this model for this step and purpose. It is empty if the
 	// model may be asked again, and in journals of older versions.

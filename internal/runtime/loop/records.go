@@ -104,8 +104,8 @@ func (d *Decision) isAbout(a *Approval) bool {
 		d.SchemaHash == a.SchemaHash && d.ArgumentsHash == a.ArgumentsHash
 }
 
-// Rejection is a journal entry: an answer that does not fit the Turn's schema, that violates output policies, or that is
-// missing.
+// Rejection is a journal entry: an answer that does not fit the Turn's schema, that violates output policies, or that
+// is missing.
 type Rejection struct {
 	Step int `json:"step"`
 	// CallID is the ID of the call whose result should have been the answer. The model then receives Message after the

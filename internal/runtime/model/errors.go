@@ -119,8 +119,8 @@ type Error struct {
 	// Internal is true if the endpoint failed with the status 500, which some servers also send for a text from which
 	// they cannot make a vector.
 	Internal bool
-	// Empty is true if the reply was whole, but had neither text nor calls. A model often replies in the same way to the
-	// same request, so a repeated request asks for an answer in words.
+	// Empty is true if the reply was whole, but had neither text nor calls. A model often replies in the same way to
+	// the same request, so a repeated request asks for an answer in words.
 	Empty bool
 	// Usage is the usage that the endpoint reported before the request failed.
 	Usage Usage

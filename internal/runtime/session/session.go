@@ -385,8 +385,8 @@ const maxTries = 10
 // the numbers in records are unique, even if several Turns began with the same number.
 //
 // While a write to the store fails, Add tries again until Patience of the options is over. It ignores Apply, First,
-// Known and After of the options. Add returns journal.ErrSequence if the history keeps changing, for example because its
-// Session was deleted.
+// Known and After of the options. Add returns journal.ErrSequence if the history keeps changing, for example because
+// its Session was deleted.
 func Add(ctx context.Context, uid string, t Turn, since ExternalState, o journal.Options) (End, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, time.Second

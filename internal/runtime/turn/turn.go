@@ -293,8 +293,8 @@ type run struct {
 	// resumes is the number of earlier runs that did not end with a wait.
 	resumes int
 	// input is the input for the messages, or nil while the run does not need it. number is the number of the Turn in
-	// its Session, as expected when the input was made. place is its place in the history of the Session, or 0 while the
-	// run has not added the Turn.
+	// its Session, as expected when the input was made. place is its place in the history of the Session, or 0 while
+	// the run has not added the Turn.
 	input         *prepare.Input
 	number, place int64
 	// query is the newest text whose vector was requested, or nil. embeddedBefore is true if an earlier run has

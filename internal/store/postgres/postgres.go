@@ -170,8 +170,8 @@ func (s *Store) Check(ctx context.Context) error {
 	})
 }
 
-// probe writes up to maxProbe bytes and rolls back. It sends all statements together, because the transaction must not be
-// idle while the bytes are sent: see idleTimeout.
+// probe writes up to maxProbe bytes and rolls back. It sends all statements together, because the transaction must not
+// be idle while the bytes are sent: see idleTimeout.
 func (s *Store) probe(ctx context.Context, n int64) error {
 	content := make([]byte, min(n, maxProbe)) // the server does not compress this column
 	batch := &pgx.Batch{}

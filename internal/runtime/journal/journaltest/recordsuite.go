@@ -117,8 +117,8 @@ func testRecordWithEnd(t *testing.T, s RecordStore, reopen func(t *testing.T, s 
 	}
 }
 
-// testTurnNumber checks that an entry, such as one of a Session, sets the number in the record of a Turn. It must change
-// nothing else, and nothing at all if it is refused or the Turn has no record.
+// testTurnNumber checks that an entry, such as one of a Session, sets the number in the record of a Turn. It must
+// change nothing else, and nothing at all if it is refused or the Turn has no record.
 func testTurnNumber(t *testing.T, s RecordStore) {
 	add(t, s, "a", nil, ending(1, 1, fullRecord("a")))
 	add(t, s, "b", nil, ending(1, 1, recordOf("b", 1)))
