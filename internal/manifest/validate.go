@@ -19,6 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
+
+	"github.com/capstan-dev/capstan/internal/yamldoc"
 )
 
 // longestQuote is the maximum number of characters of an invalid value that an error message repeats.
@@ -131,7 +133,7 @@ var wrongType = regexp.MustCompile(`must be of type (\w+): "(\w+)"$`)
 func bodyOf(problem *field.Error) string {
 	if problem.Type == field.ErrorTypeTypeInvalid {
 		if types := wrongType.FindStringSubmatch(problem.Detail); types != nil {
-			return WrongType(types[1], types[2])
+			return yamldoc.WrongType(types[1], types[2])
 		}
 	}
 	return shorten(problem).ErrorBody()
@@ -160,7 +162,7 @@ func malformed(err error) finding {
 			path += "." + wrong.Field
 		}
 		want := wrong.Type.Kind().String()
-		message := WrongType(want, wrong.Value)
+		message := yamldoc.WrongType(want, wrong.Value)
 		if want == "string" && (wrong.Field == "labels" || wrong.Field == "annotations") { // the error has no key
 			message = "each value " + message
 		}

@@ -1,4 +1,4 @@
-// Package yamldoc reads YAML files that have one document.
+// Package yamldoc reads YAML files that have one document, and words the messages about their values.
 package yamldoc
 
 import (

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/capstan-dev/capstan/internal/manifest"
+	"github.com/capstan-dev/capstan/internal/yamldoc"
 )
 
 // decode decodes JSON into a value. Its error names the path of the field, which begins with path, and what to do. Go's
@@ -41,7 +41,7 @@ func fits(value any, t reflect.Type, path string) error {
 		want = reflect.Map // of which the keys are the fields
 	}
 	if have != want {
-		return fmt.Errorf("%s%s", prefix(path), manifest.WrongType(want.String(), have.String()))
+		return fmt.Errorf("%s%s", prefix(path), yamldoc.WrongType(want.String(), have.String()))
 	}
 	switch value := value.(type) {
 	case []any:

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"reflect"
 
 	kjson "sigs.k8s.io/json"
 
@@ -68,25 +67,9 @@ func decodeStrict(data []byte, into any) error {
 	strict, err := kjson.UnmarshalStrict(data, into)
 	if err != nil {
 		if wrongType, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrongType.Field != "" {
-			return fmt.Errorf("%s: must be %s, not %s", wrongType.Field, typeName(wrongType.Type), wrongType.Value)
+			return fmt.Errorf("%s: %s", wrongType.Field, yamldoc.WrongType(wrongType.Type.Kind().String(), wrongType.Value))
 		}
 		return fmt.Errorf("failed to decode: %w", err)
 	}
 	return cmp.Or(strict...)
-}
-
-// typeName returns the name of a Go type in words that an author of YAML understands.
-func typeName(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.String:
-		return "a string"
-	case reflect.Bool:
-		return "true or false"
-	case reflect.Slice:
-		return "a list"
-	case reflect.Struct:
-		return "an object"
-	default:
-		return "a whole number"
-	}
 }
