@@ -76,6 +76,8 @@ type loader struct {
 	kinds    map[string]*kindSchema
 	set      *Set
 	problems Errors
+	// document is the document that is being loaded, or nil if the lines of its fields are not known or not shown.
+	document *document
 }
 
 type objectKey struct {
@@ -98,8 +100,9 @@ func (l *loader) loadFile(ctx context.Context, file string) {
 	}
 	for _, d := range documents {
 		at := origin{file: file}
+		l.document = nil
 		if len(documents) > 1 {
-			at.line = d.line
+			at.line, l.document = d.line, &d
 		}
 		object, faults := d.decode()
 		for _, f := range faults {
@@ -151,6 +154,7 @@ func (l *loader) addItems(ctx context.Context, at origin, kind string, list map[
 		l.addProblem(&Error{File: at.file, Line: at.line, Kind: kind, Field: "items", Message: "must be a list of objects"})
 		return
 	}
+	l.document = nil // the paths of fields begin at the items
 	for i, item := range items {
 		object, ok := item.(map[string]any)
 		if nested, _ := object["kind"].(string); !ok || strings.HasSuffix(nested, "List") {
@@ -203,8 +207,12 @@ func (l *loader) register(at origin, key objectKey, findings []finding) bool {
 }
 
 func (l *loader) report(at origin, key objectKey, f finding) {
+	line := at.line
+	if l.document != nil {
+		line = cmp.Or(l.document.lineOf(f.field), line)
+	}
 	l.addProblem(&Error{
-		File: at.file, Line: at.line, Kind: key.kind, Namespace: key.Namespace, Name: key.Name,
+		File: at.file, Line: line, Kind: key.kind, Namespace: key.Namespace, Name: key.Name,
 		Field: f.field, Message: f.message,
 	})
 }

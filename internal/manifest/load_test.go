@@ -155,7 +155,7 @@ func TestLoadRejects(t *testing.T) {
 			[]string{
 				`a.yaml: Turn default/blank: spec.message: Invalid value: " ": message must not be blank: ` +
 					`it must have more than white space, control and zero-width characters`,
-				"b.yaml:6: Agent default/support: sepc: unknown field: check its spelling and indentation",
+				"b.yaml:9: Agent default/support: sepc: unknown field: check its spelling and indentation",
 				"b.yaml:6: Agent default/support: spec: Required value",
 			},
 		},
@@ -230,6 +230,36 @@ func TestLoadRejects(t *testing.T) {
 				"b.yaml: Turn default/second: spec.limits.maxSteps: must be of type integer, not a number",
 				"c.yaml: Turn default/third: spec.limits.maxSteps: Invalid value: 12345678901: spec.limits.maxSteps in body should be " +
 					"less than or equal to 100",
+			},
+		},
+		"several mistakes in one of several documents": {
+			"the document may be long",
+			map[string]string{"a.yaml": "# a comment\n" + session + "---\n" + `apiVersion: capstan.dev/v1alpha1
+kind: Agent
+metadata:
+  name: support
+  labels: {"a.b/c": "!"}
+spec:
+  promptProfileRef: {name: support}
+  models: [{providerRef: {name: a}, model: m},
+    {providerRef: {name: b}, model: m, modle: n}]
+  toolPolicy:
+    effects: Perhaps
+`, "b.json": "{}\n" + `{
+  "apiVersion": "capstan.dev/v1alpha1", "kind": "Session", "metadata": {"name": "talk"},
+  "spec": {
+    "subject": 1
+  }
+}`},
+			[]string{
+				"a.yaml:14: Agent default/support: spec.models[1].modle: unknown field: check its spelling and indentation",
+				`a.yaml:10: Agent default/support: metadata.labels: Invalid value: "!": a valid label must be an empty string or consist ` +
+					`of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. ` +
+					`'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')`,
+				`a.yaml:16: Agent default/support: spec.toolPolicy.effects: Unsupported value: "Perhaps": supported values: ` +
+					`"Any", "ReadOnly"`,
+				"b.json:1: apiVersion: is required, as a string",
+				"b.json:5: Session default/talk: spec.subject: must be of type string, not a whole number: put it in quotes",
 			},
 		},
 		"values of other types": {
