@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/span"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
@@ -81,6 +82,28 @@ func TestBindKeepsTheStoreOfTheJournal(t *testing.T) {
 				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
 			}
 		})
+	}
+}
+
+// TestBindSetsTheTrace checks that the first binding sets the ID of the trace, and that later bindings keep it. Only a
+// Turn without a UID, as in a preview, has no trace.
+func TestBindSetsTheTrace(t *testing.T) {
+	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	got := &v1alpha1.Turn{}
+	turnstatus.Bind(got, turnstatus.Binding{Executor: "e"}, now)
+	if got.Status.TraceID != "" {
+		t.Errorf("a Turn without a UID has the trace %q, want none", got.Status.TraceID)
+	}
+	got.UID = "64d47a3f-0159-8b5e-9ab8-ab5bff9272fe"
+	turnstatus.Bind(got, turnstatus.Binding{Executor: "e"}, now)
+	first := got.Status.TraceID
+	if want := span.TraceOf("", string(got.UID)).String(); first != want {
+		t.Errorf("the trace is %q, want %q", first, want)
+	}
+	got.Annotations = map[string]string{span.Annotation: parent}
+	turnstatus.Bind(got, turnstatus.Binding{Executor: "f"}, now)
+	if got.Status.TraceID != first {
+		t.Errorf("the trace of the second binding is %q, want %q as before", got.Status.TraceID, first)
 	}
 }
 

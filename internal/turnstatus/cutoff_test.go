@@ -167,6 +167,31 @@ func TestCutOffCountsEachSubAgentOnce(t *testing.T) {
 			[]*tool.Spent{spent("a", 3), spent("b", 4)},
 			&v1alpha1.Usage{InputTokens: 7, TotalTokens: 7, CostUnknown: true},
 		},
+		"a listed Turn that is gone": {
+			"its usage stays in the sum, because all calls are listed",
+			v1alpha1.TurnStatus{
+				SubAgentUsage: &v1alpha1.Usage{InputTokens: 3, TotalTokens: 3},
+				Steps:         &v1alpha1.StepCounts{ToolCalls: 1}, ToolCalls: []v1alpha1.ToolCallRecord{{CallID: "x", Turn: "a"}},
+			},
+			[]*tool.Spent{spent("b", 4)},
+			&v1alpha1.Usage{InputTokens: 7, TotalTokens: 7, CostUnknown: true},
+		},
+		"unlisted calls with the same usage": {
+			"the status also knows the cost",
+			v1alpha1.TurnStatus{
+				SubAgentUsage: &v1alpha1.Usage{InputTokens: 4, TotalTokens: 4}, Steps: &v1alpha1.StepCounts{ToolCalls: 2},
+			},
+			[]*tool.Spent{spent("b", 4)},
+			&v1alpha1.Usage{InputTokens: 4, TotalTokens: 4},
+		},
+		"unlisted calls with more output": {
+			"input and output count together",
+			v1alpha1.TurnStatus{
+				SubAgentUsage: &v1alpha1.Usage{InputTokens: 5, TotalTokens: 5}, Steps: &v1alpha1.StepCounts{ToolCalls: 2},
+			},
+			[]*tool.Spent{{Turn: "b", Usage: model.Usage{InputTokens: 3, OutputTokens: 4}}},
+			&v1alpha1.Usage{InputTokens: 3, OutputTokens: 4, TotalTokens: 7, CostUnknown: true},
+		},
 		"unlisted calls with more usage": {
 			"the sum of the Turns is larger",
 			v1alpha1.TurnStatus{

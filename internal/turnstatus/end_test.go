@@ -294,6 +294,22 @@ func TestPreview(t *testing.T) {
 	}
 }
 
+// TestFinishNamesMissingToolServers checks the message of the condition Prepared.
+func TestFinishNamesMissingToolServers(t *testing.T) {
+	for want, missing := range map[string][]string{
+		"the prompt was prepared": nil,
+		"the prompt was prepared, but without the tools of ToolServer a, which had never been reached when the turn began":     {"a"},
+		"the prompt was prepared, but without the tools of ToolServers a, b, which had never been reached when the turn began": {"a", "b"},
+	} {
+		got := bound()
+		r := &turn.Result{Stop: turn.StopCompleted, Preparation: &prepare.Report{}, ToolServersMissing: missing}
+		turnstatus.Finish(got, r, now)
+		if c := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionPrepared); c == nil || c.Message != want {
+			t.Errorf("with the missing ToolServers %q, the condition is %+v, want the message %q", missing, c, want)
+		}
+	}
+}
+
 func TestFinishReportsLostHistory(t *testing.T) {
 	got := bound()
 	turnstatus.Finish(got, &turn.Result{Stop: turn.StopCompleted, Preparation: &prepare.Report{}, MissingTurns: 3}, now)

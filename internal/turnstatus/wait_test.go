@@ -47,6 +47,15 @@ func TestWaitReportsChanges(t *testing.T) {
 	}
 }
 
+// TestWaitWithoutAnOrder checks that a Turn of a Session without a known position is not written again and again.
+func TestWaitWithoutAnOrder(t *testing.T) {
+	got := &v1alpha1.Turn{Spec: v1alpha1.TurnSpec{SessionRef: &v1alpha1.ObjectReference{Name: "talk"}}}
+	first := turnstatus.Wait(got, v1alpha1.TurnReasonQueued, "so it waits", 0, now)
+	if again := turnstatus.Wait(got, v1alpha1.TurnReasonQueued, "so it waits", 0, now); !first || again {
+		t.Errorf("Wait = %t, and again %t; want a change only the first time", first, again)
+	}
+}
+
 func TestWaitCountsFromCreation(t *testing.T) {
 	created := now.Add(-time.Hour)
 	got := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}}
