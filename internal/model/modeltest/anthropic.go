@@ -7,11 +7,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/capstan-dev/capstan/internal/runtime/schema"
 )
 
 // Anthropic is a server for the Messages protocol of Anthropic. It refuses the same requests as the real server. The
@@ -286,6 +289,9 @@ func (r *AnthropicRequest) toolProblem() string {
 				return fmt.Sprintf("tools.%d.custom.input_schema: input_schema does not support oneOf, allOf, or anyOf at the top level", i)
 			}
 		}
+		if !isModernSchema(t.InputSchema) {
+			return fmt.Sprintf("tools.%d.custom.input_schema: JSON schema is invalid. It must match JSON Schema draft 2020-12", i)
+		}
 		names[t.Name] = true
 	}
 	choice := r.ToolChoice
@@ -302,6 +308,17 @@ func (r *AnthropicRequest) toolProblem() string {
 		return "Thinking may not be enabled when tool_choice forces tool use."
 	}
 	return ""
+}
+
+// isModernSchema reports whether a schema is one of the draft 2020-12, whatever its $schema says.
+func isModernSchema(fields map[string]json.RawMessage) bool {
+	fields = maps.Clone(fields)
+	delete(fields, "$schema")
+	source, err := json.Marshal(fields)
+	if err == nil {
+		_, err = schema.Compile(source)
+	}
+	return err == nil
 }
 
 // cacheProblem checks the markers for the cache.

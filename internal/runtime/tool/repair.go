@@ -8,7 +8,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/schema"
 )
 
-// maxRepairDepth is the depth down to which repair looks for faults. A deeper schema cannot be used.
+// maxRepairDepth is the depth down to which repair looks for faults, and modernize for older forms. A deeper schema
+// cannot be used.
 const maxRepairDepth = 64
 
 // The keywords whose values are a schema, a list of schemas, or an object of schemas. The value of items may be a
@@ -28,13 +29,18 @@ var (
 //   - a pattern that Go's regular expressions do not support. zod 4 describes e-mail addresses by a pattern with a
 //     look-ahead. Providers of models refuse such patterns, too.
 //   - null as the value of a keyword, such as required, from encoders that write fields without a value.
-//   - exclusiveMinimum and exclusiveMaximum as Booleans, as in draft 4 of JSON Schema, without a $schema that says so.
+//   - exclusiveMinimum and exclusiveMaximum as Booleans, and items as lists, as in older drafts of JSON Schema, without a
+//     $schema that says so.
 //   - the type "any" of draft 3.
 func repair(source json.RawMessage) json.RawMessage {
 	decoder := json.NewDecoder(bytes.NewReader(source))
 	decoder.UseNumber()
 	var root map[string]any
-	if decoder.Decode(&root) != nil || len(schema.Ambiguities(source)) > 0 || !repairSchema(root, 0) {
+	if decoder.Decode(&root) != nil || len(schema.Ambiguities(source)) > 0 {
+		return nil
+	}
+	isModern := !undeclared(root).replace(root, 0)
+	if !repairSchema(root, 0) && isModern {
 		return nil
 	}
 	var repaired bytes.Buffer
@@ -74,17 +80,6 @@ func repairSchema(value any, depth int) (changed bool) {
 				drop("additionalProperties") // this and the next would refuse the properties of the pattern
 				drop("unevaluatedProperties")
 			}
-		}
-	}
-	for _, bound := range [][2]string{{"exclusiveMinimum", "minimum"}, {"exclusiveMaximum", "maximum"}} {
-		exclusive, ok := keywords[bound[0]].(bool)
-		if !ok {
-			continue
-		}
-		drop(bound[0])
-		if limit, has := keywords[bound[1]]; exclusive && has {
-			keywords[bound[0]] = limit
-			drop(bound[1])
 		}
 	}
 	for _, keyword := range oneSchema {

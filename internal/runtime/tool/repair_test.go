@@ -53,6 +53,35 @@ func TestFlawedSchemas(t *testing.T) {
 			`{"type":"object","properties":{"a":{},"b":{"then":{"maxLength":3},"else":{"maxLength":5}},
 				"c":{"anyOf":[{"type":"string"},{"type":"string","pattern":"^b"}]},"d":{"anyOf":[{"type":"string"}]}}}`,
 		},
+		"tuple without a draft": {
+			"older versions of libraries write this form",
+			`{"type":"object","properties":{"at":{"type":"array","items":[{"type":"number"},{"pattern":"(?=a)"}],"minItems":2},
+				"none":{"items":[]}}}`,
+			`{"type":"object","properties":{"at":{"type":"array","prefixItems":[{"type":"number"},{}],"items":{},"minItems":2},
+				"none":{"items":{}}}}`,
+		},
+		"tuples of draft 7": {
+			"models' endpoints accept only the draft 2020-12",
+			`{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","properties":{
+				"at":{"type":"array","items":[{"$ref":"#/definitions/n"},{"type":"array","items":[{"const":1}]}],"additionalItems":false},
+				"items":{"type":"array","items":{"type":"string"}}},
+				"definitions":{"n":{"type":"number","exclusiveMinimum":1.50}}}`,
+			`{"type":"object","properties":{
+				"at":{"type":"array","prefixItems":[{"$ref":"#/definitions/n"},{"type":"array","prefixItems":[{"const":1}],"items":{}}],
+				"items":false},"items":{"type":"array","items":{"type":"string"}}},
+				"definitions":{"n":{"type":"number","exclusiveMinimum":1.50}}}`,
+		},
+		"bounds of draft 4, named": {
+			"models' endpoints accept only the draft 2020-12",
+			`{"$schema":"http://json-schema.org/draft-04/schema#","type":"object","properties":{"exclusiveMinimum":{"type":"integer",
+				"minimum":0,"exclusiveMinimum":true}}}`,
+			`{"type":"object","properties":{"exclusiveMinimum":{"type":"integer","exclusiveMinimum":0}}}`,
+		},
+		"an older draft without older forms": {
+			"the schema stays as it is",
+			`{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","properties":{"a":{"default":{"x":[1]}}}}`,
+			`{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","properties":{"a":{"default":{"x":[1]}}}}`,
+		},
 		"bounds of draft 4": {
 			"the schema does not name its draft",
 			`{"type":"object","properties":{"a":{"minimum":0,"exclusiveMinimum":true,"maximum":9.50,"exclusiveMaximum":false}}}`,
@@ -70,8 +99,12 @@ func TestFlawedSchemas(t *testing.T) {
 			if len(exposed.Tools) != 1 {
 				t.Fatalf("%s: %d tools are offered, want one", tc.reason, len(exposed.Tools))
 			}
+			shown, err := exposed.Tools[0].ShownSchema()
+			if err != nil {
+				t.Fatal(err)
+			}
 			var got, want any
-			if err := json.Unmarshal(exposed.Tools[0].Schema, &got); err != nil {
+			if err := json.Unmarshal(shown, &got); err != nil {
 				t.Fatal(err)
 			}
 			if err := json.Unmarshal([]byte(tc.want), &want); err != nil {

@@ -9,7 +9,7 @@ import (
 
 // shownSchema returns a schema in the form that the model receives, or nil if that form equals the schema. Descriptions
 // are text from outside and must not contain control tokens of a model's chat template, so they are cleaned. Keywords
-// that validate arguments stay unchanged.
+// that validate arguments keep their meaning: only forms of older drafts are replaced.
 func shownSchema(source json.RawMessage) json.RawMessage {
 	d := json.NewDecoder(bytes.NewReader(source))
 	d.UseNumber()
@@ -17,7 +17,8 @@ func shownSchema(source json.RawMessage) json.RawMessage {
 	if d.Decode(&v) != nil {
 		return nil
 	}
-	if !cleanSchema(v) {
+	cleaned := cleanSchema(v)
+	if !modernize(v) && !cleaned {
 		return nil
 	}
 	shown, err := json.Marshal(v)
