@@ -71,6 +71,14 @@ var (
 	withoutTemperature = regexp.MustCompile(`(?i)\bclaude-[a-z]+-(4[-.]([7-9]|[1-9]\d)($|\D)|[5-9]($|\D))`)
 )
 
+// kimi matches the models of Moonshot, and kimiHost matches its hosts. Its thoughts may have no signature, and it has
+// refused calls without their thoughts: github.com/anomalyco/opencode/issues/20427 and
+// github.com/NousResearch/hermes-agent/pull/49143.
+var (
+	kimi     = regexp.MustCompile(`(?i)kimi`)
+	kimiHost = regexp.MustCompile(`(?i)(^|\.)(moonshot\.(ai|cn)|kimi\.com)$`)
+)
+
 // upTo returns an expression for the models of Anthropic up to version 4 with this minor version.
 func upTo(minor int) *regexp.Regexp {
 	return regexp.MustCompile(fmt.Sprintf(`(?i)\bclaude-(instant|[23]|(opus|sonnet|haiku)-4($|[-.@:]([0-%d]($|\D)|20\d{6})))`, minor))
@@ -100,14 +108,18 @@ func New(cfg Config) *endpoint.Provider { return endpoint.New(cfg.Config, protoc
 // protocol implements endpoint.Protocol.
 type protocol struct {
 	options Options
-	// isAnthropic is true for the endpoint of Anthropic itself.
-	isAnthropic bool
+	// isAnthropic is true for the endpoint of Anthropic itself, and isKimi for that of Moonshot.
+	isAnthropic, isKimi bool
 }
 
 // protocolOf returns the protocol for the endpoint of a configuration.
 func protocolOf(cfg *Config) *protocol {
-	u, err := url.Parse(cfg.BaseURL)
-	return &protocol{cfg.Options, err == nil && strings.EqualFold(u.Hostname(), "api.anthropic.com")}
+	p := &protocol{options: cfg.Options}
+	if u, err := url.Parse(cfg.BaseURL); err == nil {
+		p.isAnthropic = strings.EqualFold(u.Hostname(), "api.anthropic.com")
+		p.isKimi = kimiHost.MatchString(u.Hostname())
+	}
+	return p
 }
 
 // Name returns the name of the protocol.
@@ -139,5 +151,6 @@ func (p *protocol) NewDecoder(req *model.Request) endpoint.Decoder {
 	return &decoder{
 		answerTool: answersWithTool(req, &p.options),
 		lasting:    !p.isAnthropic && !claude.MatchString(req.Model),
+		unsigned:   p.isKimi || !p.isAnthropic && kimi.MatchString(req.Model),
 	}
 }

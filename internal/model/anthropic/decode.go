@@ -114,6 +114,8 @@ type decoder struct {
 	// lasting is true if later Turns need the thoughts, too. Servers with models of other makers, such as DeepSeek,
 	// refuse any call without its thoughts. Claude needs the thoughts of the current Turn only.
 	lasting bool
+	// unsigned is true if thoughts without a signature are sent back, too.
+	unsigned bool
 	// answered is true once a call of the answer tool has begun, and answer is the index of its block.
 	answered bool
 	answer   lenient.Number
@@ -338,7 +340,7 @@ func (d *decoder) ProviderData(*endpoint.Answer) *model.ProviderData {
 		case b.kind == textBlock && b.bytes > 0:
 			all = append(all, sentBlock{Text: b.bytes})
 		case b.kind == thoughtBlock:
-			block := b.thought.block()
+			block := b.thought.block(d.unsigned)
 			if block == nil {
 				continue
 			}
@@ -358,12 +360,15 @@ func (d *decoder) ProviderData(*endpoint.Answer) *model.ProviderData {
 	return &model.ProviderData{Format: dataFormat, Lasting: d.lasting, Blocks: blocks}
 }
 
-// block returns the whole thought, or nil if it has no signature: the endpoint refuses such thoughts.
-func (t *thinkingBlock) block() json.RawMessage {
+// block returns the whole thought, or nil if it has no signature: the endpoint refuses such thoughts, unless unsigned is
+// true.
+func (t *thinkingBlock) block(unsigned bool) json.RawMessage {
 	members := map[string]string{"type": "thinking", "thinking": t.text.String(), "signature": t.signature.String()}
 	switch {
 	case t.isRedacted:
 		members = map[string]string{"type": "redacted_thinking", "data": t.data.String()}
+	case t.signature.Len() == 0 && unsigned && t.text.Len() > 0:
+		delete(members, "signature")
 	case t.signature.Len() == 0:
 		return nil
 	}

@@ -36,6 +36,45 @@ func TestThoughtsLastForOtherModels(t *testing.T) {
 	}
 }
 
+// TestUnsignedThoughtsOfKimi checks that the unsigned thoughts of Kimi are kept for later requests, and those of other
+// models are not.
+func TestUnsignedThoughtsOfKimi(t *testing.T) {
+	for name, tc := range map[string]struct {
+		baseURL, model string
+		kept           bool
+	}{
+		"Moonshot":           {"https://api.moonshot.cn/anthropic/v1", "k3", true},
+		"Kimi for coding":    {"https://api.kimi.com/coding/v1", "k3-256k", true},
+		"Kimi elsewhere":     {"https://gateway.example/v1", "moonshotai/Kimi-K2.6", true},
+		"DeepSeek":           {"https://api.deepseek.com/anthropic/v1", "deepseek-v4-pro", false},
+		"Claude":             {"https://gateway.example/v1", "claude-sonnet-4-6", false},
+		"alias at Anthropic": {"https://api.anthropic.com/v1", "sonnet", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := protocolOf(&Config{Config: endpoint.Config{BaseURL: tc.baseURL}}).NewDecoder(&model.Request{Model: tc.model}).(*decoder)
+			var out endpoint.Answer
+			for _, event := range []string{
+				`{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":"","signature":""}}`,
+				`{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"Hm."}}`,
+				`{"type":"content_block_stop","index":0}`,
+				`{"type":"content_block_start","index":1,"content_block":{"type":"thinking","thinking":""}}`,
+				`{"type":"content_block_stop","index":1}`,
+				`{"type":"content_block_start","index":2,"content_block":{"type":"tool_use","id":"a","name":"find","input":{}}}`,
+				`{"type":"content_block_stop","index":2}`,
+				`{"type":"message_delta","delta":{"stop_reason":"tool_use"}}`,
+			} {
+				if _, err := d.Decode([]byte(event), &out); err != nil {
+					t.Fatal(err)
+				}
+			}
+			data, want := d.ProviderData(&out), `[{"thought":{"thinking":"Hm.","type":"thinking"}},{"call":true}]`
+			if !tc.kept && data != nil || tc.kept && (data == nil || string(data.Blocks) != want) {
+				t.Errorf("the data is %+v; want %s if kept is true: %t", data, want, tc.kept)
+			}
+		})
+	}
+}
+
 // TestRefusedPropertyNames checks that properties whose names the protocol refuses are left out of a tool's schema, and
 // that all other schemas stay the same, also those of answers.
 func TestRefusedPropertyNames(t *testing.T) {
