@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/capstan-dev/capstan/internal/fairgate"
+	"github.com/capstan-dev/capstan/internal/runtime/attachment"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
@@ -280,11 +282,29 @@ func (w *wireContent) describe() string {
 		case w.Resource == nil:
 			return "[resource]"
 		case w.Resource.Blob != "":
+			if text, ok := textOf(w.Resource.MIMEType, w.Resource.Blob); ok {
+				return text
+			}
 			return strings.TrimSpace(blob(w.Resource.MIMEType, "resource", w.Resource.Blob) + " <" + w.Resource.URI + ">")
 		}
 		return w.Resource.Text
 	}
 	return fmt.Sprintf("[%.64s]", w.Type)
+}
+
+// textOf decodes the blob of a resource if it is a text in UTF-8. Some servers send every file as a blob, whatever its
+// type is: github.com/github/copilot-cli/issues/4916. Images and other media may be texts, too, such as SVG, but a model
+// can do little with them.
+func textOf(mediaType, blob string) (text string, ok bool) {
+	switch kind, _, _ := strings.Cut(strings.ToLower(mediaType), "/"); strings.TrimSpace(kind) {
+	case "image", "audio", "video", "font", "model":
+		return "", false
+	}
+	data, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(blob, "="))
+	if err != nil || attachment.Sniff(data) != "text/plain" {
+		return "", false
+	}
+	return string(data), true
 }
 
 // blob returns the type and the size of content that a model cannot read.

@@ -17,6 +17,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
+// blobResult returns a result with a content as an embedded resource in base64.
+func blobResult(mediaType, content string) string {
+	return fmt.Sprintf(`{"content":[{"type":"resource","resource":{"uri":"demo://1","mimeType":%q,"blob":%q}}]}`,
+		mediaType, base64.StdEncoding.EncodeToString([]byte(content)))
+}
+
 func TestResults(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -106,9 +112,26 @@ func TestResults(t *testing.T) {
 		"link without title": {"", `{"content":[{"type":"resource_link","name":"n","uri":"demo://1"}]}`, "n <demo://1>"},
 		"resource":           {"", `{"content":[{"type":"resource","resource":{"uri":"demo://1","text":"its text"}}]}`, "its text"},
 		"binary resource": {
-			"",
-			`{"content":[{"type":"resource","resource":{"uri":"demo://1","mimeType":"application/pdf","blob":"aGVsbG8="}}]}`,
-			"[application/pdf, 5 bytes] <demo://1>",
+			"a model cannot read bytes that are no text", blobResult("application/zip", "PK\x03\x04"), "[application/zip, 4 bytes] <demo://1>",
+		},
+		"binary resource, no type": {"", blobResult("", "a\x00b"), "[resource, 3 bytes] <demo://1>"},
+		"binary resource, a PDF":   {"its bytes may be letters", blobResult("text/plain", "%PDF-1.7 x"), "[text/plain, 10 bytes] <demo://1>"},
+		"binary resource, an image": {
+			"the text of an image is of little use", blobResult("image/svg+xml", "<svg/>"), "[image/svg+xml, 6 bytes] <demo://1>",
+		},
+		"binary resource, no base64": {
+			"", `{"content":[{"type":"resource","resource":{"uri":"demo://1","mimeType":"text/plain","blob":"a*b"}}]}`,
+			"[text/plain, 2 bytes] <demo://1>",
+		},
+		"text as a blob": {
+			"some servers send each file as a blob", blobResult("text/plain; charset=utf-8", "gr\u00fcn\n"), "gr\u00fcn\n",
+		},
+		"text as a blob, another type": {"", blobResult("application/octet-stream", `{"a": 1}`), `{"a": 1}`},
+		"text as a blob, no padding": {
+			"", strings.ReplaceAll(blobResult("", "a\nbc"), "=", ""), "a\nbc",
+		},
+		"credentials in a blob": {
+			"a server must not pass them on to the model", blobResult("text/plain", "called with "+token), "called with [redacted]",
 		},
 		"empty resource": {"", `{"content":[{"type":"resource"}]}`, "[resource]"},
 		"unknown type": {
