@@ -137,6 +137,31 @@ func TestLastStepOnAnthropic(t *testing.T) {
 	}
 }
 
+// TestSilentAnthropic checks that the work of a Turn is not lost if the model says nothing after the results of calls. As
+// platform.claude.com describes (handling stop reasons), the model then considers its work done: it says nothing again
+// if it gets the same request, and answers a further message of the user.
+func TestSilentAnthropic(t *testing.T) {
+	t.Parallel()
+	model, url := strictAnthropic(t)
+	usual := model.Reply
+	model.Reply = func(r modeltest.AnthropicRequest) ([]modeltest.AnthropicBlock, string) {
+		newest := r.Messages[len(r.Messages)-1].Content
+		if newest[len(newest)-1].Type == "tool_result" {
+			return nil, "end_turn"
+		}
+		return usual(r)
+	}
+	tools := serveTools(t, "")
+	f := onAnthropic(t, tools.url).with(t, "provider.yaml", "maxAttempts: 1", "maxAttempts: 2")
+	got := capstan(t, "run", "-f", f.written(t, url), "--turn", "first", "-o", "json").mustEnd(t, exit.OK)
+	if text := turnOf(t, got.out).Status.Result.Text; text != "Done." || tools.closedTickets() != "1042" {
+		t.Errorf("the answer is %q and the closed tickets are %q, want the answer and one call", text, tools.closedTickets())
+	}
+	if n, refused := len(model.Requests()), model.Refused(); n != 3 || len(refused) > 0 {
+		t.Errorf("%d requests, want 3: the repeated one asks for the answer; refused: %s", n, strings.Join(refused, "; "))
+	}
+}
+
 // TestWrongKeyOnAnthropic checks that the error for a refused key names the Secret.
 func TestWrongKeyOnAnthropic(t *testing.T) {
 	t.Parallel()

@@ -112,10 +112,13 @@ func TestResults(t *testing.T) {
 		"link without title": {"", `{"content":[{"type":"resource_link","name":"n","uri":"demo://1"}]}`, "n <demo://1>"},
 		"resource":           {"", `{"content":[{"type":"resource","resource":{"uri":"demo://1","text":"its text"}}]}`, "its text"},
 		"binary resource": {
-			"a model cannot read bytes that are no text", blobResult("application/zip", "PK\x03\x04"), "[application/zip, 4 bytes] <demo://1>",
+			"a model cannot read bytes that are no text",
+			blobResult("application/zip", "PK\x03\x04"), "[application/zip, 4 bytes] <demo://1>",
 		},
 		"binary resource, no type": {"", blobResult("", "a\x00b"), "[resource, 3 bytes] <demo://1>"},
-		"binary resource, a PDF":   {"its bytes may be letters", blobResult("text/plain", "%PDF-1.7 x"), "[text/plain, 10 bytes] <demo://1>"},
+		"binary resource, a PDF": {
+			"its bytes may be letters", blobResult("text/plain", "%PDF-1.7 x"), "[text/plain, 10 bytes] <demo://1>",
+		},
 		"binary resource, an image": {
 			"the text of an image is of little use", blobResult("image/svg+xml", "<svg/>"), "[image/svg+xml, 6 bytes] <demo://1>",
 		},

@@ -119,10 +119,10 @@ var failures = []failure{
 	},
 	{
 		name: "unasked-tool-call", rule: `reply: {toolCalls: [{name: delete_all}]}`,
-		reason: v1alpha1.TurnReasonStepLimitExceeded, stop: v1alpha1.StopMaxSteps, requests: 7, maxDuration: 50 * time.Second,
-		message: ContainSubstring("the turn ran out of steps after 6"),
+		reason: v1alpha1.TurnReasonStepLimitExceeded, stop: v1alpha1.StopMaxSteps, requests: 8, maxDuration: 50 * time.Second,
+		message: ContainSubstring("the turn ran out of steps after 6, and the model gave no answer"),
 		also: func(t *v1alpha1.Turn) {
-			Expect(t.Status.ToolCalls).To(HaveLen(7), "each call is listed")
+			Expect(t.Status.ToolCalls).To(HaveLen(8), "each call is listed")
 			Expect(t.Status.ToolCalls).To(HaveEach(HaveField("Outcome", v1alpha1.ToolCallRefused)))
 		},
 	},

@@ -313,7 +313,8 @@ func TestParametersOnTheWire(t *testing.T) {
 			expectField(t, body, "max_tokens", tc.limit, tc.reason)
 			o := anthropic.Options{MaxOutput: map[string]int{"known": 64000}}
 			limit := strconv.Itoa(o.DefaultOutput(tc.model, tc.parameters.Effort))
-			if withoutBudget := strings.HasPrefix(name, "unsigned calls"); tc.parameters.MaxOutputTokens == nil && !withoutBudget && limit != tc.limit {
+			hasBudget := !strings.HasPrefix(name, "unsigned calls")
+			if tc.parameters.MaxOutputTokens == nil && hasBudget && limit != tc.limit {
 				t.Errorf("DefaultOutput = %s, want %s", limit, tc.limit)
 			}
 			expectField(t, body, "temperature", tc.temperature, tc.reason)

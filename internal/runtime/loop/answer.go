@@ -46,7 +46,8 @@ func (run *runner) endAfter(s *Step) *End {
 		return &End{Reason: ModelRefused, Message: "the model refused to answer"}
 	case s.Last && untrusted.Blank(s.Reply.Text):
 		return &End{Reason: OutOfSteps, Message: fmt.Sprintf(
-			"the turn ran out of steps after %d, and the model gave no answer: raise limits.maxSteps, or ask for less", run.State.stepsTaken())}
+			"the turn ran out of steps after %d, and the model gave no answer: raise limits.maxSteps, or ask for less",
+			run.State.stepsTaken())}
 	case s.Last:
 		return &End{Reason: OutOfSteps, Message: fmt.Sprintf(
 			"the turn ran out of steps after %d and gave its best answer: raise limits.maxSteps, or ask for less", run.State.stepsTaken())}

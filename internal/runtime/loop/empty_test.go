@@ -2,60 +2,17 @@ package loop_test
 
 import (
 	"context"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/capstan-dev/capstan/internal/model/anthropic"
-	"github.com/capstan-dev/capstan/internal/model/endpoint"
-	"github.com/capstan-dev/capstan/internal/model/modeltest"
-	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
-
-// TestEmptyReplyOfAnthropic checks that the work of a Turn is not lost if the model says nothing after the result of a
-// tool. As platform.claude.com describes (handling stop reasons), the model then considers its work done: it says
-// nothing again if it gets the same request, and answers a further message of the user.
-func TestEmptyReplyOfAnthropic(t *testing.T) {
-	const key = "sk-ant-0123456789"
-	server := &modeltest.Anthropic{Key: key, Reply: func(r modeltest.AnthropicRequest) ([]modeltest.AnthropicBlock, string) {
-		newest := r.Messages[len(r.Messages)-1].Content
-		switch {
-		case len(r.Messages) == 1:
-			return []modeltest.AnthropicBlock{{Type: "tool_use", ID: "toolu_1", Name: "close", Input: []byte(`{"n":1}`)}}, "tool_use"
-		case newest[len(newest)-1].Type == "tool_result":
-			return nil, "end_turn"
-		}
-		return []modeltest.AnthropicBlock{{Type: "text", Text: "Ticket 1 is closed."}}, "end_turn"
-	}}
-	web := httptest.NewServer(server)
-	defer web.Close()
-	provider := anthropic.New(anthropic.Config{Config: endpoint.Config{
-		Name: "one", BaseURL: web.URL + "/v1", APIKey: key, ConnectTimeout: 30 * time.Second, IdleTimeout: 30 * time.Second,
-		Policy: netpolicy.NewLocalPolicy(),
-	}})
-	defer provider.Close()
-	c := loop.Candidate{
-		ProviderName: "one", Model: "claude-sonnet-4-5", Provider: provider,
-		Retry: loop.Retry{MaxAttempts: 3, InitialBackoff: time.Millisecond, MaxBackoff: time.Millisecond},
-	}
-	closing, closed := toolOf("close", tool.Destructive, result{content: "closed"})
-	in := withTools(input(t, c), closing)
-	end, err := loop.Run(t.Context(), &in)
-	if err != nil || end.Reason != loop.Answered || in.State.AnswerText() != "Ticket 1 is closed." {
-		t.Errorf("Run = %+v, %v with the answer %q; want the answer to the repeated request", end, err, in.State.AnswerText())
-	}
-	if got := len(server.Requests()); got != 3 || len(closed.calls) != 1 || len(server.Refused()) > 0 {
-		t.Errorf("%d requests, %d calls, refused %q; want one repetition, and no repeated call", got, len(closed.calls), server.Refused())
-	}
-}
 
 // emptyReply is the failure of a request whose whole reply was empty.
 func emptyReply() answer {
@@ -94,14 +51,18 @@ func TestRequestAfterEmptyReply(t *testing.T) {
 			[]string{question, "found", withTool, "found"},
 		},
 		"last step": {
-			"no tool is offered any more", []answer{find, emptyReply(), says("Yes.")}, 1, true,
+			"no tool is offered any more",
+			[]answer{find, emptyReply(), says("Yes.")},
+			1, true,
 			[]string{question, "no steps left", withoutIt},
 		},
 		"another failure": {
 			"only an empty reply is answered", []answer{fails(model.Overloaded), says("Yes.")}, 6, false, []string{question, question},
 		},
 		"empty, then another failure": {
-			"the newest failure counts", []answer{emptyReply(), fails(model.Overloaded), says("Yes.")}, 6, false,
+			"the newest failure counts",
+			[]answer{emptyReply(), fails(model.Overloaded), says("Yes.")},
+			6, false,
 			[]string{question, withoutIt, question},
 		},
 	} {
@@ -154,7 +115,8 @@ func TestEmptyReplyOfEarlierRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := append(lastContents(first.requests), lastContents(second.requests)...)
-		if want := []string{"Your last reply was empty. Give your answer now, from the information you have.", "What is new?"}; !cmp.Equal(got, want) {
+		want := []string{"Your last reply was empty. Give your answer now, from the information you have.", "What is new?"}
+		if !cmp.Equal(got, want) {
 			t.Errorf("the last messages are %q, want %q: each model has its own replies", got, want)
 		}
 	})
