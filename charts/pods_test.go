@@ -78,7 +78,19 @@ func TestValuesOfPods(t *testing.T) {
 		"nodeSelector": {
 			[]string{"nodeSelector.disk=ssd"},
 			func(pod corev1.PodTemplateSpec) any { return pod.Spec.NodeSelector },
-			map[string]string{"disk": "ssd"},
+			map[string]string{"disk": "ssd", corev1.LabelOSStable: "linux"},
+			true,
+		},
+		"nodeSelector by default": { // a cluster may have nodes with Windows, which cannot pull the image
+			nil,
+			func(pod corev1.PodTemplateSpec) any { return pod.Spec.NodeSelector },
+			map[string]string{corev1.LabelOSStable: "linux"},
+			true,
+		},
+		"nodeSelector without the operating system": {
+			[]string{`nodeSelector.kubernetes\.io/os=null`},
+			func(pod corev1.PodTemplateSpec) any { return pod.Spec.NodeSelector },
+			map[string]string(nil),
 			true,
 		},
 		"tolerations": {
@@ -262,6 +274,42 @@ func TestValuesOfPods(t *testing.T) {
 			for pod, spec := range hooks {
 				if diff := cmp.Diff(tc.want, tc.part(spec)); diff != "" {
 					t.Errorf("the Pod of %s with %s (-want +got):\n%s", pod, strings.Join(tc.values, ","), diff)
+				}
+			}
+		})
+	}
+}
+
+// TestHooksHaveNoSidecar checks that no service mesh adds a proxy to the Pods of hooks: a proxy that is no sidecar of
+// Kubernetes never ends, and neither does the Pod. The values are for the manager's Pods, which do have a proxy. The
+// Pod of helm test needs one if it calls the read API, whose Pods may accept only clients with a proxy.
+func TestHooksHaveNoSidecar(t *testing.T) {
+	mesh := []string{`podLabels.sidecar\.istio\.io/inject=yes`, `podAnnotations.linkerd\.io/inject=enabled`}
+	const readAPI = "readAPI.enabled=true,readAPI.tlsSecret=mine"
+	for name, tc := range map[string]struct {
+		values []string
+		hook   string
+		with   bool
+	}{
+		"helm uninstall":                                {nil, "helm uninstall", false},
+		"helm uninstall, manager with a proxy":          {mesh, "helm uninstall", false},
+		"helm uninstall, with a read API":               {append(slices.Clone(mesh), readAPI), "helm uninstall", false},
+		"helm test, manager with a proxy":               {mesh, "helm test", false},
+		"helm test of the read API, manager with proxy": {append(slices.Clone(mesh), readAPI), "helm test", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			managers, hooks := podsOf(t, tc.values...)
+			label, annotation := "false", "disabled"
+			if tc.with {
+				label, annotation = "yes", "enabled"
+			}
+			pod := hooks[tc.hook]
+			if l, a := pod.Labels["sidecar.istio.io/inject"], pod.Annotations["linkerd.io/inject"]; l != label || a != annotation {
+				t.Errorf("the Pod has sidecar.istio.io/inject %q and linkerd.io/inject %q, want %q and %q", l, a, label, annotation)
+			}
+			for name, m := range managers {
+				if is := m.Labels["sidecar.istio.io/inject"] == "yes"; is != (len(tc.values) > 0) {
+					t.Errorf("the Pods of Deployment %s have the label of the values: %t, want the opposite", name, is)
 				}
 			}
 		})

@@ -57,10 +57,19 @@ subjects:
 capstan.dev/hooks-of: {{ .Release.Name | quote }}
 {{- end -}}
 
-{{/* Labels of a hook's Pod, without those that Deployments, Services, the manager's NetworkPolicy and PodDisruptionBudgets select. */}}
+{{/*
+Labels of a hook's Pod, without those that Deployments, Services, the manager's NetworkPolicy and PodDisruptionBudgets select. If the
+argument has outsideMesh, Istio adds no proxy to the Pod: a proxy that is no sidecar of Kubernetes never ends, and neither would the Pod.
+*/}}
 {{- define "capstan.hookPodLabels" -}}
-{{- $labels := merge (dict "app.kubernetes.io/component" .component) (include "capstan.hookSelectorLabels" .root | fromYaml) (include "capstan.podLabels" .root | fromYaml) }}
+{{- $mesh := ternary (dict "sidecar.istio.io/inject" "false") dict (.outsideMesh | default false) -}}
+{{- $labels := merge (dict "app.kubernetes.io/component" .component) $mesh (include "capstan.hookSelectorLabels" .root | fromYaml) (include "capstan.podLabels" .root | fromYaml) }}
 {{- omit $labels "app.kubernetes.io/name" "app.kubernetes.io/instance" | toYaml -}}
+{{- end -}}
+
+{{/* Annotations of a hook's Pod: see capstan.hookPodLabels. Linkerd reads an annotation. */}}
+{{- define "capstan.hookPodAnnotations" -}}
+{{- merge (ternary (dict "linkerd.io/inject" "disabled") dict (.outsideMesh | default false)) .root.Values.podAnnotations | toYaml -}}
 {{- end -}}
 
 {{/* The Deployments of the release, separated by commas. */}}
