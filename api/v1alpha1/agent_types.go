@@ -493,6 +493,8 @@ type AgentStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime >= timestamp('0001-01-01T00:00:00Z'))",
+	// + message="each lastTransitionTime must be a time"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
 	// promptRenderHash is the SHA-256 of the canonical JSON {"text": ...}, whose text is the stable part of this

@@ -166,14 +166,20 @@ type BudgetStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime >= timestamp('0001-01-01T00:00:00Z'))",
+	// + message="each lastTransitionTime must be a time"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
 	// periodStartTime is the time at which the current period began.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-][01][0-9]:[0-5][0-9])$`
 	PeriodStartTime *metav1.Time `json:"periodStartTime,omitempty"`
 
 	// resetTime is the time at which the next period begins.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-][01][0-9]:[0-5][0-9])$`
 	ResetTime *metav1.Time `json:"resetTime,omitempty"`
 
 	// spent is the usage in the current period: tokens, cost and Turns.

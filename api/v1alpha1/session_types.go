@@ -88,6 +88,8 @@ type SessionStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime >= timestamp('0001-01-01T00:00:00Z'))",
+	// + message="each lastTransitionTime must be a time"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
 	// turns is the number of Turns of this session that have ended after they asked a model.
@@ -108,6 +110,8 @@ type SessionStatus struct {
 	// lastTurnTime is the latest end of a Turn that the field turns counts. It may be that of another Turn than
 	// lastTurnName, if that one was charged late.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}[.][0-9]{6}(Z|[+-][01][0-9]:[0-5][0-9])$`
 	LastTurnTime *metav1.MicroTime `json:"lastTurnTime,omitempty"`
 
 	// usage is the total token usage and cost of the counted Turns. The cost is absent if a model that was used has no

@@ -236,6 +236,8 @@ type ToolServerStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime >= timestamp('0001-01-01T00:00:00Z'))",
+	// + message="each lastTransitionTime must be a time"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
 	// serverName is the name that the server reports.
@@ -271,6 +273,8 @@ type ToolServerStatus struct {
 	// lastDiscoveryTime is the time of the server's first answer, or of the last answer that changed toolCount or
 	// tools.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-][01][0-9]:[0-5][0-9])$`
 	LastDiscoveryTime *metav1.Time `json:"lastDiscoveryTime,omitempty"`
 }
 

@@ -46,10 +46,14 @@ type PendingApproval struct {
 
 	// requestTime is the time at which the approval was requested.
 	// +required
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-][01][0-9]:[0-5][0-9])$`
 	RequestTime metav1.Time `json:"requestTime"`
 
 	// expiryTime is the time at which the request expires. A call that is not decided by then is denied.
 	// +required
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-][01][0-9]:[0-5][0-9])$`
 	ExpiryTime metav1.Time `json:"expiryTime"`
 }
 

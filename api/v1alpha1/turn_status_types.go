@@ -73,6 +73,8 @@ type TurnStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime >= timestamp('0001-01-01T00:00:00Z'))",
+	// + message="each lastTransitionTime must be a time"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
 	// executor is the binding of this Turn to an executor, with its epoch. It also describes the journal of the Turn.
@@ -94,10 +96,14 @@ type TurnStatus struct {
 	// a Budget before it sent its first request, startTime is the time of the first binding after that.
 	// limits.timeoutSeconds counts from startTime, except in the Turn of a sub-agent.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}[.][0-9]{6}(Z|[+-][01][0-9]:[0-5][0-9])$`
 	StartTime *metav1.MicroTime `json:"startTime,omitempty"`
 
 	// completionTime is the time at which the Turn ended.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}[.][0-9]{6}(Z|[+-][01][0-9]:[0-5][0-9])$`
 	CompletionTime *metav1.MicroTime `json:"completionTime,omitempty"`
 
 	// durationMilliseconds is the time from startTime to completionTime, in milliseconds.
@@ -108,6 +114,8 @@ type TurnStatus struct {
 	// parkedTime is the time at which the current wait for an approval or for the reset of a Budget began. It is absent
 	// while the Turn waits for neither. The wait does not count against limits.timeoutSeconds.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}[.][0-9]{6}(Z|[+-][01][0-9]:[0-5][0-9])$`
 	ParkedTime *metav1.MicroTime `json:"parkedTime,omitempty"`
 
 	// parkedMilliseconds is the total time of earlier waits for approvals and for resets of Budgets, in milliseconds.
@@ -296,6 +304,8 @@ type Evaluation struct {
 
 	// time is the time of the evaluation.
 	// +required
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-][01][0-9]:[0-5][0-9])$`
 	Time metav1.Time `json:"time"`
 }
 
@@ -768,6 +778,8 @@ type AwaitedBudget struct {
 	// retryTime is the time at which the Turn continues: the reset of the Budget, or some seconds after the refusal if
 	// requests of other Turns have reserved the rest of the Budget.
 	// +required
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}[.][0-9]{6}(Z|[+-][01][0-9]:[0-5][0-9])$`
 	RetryTime metav1.MicroTime `json:"retryTime"`
 
 	// message says which limit refuses the request, what is spent, and when the next period begins.

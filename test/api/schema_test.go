@@ -25,6 +25,7 @@ func TestSchemaRules(t *testing.T) {
 		"no floats":               noFloat,
 		"no free-form objects":    noFreeForm,
 		"no bare patterns":        noBarePattern,
+		"times are readable":      readableTime,
 	}
 	all, err := definitions()
 	if err != nil {
@@ -83,8 +84,21 @@ func boundedString(path string, s *apiextensionsv1.JSONSchemaProps) string {
 }
 
 func noBarePattern(path string, s *apiextensionsv1.JSONSchemaProps) string {
-	if s.Pattern != "" && !isStandard(path) {
+	if s.Pattern != "" && !isStandard(path) && s.Format != "date-time" { // a CEL rule gets the time, and not its text
 		return "a format must be checked by a CEL rule with a readable message: an error of a pattern shows the regular expression"
+	}
+	return ""
+}
+
+// readableTime checks that the API server refuses times that a client in Go cannot decode: see the spec "A status that a
+// manager could not decode".
+func readableTime(path string, s *apiextensionsv1.JSONSchemaProps) string {
+	isTransition := strings.HasSuffix(path, "conditions[].lastTransitionTime")
+	switch {
+	case s.Format == "date-time" && s.Pattern == "" && !isTransition:
+		return "the format date-time allows times that clients cannot decode: a pattern must forbid them"
+	case strings.HasSuffix(path, "conditions") && len(s.XValidations) == 0:
+		return "a rule must forbid each lastTransitionTime that clients cannot decode"
 	}
 	return ""
 }
