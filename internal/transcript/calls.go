@@ -154,8 +154,8 @@ func toolRows(x tool.Exposure) string {
 		text += row("unusable", termsafe.Line(strings.Join(x.Unusable, ", "), longestNames))
 	}
 	if len(x.Missing) > 0 {
-		text += row("missing", termsafe.Line("tools of ToolServer "+strings.Join(x.Missing, ", "),
-			longestNames)+": the server could not be reached")
+		text += row("missing", "tools of ToolServers that could not be reached: "+
+			termsafe.Line(strings.Join(x.Missing, ", "), longestNames))
 	}
 	if x.LeftOut > 0 {
 		text += row("left out", number(x.LeftOut, "tool")+" because there are too many")

@@ -87,7 +87,8 @@ func (r *BudgetRule) selectLabels(s *v1alpha1.LabelSelector) {
 	}
 	selector, err := s.Selector()
 	if err != nil {
-		r.Fault = fmt.Sprintf("spec.selector.agents.labelSelector cannot be used: %s: until it is corrected, all agents are selected", err)
+		r.Fault = fmt.Sprintf("spec.selector.agents.labelSelector cannot be used: %s: until it is corrected, Agents with any labels are "+
+			"selected", err)
 		return
 	}
 	r.byLabel = selector
