@@ -68,7 +68,7 @@ var variableName = regexp.MustCompile(`^[A-Z_][A-Z0-9_]{0,62}$`)
 // manifests. SetSecretFromEnv creates the Secret if the manifests do not have it. lookup is os.LookupEnv or a
 // substitute. The spec has one of two forms:
 //  1. NAME/KEY=ENVVAR sets the key in each namespace in which the Set has an Agent, PromptProfile, ModelProvider,
-//     ToolServer or Turn.
+//     ToolServer or Turn, or in the namespace default if there is none.
 //  2. NAMESPACE/NAME/KEY=ENVVAR sets the key in one namespace.
 //
 // Errors repeat neither the value nor a text after "=" that does not look like the name of a variable, because that

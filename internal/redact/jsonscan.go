@@ -47,9 +47,9 @@ type jsonScan struct {
 	// nameAt is the offset of the newest name.
 	root, nameAt int
 	isNew        bool
-	// broken is true if the text has invalid JSON, and mistake is the offset of its first member, or of the mistake.
-	// cut is true if the text ends within a value. known are the parts of the text in which the positions of paths are
-	// known.
+	// broken is true if the text has invalid JSON, and mistake is the offset from which members are then searched for by
+	// their names: see noteMistake. cut is true if the text ends within a value. known are the parts of the text in
+	// which the positions of paths are known.
 	broken, cut bool
 	mistake     int
 	known       []span

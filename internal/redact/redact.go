@@ -99,9 +99,9 @@ func newFormRedactor(forms []form) *Redactor {
 	return r
 }
 
-// Line returns a text as one printable line of at most limit code points, with an ellipsis if it was longer. It also
-// removes parts of secrets of at least 12 bytes. It shortens the text last, because a shortened secret might not be
-// found.
+// Line returns a text as one printable line of at most limit code points, with an ellipsis if it was longer. It removes
+// secrets, and also each part of a secret that has at least 12 bytes. It shortens the text last, because a shortened
+// secret might not be found.
 func (r *Redactor) Line(text string, limit int) string {
 	return shorten(r.redact(oneLine(text[:min(len(text), maxExamined)])), limit)
 }

@@ -131,7 +131,7 @@ func visible(text string, bytes int) int {
 	return len(text)
 }
 
-// visibleBefore returns the offset from which the rest of a text has the given number of visible bytes.
+// visibleBefore returns the offset of the longest end of a text with at most the given number of visible bytes.
 func visibleBefore(text string, bytes int) int {
 	for i := len(text); i > 0; {
 		r, size := utf8.DecodeLastRuneInString(text[:i])

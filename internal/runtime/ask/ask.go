@@ -55,8 +55,9 @@ type Outcome struct {
 	MayRetry bool
 }
 
-// Ask asks the models of a chain, in order. If the request to a model fails, it asks the next model. It returns an
-// error if there is no usable reply.
+// Ask asks the models of a chain, in order. If the request to a model fails, Ask asks the next model, unless no other
+// model may be asked after such a failure: see model.ErrorKind.Next. After unusable replies, it asks no other model.
+// Ask returns an error if there is no usable reply.
 func Ask(ctx context.Context, chain []loop.Candidate, q *Question) (Outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 
 // Asker asks models on behalf of judges.
 type Asker struct {
-	// Chain are the models to ask, in order. If the request to a model fails, the next model is asked.
+	// Chain are the models to ask, in order: see ask.Ask.
 	Chain []loop.Candidate
 	// Redact removes from a text of a model everything that must not be kept. If it is nil, texts stay unchanged.
 	Redact func(text string) string

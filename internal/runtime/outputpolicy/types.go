@@ -52,9 +52,10 @@ type field struct {
 	get  func(any) any
 }
 
-// answer is an Output as CEL reads it. Expressions have the types Output and Citations for it. An expression can read a
-// field many times, so that the pages are converted before. Output is a pointer: the error of CEL for an expression
-// that uses the whole answer as a value is a text with all other fields.
+// answer is an Output as CEL reads it. In expressions, it has the types Output and Citations. An expression can read a
+// field many times, so the pages are converted only once, before the evaluation. Output is a pointer, because the error
+// of CEL for an expression that uses the whole answer as a value is a text with the values of all fields. Of a pointer,
+// it has only the address.
 type answer struct {
 	*Output
 	pages []map[string]string

@@ -112,8 +112,8 @@ type Search struct {
 	Now, Until time.Time
 }
 
-// Latest returns the latest time at which a claim or a delay can end that is still valid. A later time is from a clock
-// that was ahead: claims and delays are short, and processes that are running extend their claims again and again.
+// Latest returns the latest time at which a valid claim or delay can end. A later time is from a clock that was ahead:
+// claims and delays are short, and processes that are running extend their claims again and again.
 func (s *Search) Latest() time.Time { return s.Until.Add(time.Hour) }
 
 // Held identifies a claimed task.

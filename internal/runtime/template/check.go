@@ -13,7 +13,8 @@ import (
 )
 
 // functions lists the functions that a template may call. They make decisions and build no text. Templates have no
-// loops and cannot call templates. So the size of the text bounds the time and the size of a rendering.
+// loops and cannot call templates. So the sizes of the text and of the values bound the time and the size of a
+// rendering.
 var functions = []string{"and", "or", "not", "eq", "ne", "lt", "le", "gt", "ge", "len"}
 
 // checker walks a parsed template and rejects everything that is not allowed, in every branch that a rendering may

@@ -108,8 +108,8 @@ func repairSchema(value any, depth int) (changed bool) {
 	return changed
 }
 
-// loosen removes or replaces a keyword with a repaired schema, if values could now violate it that did not violate it
-// before: a repaired schema accepts more values.
+// loosen removes or replaces a keyword whose schema was repaired, if values could now violate the keyword that did not
+// violate it before: a repaired schema accepts more values.
 func loosen(keywords map[string]any, keyword string) {
 	switch keyword {
 	case "not":

@@ -70,7 +70,7 @@ type Source struct {
 type Tool struct {
 	prompt.Tool
 	// Schema is the JSON Schema of the arguments as the server gave it, with a missing type or missing properties
-	// added. If it is empty, the schema follows from Parameters.
+	// added. A schema that could not be used was repaired. If Schema is empty, the schema follows from Parameters.
 	Schema json.RawMessage `json:"schema,omitempty"`
 	// Shown is the form of Schema that the model receives. It is empty if the two are equal.
 	Shown json.RawMessage `json:"shown,omitempty"`

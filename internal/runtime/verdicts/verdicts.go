@@ -52,7 +52,7 @@ func Read(reply *model.Reply, into any) bool {
 	return json.Unmarshal(data, into) == nil
 }
 
-// Reason returns the reason of a verdict as one line of at most MaxReasonChars characters. A model wrote it, so it may
+// Reason returns the reason of a verdict as one line of at most MaxReasonChars characters. If a model wrote it, it may
 // quote the answer.
 func Reason(text string) string {
 	reason, _ := untrusted.Cap(untrusted.StripLine(text), MaxReasonChars)
