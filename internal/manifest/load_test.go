@@ -242,7 +242,7 @@ metadata:
 spec:
   promptProfileRef: {name: support}
   models: [{providerRef: {name: a}, model: m},
-    {providerRef: {name: b}, model: m, modle: n}]
+    {providerRef: {name: b}, model: m, version: n}]
   toolPolicy:
     effects: Perhaps
 `, "b.json": "{}\n" + `{
@@ -252,7 +252,7 @@ spec:
   }
 }`},
 			[]string{
-				"a.yaml:14: Agent default/support: spec.models[1].modle: unknown field: check its spelling and indentation",
+				"a.yaml:14: Agent default/support: spec.models[1].version: unknown field: check its spelling and indentation",
 				`a.yaml:10: Agent default/support: metadata.labels: Invalid value: "!": a valid label must be an empty string or consist ` +
 					`of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. ` +
 					`'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')`,

@@ -10,7 +10,8 @@ var typeNames = map[string]string{
 
 // schemaTypes are the names of JSON Schema for its formats and for the types of Go's decoder.
 var schemaTypes = map[string]string{
-	"float64": "number", "int": "integer", "int32": "integer", "int64": "integer", "bool": "boolean", "slice": "array", "map": "object", "struct": "object",
+	"float64": "number", "int": "integer", "int32": "integer", "int64": "integer",
+	"bool": "boolean", "slice": "array", "map": "object", "struct": "object",
 }
 
 // WrongType returns the message about a value that has another type than its field. The types are those of JSON Schema,

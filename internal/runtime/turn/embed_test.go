@@ -248,7 +248,8 @@ func TestMemoriesAreRecalledByMeaning(t *testing.T) {
 					if v.Given() {
 						text = "by meaning"
 					}
-					return turn.Recalled{More: tc.more, Memories: []turncontext.Memory{{ID: "m", Text: text, Relevance: 1, Learned: true}}}, nil
+					m := turncontext.Memory{ID: "m", Text: text, Relevance: 1, Learned: true}
+					return turn.Recalled{More: tc.more, Memories: []turncontext.Memory{m}}, nil
 				}
 				j := &journaltest.Store{}
 				if _, err := engine(j).Run(t.Context(), &in); err != nil {
