@@ -36,7 +36,9 @@ func readValues() (*yaml.Node, error) {
 }
 
 // opaque lists the mappings whose keys belong to the user or to Kubernetes. walkValues does not visit their keys.
-var opaque = map[string]bool{"resources": true, "executor.autoscaling.behavior": true, "metrics.dashboard.labels": true}
+var opaque = map[string]bool{
+	"resources": true, "executor.autoscaling.behavior": true, "metrics.dashboard.labels": true, "nodeSelector": true,
+}
 
 // walkValues calls visit for each value of a mapping and for the values below it.
 func walkValues(prefix string, mapping *yaml.Node, visit func(path string, key, value *yaml.Node)) {

@@ -89,8 +89,9 @@ var _ = Describe("A manager that starts after a tenant has deleted a watched nam
 		gone.create(ctx,
 			&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: theRole}, Rules: shippedRules()},
 			&rbacv1.RoleBinding{
-				ObjectMeta: metav1.ObjectMeta{Name: theRole}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: theRole},
-				Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: s.namespace}},
+				ObjectMeta: metav1.ObjectMeta{Name: theRole},
+				RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: theRole},
+				Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: s.namespace}},
 			})
 		Eventually(ended).WithContext(ctx).Should(Receive(MatchError(ContainSubstring(
 			"has permissions in namespace \"" + gone.namespace + "\" of --watch-namespaces again"))))
