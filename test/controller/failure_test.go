@@ -32,6 +32,8 @@ type failure struct {
 	maxDuration time.Duration
 	// also makes further checks. It may be nil.
 	also func(*v1alpha1.Turn)
+	// asksAgain is true if the Turn asks the model for an answer in a further message of the user.
+	asksAgain bool
 }
 
 var failures = []failure{
@@ -113,12 +115,12 @@ var failures = []failure{
 		message: And(ContainSubstring("the endpoint sent text/html"), ContainSubstring("check baseURL")),
 	},
 	{
-		name: "empty-answer", rule: `reply: {text: ""}`,
+		name: "empty-answer", rule: `reply: {text: ""}`, asksAgain: true,
 		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, maxDuration: 50 * time.Second,
 		message: ContainSubstring("the answer was empty"),
 	},
 	{
-		name: "unasked-tool-call", rule: `reply: {toolCalls: [{name: delete_all}]}`,
+		name: "unasked-tool-call", rule: `reply: {toolCalls: [{name: delete_all}]}`, asksAgain: true,
 		reason: v1alpha1.TurnReasonStepLimitExceeded, stop: v1alpha1.StopMaxSteps, requests: 8, maxDuration: 50 * time.Second,
 		message: ContainSubstring("the turn ran out of steps after 6, and the model gave no answer"),
 		also: func(t *v1alpha1.Turn) {
@@ -197,6 +199,9 @@ func rulesOf(failures []failure) server.Config {
 		}
 		rules := config(fmt.Sprintf("rules: [{%s}]", f.rule)).Rules
 		rules[0].When = server.When{Matches: "^" + f.name + "$"}
+		if f.asksAgain {
+			rules[0].When = server.When{AnyContains: f.name}
+		}
 		cfg.Rules = append(cfg.Rules, rules...)
 	}
 	return cfg
