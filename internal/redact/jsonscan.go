@@ -47,8 +47,8 @@ type jsonScan struct {
 	// nameAt is the offset of the newest name.
 	root, nameAt int
 	isNew        bool
-	// broken is true if the text has invalid JSON, and mistake is the offset from which members are then searched for by
-	// their names: see noteMistake. cut is true if the text ends within a value. known are the parts of the text in
+	// broken is true if the text has invalid JSON, and mistake is the offset from which members are then searched for
+	// by their names: see noteMistake. cut is true if the text ends within a value. known are the parts of the text in
 	// which the positions of paths are known.
 	broken, cut bool
 	mistake     int

@@ -35,8 +35,8 @@ var (
 	ErrTime = fmt.Errorf("the evaluation of the expression took more than %s", MaxTime)
 	// ErrCost is returned for an evaluation that costs too much with these values of its variables.
 	ErrCost = errors.New("the evaluation of the expression costs too much")
-	// ErrValue is returned if an evaluation fails for any other reason. Usually, a part of a variable is missing, or has
-	// another type than the expression needs. The error contains no part of a variable.
+	// ErrValue is returned if an evaluation fails for any other reason. Usually, a part of a variable is missing, or
+	// has another type than the expression needs. The error contains no part of a variable.
 	ErrValue = errors.New("a part of a variable is missing, or has another type")
 )
 
