@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # version.sh check: fails if the chart has changed since the last change of its version.
 #
-# version.sh bump: raises the last number of the version, and keeps the old values.yaml for the tests of upgrades, unless
-# an earlier version had the same values.
+# version.sh bump: raises the last number of the version, and keeps the values.yaml that the old version had at first for
+# the tests of upgrades, unless an earlier version had the same values.
 #
 # version.sh previous: prints the last commit before the newest change of the chart's values or objects. A change of
 # comments or NOTES does not count: a version with only other texts would prove nothing about an upgrade.
@@ -10,19 +10,22 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 chart=charts/capstan
 version=$(sed -n 's/^version: //p' $chart/Chart.yaml)
+# since prints the commit that gave the chart its version.
+since() { git log -1 --format=%H -G '^version: ' -- $chart/Chart.yaml; }
 
 case ${1:-} in
 check)
   [ "$(git show HEAD:$chart/Chart.yaml 2>/dev/null | sed -n 's/^version: //p')" = "$version" ] || exit 0 # the version changes with the next commit
-  since=$(git log -1 --format=%H -G '^version: ' -- $chart/Chart.yaml)
-  if ! git diff --stat --exit-code "${since:-HEAD}" -- $chart; then
+  commit=$(since)
+  if ! git diff --stat --exit-code "${commit:-HEAD}" -- $chart; then
     echo "version.sh: the chart has changed since it got the version $version: run 'bash hack/chart/version.sh bump'" >&2
     exit 1
   fi
   ;;
 bump)
   earlier=charts/testdata/earlier/$version.yaml
-  git show HEAD:$chart/values.yaml | sed -e '/^ *#/d' -e '/^$/d' >"$earlier"
+  commit=$(since)
+  git show "${commit:-HEAD}:$chart/values.yaml" | sed -e '/^ *#/d' -e '/^$/d' >"$earlier"
   for known in charts/testdata/earlier/*.yaml; do
     if [ "$known" != "$earlier" ] && cmp -s "$known" "$earlier"; then
       rm "$earlier"
