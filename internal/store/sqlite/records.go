@@ -78,7 +78,7 @@ func (s *Store) Unrecorded(ctx context.Context, uids []string) ([]string, error)
 
 // Records returns a page of records, newest first. An index has this order, so the query need not sort the records.
 func (s *Store) Records(ctx context.Context, q store.RecordQuery) (page []turnrecord.Record, more bool, err error) {
-	where, args := selected(q.RecordSelector.Conditions, "")
+	where, args := selected(q.Conditions, "")
 	for _, limit := range []struct {
 		at   time.Time
 		text string
