@@ -23,17 +23,23 @@ func TestServersThatRefuseTheEncoding(t *testing.T) {
 		sent []bool
 	}{
 		// github.com/1Panel-dev/MaxKB/issues/2639
-		"Jina": {http.StatusBadRequest, `{"detail":"extra fields not permitted: ['encoding_format']"}`, false, []bool{true, false, false}},
+		"Jina": {
+			http.StatusBadRequest, `{"detail":"extra fields not permitted: ['encoding_format']"}`,
+			false,
+			[]bool{true, false, false},
+		},
 		// github.com/labring/FastGPT/issues/6820
 		"Voyage": {
 			http.StatusBadRequest,
 			`{"detail":"Value 'float' supplied for argument 'encoding_format' is not valid -- accepted values are 'base64'"}`,
-			false, []bool{true, false, false},
+			false,
+			[]bool{true, false, false},
 		},
 		"as a list": {
 			http.StatusUnprocessableEntity,
 			`{"detail":[{"type":"extra_forbidden","loc":["body","encoding_format"],"msg":"Extra inputs are not permitted"}]}`,
-			false, []bool{true, false, false},
+			false,
+			[]bool{true, false, false},
 		},
 		"no vectors at all": {http.StatusBadRequest, `{"detail":"encoding_format is unknown"}`, true, []bool{true, false, true, false}},
 		"another reason":    {http.StatusBadRequest, `{"detail":"input is too short"}`, true, []bool{true, true}},
