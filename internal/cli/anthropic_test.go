@@ -137,9 +137,9 @@ func TestLastStepOnAnthropic(t *testing.T) {
 	}
 }
 
-// TestSilentAnthropic checks that the work of a Turn is not lost if the model says nothing after the results of calls. As
-// platform.claude.com describes (handling stop reasons), the model then considers its work done: it says nothing again
-// if it gets the same request, and answers a further message of the user.
+// TestSilentAnthropic checks that the work of a Turn is not lost if the model says nothing after the results of calls.
+// As platform.claude.com describes (handling stop reasons), the model then considers its work done: it says nothing
+// again if it gets the same request, and answers a further message of the user.
 func TestSilentAnthropic(t *testing.T) {
 	t.Parallel()
 	model, url := strictAnthropic(t)

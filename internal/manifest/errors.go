@@ -9,9 +9,10 @@ import (
 type Error struct {
 	// File is the path from which the manifest was read; "-" is standard input.
 	File string
-	// Line is the line of the mistake in the file, counted from 1, if the YAML parser gives it. Otherwise it is 0 if the
-	// file has no other document. If it has, Line is the line of the field, or, if the document lacks the field, that of
-	// the innermost object that contains it. The line of a field in a list of objects is the first line of the document.
+	// Line is the line of the mistake in the file, counted from 1, if the YAML parser gives it. Otherwise it is 0 if
+	// the file has no other document. If it has, Line is the line of the field, or, if the document lacks the field,
+	// that of the innermost object that contains it. The line of a field in a list of objects is the first line of the
+	// document.
 	Line int
 	// Kind, Namespace and Name identify the object, as far as they are known.
 	Kind, Namespace, Name string

@@ -10,8 +10,8 @@ import (
 // fieldPart matches a part of the path of a field: a name, or an index or a key in brackets.
 var fieldPart = regexp.MustCompile(`\[([^\]]*)\]|[^.\[\]]+`)
 
-// lineOf returns the line in the file of a field of the document, from 1. If the document lacks the field, lineOf returns
-// the line of the innermost object that contains it. It returns 0 if that is the document itself.
+// lineOf returns the line in the file of a field of the document, from 1. If the document lacks the field, lineOf
+// returns the line of the innermost object that contains it. It returns 0 if that is the document itself.
 func (d document) lineOf(field string) int {
 	var root yaml.Node
 	if err := yaml.Unmarshal(d.text, &root); err != nil || len(root.Content) == 0 {

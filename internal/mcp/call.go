@@ -293,8 +293,8 @@ func (w *wireContent) describe() string {
 }
 
 // textOf decodes the blob of a resource if it is a text in UTF-8. Some servers send every file as a blob, whatever its
-// type is: github.com/github/copilot-cli/issues/4916. Images and other media may be texts, too, such as SVG, but a model
-// can do little with them.
+// type is: github.com/github/copilot-cli/issues/4916. Images and other media may be texts, too, such as SVG, but a
+// model can do little with them.
 func textOf(mediaType, blob string) (text string, ok bool) {
 	switch kind, _, _ := strings.Cut(strings.ToLower(mediaType), "/"); strings.TrimSpace(kind) {
 	case "image", "audio", "video", "font", "model":

@@ -90,8 +90,8 @@ func noBarePattern(path string, s *apiextensionsv1.JSONSchemaProps) string {
 	return ""
 }
 
-// readableTime checks that the API server refuses times that a client in Go cannot decode: see the spec "A status that a
-// manager could not decode".
+// readableTime checks that the API server refuses times that a client in Go cannot decode: see the spec "A status that
+// a manager could not decode".
 func readableTime(path string, s *apiextensionsv1.JSONSchemaProps) string {
 	isTransition := strings.HasSuffix(path, "conditions[].lastTransitionTime")
 	switch {

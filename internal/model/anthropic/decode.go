@@ -360,8 +360,8 @@ func (d *decoder) ProviderData(*endpoint.Answer) *model.ProviderData {
 	return &model.ProviderData{Format: dataFormat, Lasting: d.lasting, Blocks: blocks}
 }
 
-// block returns the whole thought, or nil if it has no signature: the endpoint refuses such thoughts, unless unsigned is
-// true.
+// block returns the whole thought, or nil if it has no signature: the endpoint refuses such thoughts, unless unsigned
+// is true.
 func (t *thinkingBlock) block(unsigned bool) json.RawMessage {
 	members := map[string]string{"type": "thinking", "thinking": t.text.String(), "signature": t.signature.String()}
 	switch {

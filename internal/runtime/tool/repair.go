@@ -29,8 +29,8 @@ var (
 //   - a pattern that Go's regular expressions do not support. zod 4 describes e-mail addresses by a pattern with a
 //     look-ahead. Providers of models refuse such patterns, too.
 //   - null as the value of a keyword, such as required, from encoders that write fields without a value.
-//   - exclusiveMinimum and exclusiveMaximum as Booleans, and items as lists, as in older drafts of JSON Schema, without a
-//     $schema that says so.
+//   - exclusiveMinimum and exclusiveMaximum as Booleans, and items as lists, as in older drafts of JSON Schema, without
+//     a $schema that says so.
 //   - the type "any" of draft 3.
 func repair(source json.RawMessage) json.RawMessage {
 	decoder := json.NewDecoder(bytes.NewReader(source))
