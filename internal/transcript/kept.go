@@ -63,11 +63,12 @@ var (
 		"inputTokens": aNumber, "outputTokens": aNumber, "reasoningTokens": aNumber, "cacheReadTokens": aNumber,
 		"cacheCreationTokens": aNumber, "estimated": aBoolean,
 	}
-	cost       = fields{"amount": anAmount, "currency": aWord, "priceDate": aDay}
-	revision   = fields{"name": aName, "id": aName, "version": aName, "generation": aNumber}
-	calls      = each{fields{"id": callID{}, "name": toolName{}}}
-	child      = fields{"turn": aName, "usage": usage, "cost": cost}
-	message    = fields{"role": aWord, "name": aWord, "stableChars": aNumber, "toolCalls": calls, "toolCallID": callID{}}
+	cost     = fields{"amount": anAmount, "currency": aWord, "priceDate": aDay}
+	revision = fields{"name": aName, "id": aName, "version": aName, "generation": aNumber}
+	calls    = each{fields{"id": callID{}, "name": toolName{}}}
+	child    = fields{"turn": aName, "usage": usage, "cost": cost}
+	message  = fields{"role": aWord, "name": aWord, "stableChars": aNumber, "toolCalls": calls, "toolCallID": callID{},
+		"attachments": each{fields{"tokens": aNumber, "bytes": aNumber}}}
 	redactions = each{fields{"rule": aName, "matches": aNumber}}
 	tools      = each{fields{
 		"name": aName, "endsTurn": aBoolean,
@@ -79,6 +80,13 @@ var (
 		"source":     fields{"server": aName, "name": aName, "agent": aName},
 		"parameters": each{fields{"name": aName, "type": aWord, "required": aBoolean}},
 	}}
+	exposure = fields{
+		"tools": offers, "packs": offers, "leftOut": aNumber, "missing": each{aName}, "effectsDeclared": aBoolean,
+	}
+	undoMark = fields{
+		"step": aNumber, "callID": callID{}, "turnUID": aName, "turn": aName, "undone": aBoolean, "repeatable": aBoolean,
+		"mayHaveActed": aBoolean,
+	}
 	history = fields{"sessionUID": aName, "first": aNumber, "through": aNumber, "at": aNumber, "messages": aNumber}
 	report  = fields{
 		"mode": aWord, "chars": aNumber, "stableChars": aNumber, "dynamicChars": aNumber, "sectionsAsked": each{aWord},
@@ -94,13 +102,16 @@ var (
 // that all Turns of an Agent share.
 var kept = map[journal.Kind]rule{
 	journal.RunStarted: fields{
-		"executor": aName, "namespace": aName, "name": aName, "requester": aUser, "endOnly": aBoolean,
+		"executor": aName, "namespace": aName, "name": aName, "requester": aUser, "begun": aTime, "endOnly": aBoolean,
 	},
-	journal.RunParked: fields{"approvals": aNumber, "turns": each{aName}, "budget": aName},
+	journal.RunParked: fields{
+		"approvals": aNumber, "turns": each{aName}, "budget": aName,
+		"begun": each{fields{"step": aNumber, "callID": callID{}, "turnUID": aName, "notCreated": aNumber}},
+	},
 	journal.PreparationInput: fields{"zone": aName, "number": aNumber, "history": history, "input": fields{
 		"Agent":   fields{"Name": aName, "Thinking": aWord, "MaxMemories": aNumber, "AllowsTrusted": aBoolean},
 		"Profile": fields{"Name": aName, "ID": aName, "Version": aName, "Generation": aNumber, "Mode": aWord, "Sections": each{aWord}},
-		"Turn":    fields{"Name": aName, "Namespace": aName, "Mode": aWord, "Depth": aNumber},
+		"Turn":    fields{"Name": aName, "Namespace": aName, "Mode": aWord, "Depth": aNumber, "MissingTurns": aNumber},
 		"Tools":   tools, "Provider": aName, "Model": aName, "Now": aTime,
 	}, "settings": fields{"hideCitations": aBoolean, "appendCitations": aBoolean, "web": aBoolean}},
 	journal.PromptRendered: with(revision, fields{
@@ -111,21 +122,22 @@ var kept = map[journal.Kind]rule{
 		"skills": each{fields{"key": aName}}, "report": report,
 		"history": history,
 	},
-	journal.ToolsExposed: fields{"tools": offers, "packs": offers, "leftOut": aNumber, "missing": each{aName}, "effectsDeclared": aBoolean},
+	journal.ToolsExposed: exposure,
 	journal.ModelRequested: fields{
 		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "attempt": aNumber, "id": aName,
 		"estimatedTokens": aNumber, "estimatedCost": cost, "place": aNumber, "outputLimit": aNumber,
-		"budget": aName, "reserved": aBoolean,
+		"budget": aName, "reserved": aBoolean, "countsTurn": aBoolean,
 	},
 	journal.ModelFailed: fields{
 		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "kind": aWord, "usage": usage, "cost": cost,
 		"durationMilliseconds": aNumber,
-		"unsent":               aBoolean, "notReached": aBoolean, "place": aNumber,
+		"unsent":               aBoolean, "notReached": aBoolean, "place": aNumber, "ownShortage": aBoolean, "mayBeBilled": aBoolean,
+		"empty": aBoolean, "storeUnread": aBoolean,
 	},
 	journal.ModelReplied: fields{
 		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "cost": cost,
 		"durationMilliseconds": aNumber, "firstEventMilliseconds": aNumber, "last": aBoolean, "overBudget": aBoolean,
-		"reply": fields{"toolCalls": calls, "finishReason": aWord, "usage": usage},
+		"reply": fields{"toolCalls": calls, "finishReason": aWord, "usage": usage, "tooLong": aBoolean},
 	},
 	journal.ToolRepaired: fields{"step": aNumber, "callID": callID{}, "name": toolName{}, "attempt": aNumber},
 	journal.ApprovalRequested: fields{
@@ -138,7 +150,7 @@ var kept = map[journal.Kind]rule{
 	},
 	journal.ToolFinished: fields{
 		"step": aNumber, "callID": callID{}, "name": toolName{}, "outcome": aWord, "class": aWord, "bytes": aNumber,
-		"durationMilliseconds": aNumber, "artifactName": anOutput, "spent": child, "endsTurn": aBoolean, "descendants": aNumber,
+		"durationMilliseconds": aNumber, "artifactName": anOutput, "mayHaveActed": aBoolean, "spent": child, "endsTurn": aBoolean, "descendants": aNumber,
 		"undo":     fields{"server": aName, "uid": aName, "tool": aName, "problem": aWord, "argument": aWord},
 		"undoneBy": aName,
 	},
@@ -151,11 +163,11 @@ var kept = map[journal.Kind]rule{
 	journal.ContextWarned:  fields{"tokens": aNumber, "contextWindow": aNumber},
 	journal.TextRedacted:   fields{"redactions": redactions},
 	journal.UndoPlanned: fields{
-		"turnUID": aName, "namespace": aName, "name": aName, "agent": aName, "calls": calls, "exposure": fields{"tools": offers},
+		"turnUID": aName, "namespace": aName, "name": aName, "agent": aName, "calls": calls, "exposure": exposure,
 		"of": each{fields{"step": aNumber, "callID": callID{}, "name": toolName{}, "state": aWord, "tool": aName, "server": aName}},
 	},
-	journal.UndoBegun: fields{"step": aNumber, "callID": callID{}, "turnUID": aName, "turn": aName, "undone": aBoolean},
-	journal.UndoEnded: fields{"step": aNumber, "callID": callID{}, "turnUID": aName, "turn": aName, "undone": aBoolean},
+	journal.UndoBegun: undoMark,
+	journal.UndoEnded: undoMark,
 	journal.Finalized: fields{
 		"stop": aWord, "preparation": report, "provider": aName, "model": aName, "messageCount": aNumber,
 		"counts": fields{
@@ -177,7 +189,7 @@ var kept = map[journal.Kind]rule{
 		"withheld": aBoolean, "violations": each{fields{"policy": aName, "onViolation": aWord, "unchecked": aBoolean}},
 		"toolsLeftOut": aNumber, "toolServersMissing": each{aName}, "warned": aBoolean, "missingTurns": aNumber,
 		"subAgents":   fields{"usage": usage, "cost": cost},
-		"descendants": aNumber, "begun": aTime, "redactions": redactions,
+		"descendants": aNumber, "begun": aTime, "redactions": redactions, "sourcesBytes": aNumber,
 	},
 	journal.SessionTurn: fields{
 		"turnUID": aName, "turnName": aName, "messages": each{message}, "usage": usage, "cost": cost, "contextTokens": aNumber,
