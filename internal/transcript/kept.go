@@ -150,7 +150,8 @@ var kept = map[journal.Kind]rule{
 	},
 	journal.ToolFinished: fields{
 		"step": aNumber, "callID": callID{}, "name": toolName{}, "outcome": aWord, "class": aWord, "bytes": aNumber,
-		"durationMilliseconds": aNumber, "artifactName": anOutput, "mayHaveActed": aBoolean, "spent": child, "endsTurn": aBoolean, "descendants": aNumber,
+		"durationMilliseconds": aNumber, "artifactName": anOutput, "mayHaveActed": aBoolean,
+		"spent": child, "endsTurn": aBoolean, "descendants": aNumber,
 		"undo":     fields{"server": aName, "uid": aName, "tool": aName, "problem": aWord, "argument": aWord},
 		"undoneBy": aName,
 	},
