@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -133,20 +134,18 @@ func (p *parts) addWatched() error {
 		return nil
 	}
 	return p.manager.Add(everywhere{manager.RunnableFunc(func(ctx context.Context) error {
-		ticker := time.NewTicker(returnInterval)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-ticker.C:
-			}
+		err := wait.PollUntilContextCancel(ctx, returnInterval, false, func(ctx context.Context) (bool, error) {
 			for _, ns := range p.watched.gone {
 				if mayList(ctx, p.clientset, ns) {
-					return fmt.Errorf("the manager has permissions in namespace %q of --watch-namespaces again: this process ends, "+
-						"so that the next one serves the namespace", ns)
+					return false, fmt.Errorf("the manager has permissions in namespace %q of --watch-namespaces again: this process "+
+						"ends, so that the next one serves the namespace", ns)
 				}
 			}
+			return false, nil
+		})
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // because the manager stops
 		}
+		return err
 	})})
 }

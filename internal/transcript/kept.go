@@ -67,8 +67,10 @@ var (
 	revision = fields{"name": aName, "id": aName, "version": aName, "generation": aNumber}
 	calls    = each{fields{"id": callID{}, "name": toolName{}}}
 	child    = fields{"turn": aName, "usage": usage, "cost": cost}
-	message  = fields{"role": aWord, "name": aWord, "stableChars": aNumber, "toolCalls": calls, "toolCallID": callID{},
-		"attachments": each{fields{"tokens": aNumber, "bytes": aNumber}}}
+	message  = fields{
+		"role": aWord, "name": aWord, "stableChars": aNumber, "toolCalls": calls, "toolCallID": callID{},
+		"attachments": each{fields{"tokens": aNumber, "bytes": aNumber}},
+	}
 	redactions = each{fields{"rule": aName, "matches": aNumber}}
 	tools      = each{fields{
 		"name": aName, "endsTurn": aBoolean,

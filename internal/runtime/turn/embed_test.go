@@ -330,22 +330,9 @@ func TestRefusedTexts(t *testing.T) {
 		"several texts at a time": {func(texts []string) bool { return len(texts) > 1 }, 40, 7},
 	} {
 		t.Run(name, func(t *testing.T) {
-			known, failed := &vectors.Cache{}, []*model.Error{}
+			known := &vectors.Cache{}
 			e := &embedder{words: []string{"new", fmt.Sprintf("tool-%02d", tc.tools-1)}, refuses: tc.refuses}
-			run := func() (requests int, tools string) {
-				e.asked = nil
-				in := embedding(e, known, &failed)
-				var all []tool.Tool
-				for i := range tc.tools {
-					all = append(all, remote(fmt.Sprintf("tool-%02d", i), "", tool.ReadOnly))
-				}
-				in.Toolbox = server("desk", all...)
-				j := &journaltest.Store{}
-				if _, err := engine(j).Run(t.Context(), &in); err != nil {
-					t.Fatal(err)
-				}
-				return len(e.asked), toolsOf(t, j)
-			}
+			run := func() (requests int, tools string) { return runWithTools(t, e, known, tc.tools) }
 			for range tc.turns {
 				if n, _ := run(); n > 1+8 {
 					t.Errorf("a Turn sent %d requests for vectors, want one for its message and at most 8 for tools", n)
@@ -358,6 +345,24 @@ func TestRefusedTexts(t *testing.T) {
 			}
 		})
 	}
+}
+
+// runWithTools runs a Turn with a number of tools. It returns the number of requests for vectors, and the tools that
+// the model has received.
+func runWithTools(t *testing.T, e *embedder, known *vectors.Cache, number int) (requests int, tools string) {
+	t.Helper()
+	e.asked = nil
+	in := embedding(e, known, &[]*model.Error{})
+	var all []tool.Tool
+	for i := range number {
+		all = append(all, remote(fmt.Sprintf("tool-%02d", i), "", tool.ReadOnly))
+	}
+	in.Toolbox = server("desk", all...)
+	j := &journaltest.Store{}
+	if _, err := engine(j).Run(t.Context(), &in); err != nil {
+		t.Fatal(err)
+	}
+	return len(e.asked), toolsOf(t, j)
 }
 
 // TestTextsThatBreakTheEndpoint checks that other tools get their vectors although the endpoint fails for one tool, and
@@ -381,25 +386,16 @@ func TestTextsThatBreakTheEndpoint(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			known, failed := &vectors.Cache{}, []*model.Error{}
+			known := &vectors.Cache{}
 			e := &embedder{words: []string{"new", tc.want}, breaks: func(texts []string) bool {
 				return slices.ContainsFunc(texts, tc.breaks)
 			}}
 			var requests []int
 			tools := ""
 			for range tc.requests {
-				e.asked = nil
-				in := embedding(e, known, &failed)
-				var all []tool.Tool
-				for i := range tc.tools {
-					all = append(all, remote(fmt.Sprintf("tool-%02d", i), "", tool.ReadOnly))
-				}
-				in.Toolbox = server("desk", all...)
-				j := &journaltest.Store{}
-				if _, err := engine(j).Run(t.Context(), &in); err != nil {
-					t.Fatal(err)
-				}
-				requests, tools = append(requests, len(e.asked)), toolsOf(t, j)
+				var n int
+				n, tools = runWithTools(t, e, known, tc.tools)
+				requests = append(requests, n)
 			}
 			if !slices.Equal(requests, tc.requests) || tools != tc.want {
 				t.Errorf("the Turns sent %v requests, and the last one has the tools %s; want %v, and %s",

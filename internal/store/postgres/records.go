@@ -33,6 +33,13 @@ func recordArgs(r *turnrecord.Record) ([]any, error) {
 	return []any{r.UID, r.Namespace, r.Turn, r.Agent, r.Session, text(r.Requester), r.Reason, r.Completed, details}, nil
 }
 
+// alsoDoing extends the statement of an append by another statement, under a name of its own. The other statement
+// should select from head, so that it has an effect only if the entries are written.
+func alsoDoing(query, name, statement string) string {
+	const next = ", kept AS (" // the beginning of the insert: see insert
+	return strings.Replace(query, next, ", "+name+" AS ("+statement+")"+next, 1)
+}
+
 // withRecord extends the statement of an append. If one of the entries ends the Turn and has its record, the statement
 // also writes the record, so the record is written if and only if the entries are written.
 func withRecord(query string, args []any, entries []journal.Entry) (string, []any, error) {
@@ -49,9 +56,9 @@ func withRecord(query string, args []any, entries []journal.Entry) (string, []an
 			places[i] = fmt.Sprintf("$%d", len(args)+i+1)
 		}
 		places[7], places[8] = places[7]+"::timestamptz", places[8]+"::bytea"
-		head, tail, _ := strings.Cut(query, ", kept AS (")
-		return head + ", recorded AS (INSERT INTO capstan_record (" + recordColumns + ") SELECT " + strings.Join(places, ", ") +
-			" FROM head ON CONFLICT DO NOTHING), kept AS (" + tail, append(args, values...), nil
+		query = alsoDoing(query, "recorded", "INSERT INTO capstan_record ("+recordColumns+") SELECT "+strings.Join(places, ", ")+
+			" FROM head ON CONFLICT DO NOTHING")
+		return query, append(args, values...), nil
 	}
 	return query, args, nil
 }
@@ -76,9 +83,8 @@ func (s *Store) withTurnNumber(ctx context.Context, query string, args []any, en
 		if details, err = turnrecord.WithTurnNumber(details, n.Number); err != nil {
 			return "", nil, err
 		}
-		head, tail, _ := strings.Cut(query, ", kept AS (")
-		query = head + fmt.Sprintf(`, numbered AS (UPDATE capstan_record SET details = $%d::bytea FROM head WHERE uid = $%d), kept AS (`,
-			len(args)+1, len(args)+2) + tail
+		query = alsoDoing(query, "numbered", fmt.Sprintf(
+			`UPDATE capstan_record SET details = $%d::bytea FROM head WHERE uid = $%d`, len(args)+1, len(args)+2))
 		return query, append(args, details, n.TurnUID), nil
 	}
 	return query, args, nil
@@ -99,12 +105,11 @@ func withTasks(query string, args []any, entries []journal.Entry) (string, []any
 		return query, args
 	}
 	n := len(args)
-	head, tail, _ := strings.Cut(query, ", kept AS (")
-	query = head + fmt.Sprintf(`, followed AS (INSERT INTO capstan_task (uid, kind, turn, namespace, agent, session, requester, created_at,
-			due_at)
+	query = alsoDoing(query, "followed", fmt.Sprintf(`INSERT INTO capstan_task (uid, kind, turn, namespace, agent, session, requester,
+			created_at, due_at)
 		SELECT k.*, $%d::text, $%d::text, $%d::text, $%d::text, $%d::bigint, $%d::bigint
 		FROM head, unnest($%d::text[], $%d::text[], $%d::text[]) AS k
-		ON CONFLICT DO NOTHING), kept AS (`, n+4, n+5, n+6, n+7, n+8, n+8, n+1, n+2, n+3) + tail
+		ON CONFLICT DO NOTHING`, n+4, n+5, n+6, n+7, n+8, n+8, n+1, n+2, n+3))
 	return query, append(args, keys, kinds, turns, first.Namespace, first.Agent, first.Session, text(first.Requester),
 		first.Created.UnixMicro())
 }
