@@ -18,9 +18,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// namespaceAnswers are the answers of an API server in one namespace. A nil error of event is that of an Event that is
-// not valid.
-type namespaceAnswers struct{ event, namespace, turns error }
+// namespaceAnswers are the answers of an API server in one namespace: to the creation of an Event, and to reads of the
+// namespace, of its Budgets, and of its objects of other kinds. A nil error of event is that of an Event that is not
+// valid.
+type namespaceAnswers struct{ event, namespace, budgets, others error }
 
 // answering returns a client of an API server that gives these answers, by namespace.
 func answering(t *testing.T, answers map[string]namespaceAnswers) kubernetes.Interface {
@@ -28,14 +29,17 @@ func answering(t *testing.T, answers map[string]namespaceAnswers) kubernetes.Int
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, path, _ := strings.Cut(r.URL.Path, "/namespaces/")
 		namespace, resource, _ := strings.Cut(path, "/")
-		answer, err := any(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}), answers[namespace].namespace
+		answers := answers[namespace]
+		answer, err := any(&metav1.PartialObjectMetadataList{}), answers.others
 		switch resource {
+		case "":
+			answer, err = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, answers.namespace
 		case "events":
-			if err = answers[namespace].event; err == nil {
+			if err = answers.event; err == nil {
 				err = apierrors.NewInvalid(schema.GroupKind{Kind: "Event"}, "", nil)
 			}
-		case "turns":
-			answer, err = &metav1.PartialObjectMetadataList{}, answers[namespace].turns
+		case "budgets":
+			err = answers.budgets
 		}
 		w.Header().Set("Content-Type", "application/json")
 		if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
@@ -58,8 +62,8 @@ func TestNamespaceThatCannotBeWatched(t *testing.T) {
 	events := schema.GroupResource{Group: "events.k8s.io", Resource: "events"}
 	turns := schema.GroupResource{Group: "capstan.dev", Resource: "turns"}
 	both := watchedNamespaces{present: []string{"tenant", "other"}}
-	without := watchedNamespaces{present: []string{"other"}, gone: []string{"tenant"}}
-	none := watchedNamespaces{gone: []string{"tenant"}}
+	without := watchedNamespaces{present: []string{"other"}, denied: []string{"tenant"}}
+	none := watchedNamespaces{denied: []string{"tenant"}}
 	denied := apierrors.NewForbidden(turns, "", errors.New("no role"))
 	quota := apierrors.NewForbidden(events, "", errors.New("exceeded quota: events, requested: count/events.events.k8s.io=1"))
 	missing := apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "tenant")
@@ -72,10 +76,13 @@ func TestNamespaceThatCannotBeWatched(t *testing.T) {
 		"has a Role":                     {namespaceAnswers{}, false, both, false},
 		"does not exist yet":             {namespaceAnswers{event: missing}, false, both, false},
 		"has reached a quota":            {namespaceAnswers{event: quota}, false, both, false},
-		"was deleted with its Role":      {namespaceAnswers{denied, missing, denied}, false, without, false},
-		"was deleted, and was the last":  {namespaceAnswers{denied, missing, denied}, true, none, true},
-		"lacks its Role":                 {namespaceAnswers{denied, nil, denied}, false, watchedNamespaces{}, true},
-		"may not exist, as nobody knows": {namespaceAnswers{denied, denied, denied}, false, watchedNamespaces{}, true},
+		"was deleted with its Role":      {namespaceAnswers{denied, missing, denied, denied}, false, without, false},
+		"was deleted, and was the last":  {namespaceAnswers{denied, missing, denied, denied}, true, none, true},
+		"lacks its Role":                 {namespaceAnswers{denied, nil, denied, denied}, false, without, false},
+		"lacks its Role, and is alone":   {namespaceAnswers{denied, nil, denied, denied}, true, none, true},
+		"lacks one rule of its Role":     {namespaceAnswers{budgets: denied}, false, without, false},
+		"lacks the rule for Events":      {namespaceAnswers{event: denied}, false, both, false},
+		"may not exist, as nobody knows": {namespaceAnswers{denied, denied, denied, denied}, false, without, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			namespaces := []string{"tenant", "other"}

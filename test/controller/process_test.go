@@ -101,7 +101,7 @@ var _ = Describe("A manager without permissions in a namespace that it should wa
 		err := manager.Run(ctx, s.options(func(o *manager.Options) { o.WatchNamespaces = []string{"no-such-namespace"} }),
 			unprivileged, (&logs{}).logger())
 		Expect(err).To(MatchError(ContainSubstring(
-			`--watch-namespaces: namespace "no-such-namespace" does not exist, or the manager has no permissions in it: ` +
+			`--watch-namespaces: namespace "no-such-namespace" does not exist, or the manager lacks permissions in it: ` +
 				`create the namespace`)))
 	}, SpecTimeout(patience))
 

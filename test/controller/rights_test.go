@@ -13,7 +13,6 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -52,12 +51,7 @@ func (s *testEnv) userWithoutConfigMaps(ctx context.Context) *rest.Config {
 	GinkgoHelper()
 	user := rest.CopyConfig(apiConfig)
 	user.Impersonate = rest.ImpersonationConfig{UserName: s.namespace}
-	s.create(ctx,
-		&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: theRole}, Rules: shippedRules()},
-		&rbacv1.RoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: theRole}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: theRole},
-			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: s.namespace}},
-		})
+	s.grantRole(ctx, s.namespace, shippedRules())
 	s.awaitAllowed(ctx, shippedRules()...)
 	return user
 }
@@ -65,9 +59,15 @@ func (s *testEnv) userWithoutConfigMaps(ctx context.Context) *rest.Config {
 // awaitAllowed waits until the API server applies these rules to the test environment's own user.
 func (s *testEnv) awaitAllowed(ctx context.Context, rules ...rbacv1.PolicyRule) {
 	GinkgoHelper()
+	s.awaitAllowedTo(ctx, s.namespace, rules...)
+}
+
+// awaitAllowedTo waits until the API server applies these rules to a user in the test environment.
+func (s *testEnv) awaitAllowedTo(ctx context.Context, user string, rules ...rbacv1.PolicyRule) {
+	GinkgoHelper()
 	clientset, err := kubernetes.NewForConfig(apiConfig)
 	Expect(err).NotTo(HaveOccurred())
-	harnesstest.AwaitAccess(ctx, GinkgoTB(), clientset, s.namespace, s.namespace, rules...)
+	harnesstest.AwaitAccess(ctx, GinkgoTB(), clientset, s.namespace, user, rules...)
 }
 
 // allow adds verbs on ConfigMaps to the role of the test environment's own user.

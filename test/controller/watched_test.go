@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -57,6 +58,22 @@ func leaveJournal(ctx context.Context, o manager.Options, namespace string) {
 	Expect(store.Close()).To(Succeed())
 }
 
+// grantRole gives a user these permissions in the test environment, as the chart does for the manager.
+func (s *testEnv) grantRole(ctx context.Context, user string, rules []rbacv1.PolicyRule) {
+	GinkgoHelper()
+	s.create(ctx, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: theRole}, Rules: rules},
+		&rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: theRole},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: theRole},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+		})
+}
+
+// permitted matches the error of a manager that ends because it has permissions in a namespace.
+func permitted(s *testEnv) OmegaMatcher {
+	return MatchError(ContainSubstring("has permissions in namespace %q of --watch-namespaces now", s.namespace))
+}
+
 var _ = Describe("A manager that starts after a tenant has deleted a watched namespace", func() {
 	It("serves the other namespaces while the namespace is being deleted", func(ctx SpecContext) {
 		s, leaving := newTestEnv(ctx, ``), newTestEnv(ctx, ``)
@@ -86,14 +103,42 @@ var _ = Describe("A manager that starts after a tenant has deleted a watched nam
 		Expect(ended).NotTo(Receive())
 
 		Expect(apiClient.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: gone.namespace}})).To(Succeed())
-		gone.create(ctx,
-			&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: theRole}, Rules: shippedRules()},
-			&rbacv1.RoleBinding{
-				ObjectMeta: metav1.ObjectMeta{Name: theRole},
-				RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: theRole},
-				Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: s.namespace}},
-			})
-		Eventually(ended).WithContext(ctx).Should(Receive(MatchError(ContainSubstring(
-			"has permissions in namespace \"" + gone.namespace + "\" of --watch-namespaces again"))))
+		gone.grantRole(ctx, s.namespace, shippedRules())
+		Eventually(ended).WithContext(ctx).Should(Receive(permitted(gone)))
 	}, SpecTimeout(patience))
+})
+
+var _ = Describe("A manager that starts without permissions in one of its watched namespaces", func() {
+	withoutBudgets := func() []rbacv1.PolicyRule {
+		rules := shippedRules()
+		for i := range rules {
+			rules[i].Resources = slices.DeleteFunc(rules[i].Resources, func(r string) bool { return r == "budgets" })
+		}
+		return rules
+	}
+	DescribeTable("serves the other namespaces, and ends when it has the permissions",
+		func(ctx SpecContext, left func() []rbacv1.PolicyRule) {
+			s, tenant := newTestEnv(ctx, ``), newTestEnv(ctx, ``)
+			user := s.userWithoutConfigMaps(ctx)
+			s.mayGetNamespace(ctx, tenant.namespace)
+			tenant.grantRole(ctx, s.namespace, left())
+			if len(left()) > 0 {
+				tenant.awaitAllowedTo(ctx, s.namespace, left()...)
+			}
+			o := s.options(func(o *manager.Options) { o.WatchNamespaces = append(o.WatchNamespaces, tenant.namespace) })
+			running, stop := context.WithCancel(ctx)
+			defer stop()
+			log, ended := &logs{}, make(chan error, 1)
+			go func() { ended <- manager.Run(running, o, user, log.logger()) }()
+			s.runsATurn(ctx)
+			Expect(log.String()).To(ContainSubstring(
+				"namespace \\\"" + tenant.namespace + "\\\" exists, but the manager lacks permissions in it"))
+			Expect(ended).NotTo(Receive())
+
+			change(ctx, tenant, theRole, &rbacv1.Role{}, func(r *rbacv1.Role) { r.Rules = shippedRules() })
+			Eventually(ended).WithContext(ctx).Should(Receive(permitted(tenant)))
+		},
+		Entry("because its Role has no rules", func() []rbacv1.PolicyRule { return nil }, SpecTimeout(patience)),
+		Entry("because its Role lacks one kind", withoutBudgets, SpecTimeout(patience)),
+	)
 })
