@@ -2,12 +2,14 @@ package charts_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -16,7 +18,9 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	appsclient "k8s.io/client-go/kubernetes/typed/apps/v1"
 	podsecurity "k8s.io/pod-security-admission/api"
 	"k8s.io/pod-security-admission/policy"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -130,16 +134,17 @@ func isJob(o runtime.Object) bool {
 	return ok
 }
 
-// checkDrain drains the installed Deployment with the command and the permissions of the pre-delete hook. The test does
-// the work of the Deployment's controller and of the kubelet, which do not run here.
+// checkDrain drains the installed Deployment with the command and the permissions of the pre-delete hook, which the API
+// server loads late. The test does the work of the Deployment's controller and of the kubelet, which do not run here.
 func (c cluster) checkDrain(t *testing.T) {
 	t.Helper()
-	for _, hook := range renderHooks(t, "pre-delete") {
-		if !isJob(hook) {
+	hooks := renderHooks(t, "pre-delete")
+	job, binding := one[*batchv1.Job](t, hooks), one[*rbacv1.RoleBinding](t, hooks)
+	for _, hook := range hooks {
+		if hook != runtime.Object(job) && hook != runtime.Object(binding) {
 			c.apply(t, hook)
 		}
 	}
-	job := one[*batchv1.Job](t, renderHooks(t, "pre-delete"))
 	o := drainOptions(t, job)
 	drainer, err := kubernetes.NewForConfig(c.as("system:serviceaccount:capstan-system:" + job.Spec.Template.Spec.ServiceAccountName))
 	if err != nil {
@@ -162,14 +167,33 @@ func (c cluster) checkDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	early, stop := context.WithCancel(t.Context())
+	ended, forbidden := make(chan error, 1), make(chan string, 1)
+	go func() {
+		ended <- drain.Run(early, drainer, o, funcr.New(func(_, args string) {
+			if strings.Contains(args, "forbids") {
+				forbidden <- args
+			}
+		}, funcr.Options{}))
+	}()
+	select {
+	case <-forbidden:
+	case err := <-ended:
+		t.Fatalf("without its permissions, the drain ends at once: %v; want it to try again", err)
+	}
+	c.apply(t, binding)
+	c.awaitScaledToZero(t, deployments, ended)
+	stop()
+	<-ended
+
 	short := o
 	short.Timeout = 3 * time.Second
 	err = drain.Run(t.Context(), drainer, short, logr.Discard())
 	if err == nil || !strings.Contains(err.Error(), "capstan-0") || !strings.Contains(err.Error(), "--no-hooks") {
 		t.Errorf("a Pod that does not stop: %v; want an error that names it and the remedy", err)
 	}
-	if deployment, err = deployments.Get(t.Context(), "capstan", metav1.GetOptions{}); err != nil || *deployment.Spec.Replicas != 0 {
-		t.Fatalf("replicas = %d, %v; want 0", *deployment.Spec.Replicas, err)
+	if deployment, err = deployments.Get(t.Context(), "capstan", metav1.GetOptions{}); err != nil {
+		t.Fatal(err)
 	}
 
 	done := make(chan error, 1)
@@ -187,8 +211,25 @@ func (c cluster) checkDrain(t *testing.T) {
 		t.Errorf("after the Pod was deleted: drain = %v, want no error", err)
 	}
 	if err := drain.Run(t.Context(), drainer,
-		drain.Options{Namespace: "default", Deployments: o.Deployments, Timeout: o.Timeout}, logr.Discard()); err == nil {
+		drain.Options{Namespace: "default", Deployments: o.Deployments, Timeout: short.Timeout}, logr.Discard()); err == nil {
 		t.Error("the hook may drain another namespace, want only its own")
+	}
+}
+
+// awaitScaledToZero waits until the Deployment has no replicas, and fails if the drain ends before.
+func (c cluster) awaitScaledToZero(t *testing.T, deployments appsclient.DeploymentInterface, ended <-chan error) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		select {
+		case err := <-ended:
+			return false, fmt.Errorf("the drain has ended: %w", err)
+		default:
+		}
+		d, err := deployments.Get(ctx, "capstan", metav1.GetOptions{})
+		return err == nil && *d.Spec.Replicas == 0, err
+	})
+	if err != nil {
+		t.Fatalf("the drain must try again when it has its permissions: %v", err)
 	}
 }
 

@@ -21,8 +21,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// pollInterval is the time between two checks of the Pods.
-const pollInterval = time.Second
+const (
+	// pollInterval is the time between two checks of the Pods.
+	pollInterval = time.Second
+	// maxForbidden is how long the API server may forbid all requests. The permissions are created just before the
+	// Pod that runs this command, and an API server may load them a moment later.
+	maxForbidden = 15 * time.Second
+)
 
 // Options name the Deployments to stop.
 type Options struct {
@@ -43,8 +48,8 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 }
 
 // Run scales the Deployments to zero and waits until all of their Pods are gone. It tries again after errors of the API
-// server, unless the API server forbids the request. After the timeout it returns an error that names the remaining
-// Pods as last seen, or the last error of the API server if no Pods were seen.
+// server, unless the API server forbids the requests for maxForbidden. After the timeout it returns an error that names
+// the remaining Pods as last seen, or the last error of the API server if no Pods were seen.
 func Run(ctx context.Context, clients kubernetes.Interface, o Options, log logr.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
@@ -52,11 +57,18 @@ func Run(ctx context.Context, clients kubernetes.Interface, o Options, log logr.
 	var stopped bool
 	var left []string
 	var failure error
+	var forbiddenSince time.Time // zero if the last request was not forbidden
 	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
 		none, pods, err := d.scaleDown(ctx, o.Deployments)
+		if !apierrors.IsForbidden(err) {
+			forbiddenSince = time.Time{}
+		} else if forbiddenSince.IsZero() {
+			forbiddenSince = time.Now()
+			log.Info("The API server forbids a request, trying again", "for", maxForbidden.String(), "cause", err.Error())
+		}
 		switch {
-		case apierrors.IsForbidden(err):
-			return false, err // a retry does not help
+		case !forbiddenSince.IsZero() && time.Since(forbiddenSince) >= maxForbidden:
+			return false, err
 		case err == nil:
 			stopped, left, failure = none, pods, nil
 		case len(left) == 0:
