@@ -559,10 +559,9 @@ type ModelContribution struct {
 	// +kubebuilder:validation:MaxLength=8192
 	Text string `json:"text"`
 
-	// trust says how the prompt introduces the text. Untrusted (the default): as text from outside. Trusted: as
-	// information that the model may rely on. In both cases the text cannot instruct the model.
+	// trust says how the prompt introduces the text. Untrusted: as text from outside. Trusted: as information that the
+	// model may rely on. In both cases the text cannot instruct the model. Default: Untrusted.
 	// +optional
-	// +kubebuilder:default=Untrusted
 	Trust Trust `json:"trust,omitempty"`
 }
 

@@ -26,6 +26,7 @@ func TestSchemaRules(t *testing.T) {
 		"no free-form objects":    noFreeForm,
 		"no bare patterns":        noBarePattern,
 		"times are readable":      readableTime,
+		"defaults are owned":      ownedDefault,
 	}
 	all, err := definitions()
 	if err != nil {
@@ -116,6 +117,25 @@ func boundedList(_ string, s *apiextensionsv1.JSONSchemaProps) string {
 	default:
 		return ""
 	}
+}
+
+// ownedDefault finds defaults within an atomic list, which no manifest may own. If a manifest leaves out such a field,
+// the list of the manifest differs from the stored list: a second tool that applies the same manifest with server-side
+// apply gets a conflict, and the first apply after the creation writes the object again.
+func ownedDefault(path string, s *apiextensionsv1.JSONSchemaProps) string {
+	if s.Type != "array" || s.XListType != nil && *s.XListType != "atomic" {
+		return ""
+	}
+	var broken []string
+	walk(path, s, func(path string, s *apiextensionsv1.JSONSchemaProps) {
+		if s.Default != nil {
+			broken = append(broken, path)
+		}
+	})
+	if len(broken) == 0 {
+		return ""
+	}
+	return "these fields in an atomic list must have no default: " + strings.Join(broken, ", ")
 }
 
 func boundedInteger(_ string, s *apiextensionsv1.JSONSchemaProps) string {
