@@ -272,7 +272,7 @@ func TestNotesMatchRelease(t *testing.T) {
 			want:   []string{"may wait 301 seconds", uninstall + " capstan --namespace capstan-system --timeout 331s"},
 		},
 		"LongShutdownGrace": {
-			values: []string{"shutdownGraceSeconds=500"}, want: []string{"may wait 695 seconds", "--timeout 725s"},
+			values: []string{"shutdownGraceSeconds=500"}, want: []string{"may wait 700 seconds", "--timeout 730s"},
 		},
 		"LongGraceWithoutJob": {
 			values: []string{"terminationGracePeriodSeconds=600,uninstall.drain=false"}, wantNot: []string{uninstall},

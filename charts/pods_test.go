@@ -190,8 +190,8 @@ func TestValuesOfPods(t *testing.T) {
 			[]string{"shutdownGraceSeconds=600"}, argument("shutdown-grace-seconds"), "--shutdown-grace-seconds=600", false,
 		},
 		"shutdownGraceSeconds beyond terminationGracePeriodSeconds": {
-			[]string{"shutdownGraceSeconds=600"}, // and 120 to hand Turns back, and 5 for the Leases
-			func(pod corev1.PodTemplateSpec) any { return *pod.Spec.TerminationGracePeriodSeconds }, int64(725), false,
+			[]string{"shutdownGraceSeconds=600"}, // and 120 to hand Turns back, 5 for the Leases, and 4 for Events and spans
+			func(pod corev1.PodTemplateSpec) any { return *pod.Spec.TerminationGracePeriodSeconds }, int64(730), false,
 		},
 		"maxConcurrentEvaluations": {
 			[]string{"maxConcurrentEvaluations=0"}, argument("max-concurrent-evaluations"), "--max-concurrent-evaluations=0", false,

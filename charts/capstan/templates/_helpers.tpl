@@ -251,12 +251,12 @@ of the node, and so are the claims of some StorageClasses.
 
 {{/*
 Seconds until a stopping Pod is killed: terminationGracePeriodSeconds, but never before its Turns are handed back. In
-addition to the grace period of runs, that takes up to a fifth of it, at least a second. Releasing the Leases takes a few
-seconds more.
+addition to the grace period of runs, that takes up to a fifth of it, at least a second. Releasing the Leases may take 5
+seconds more, and the last Events and spans 4 seconds.
 */}}
 {{- define "capstan.terminationGracePeriodSeconds" -}}
 {{- $grace := int .Values.shutdownGraceSeconds -}}
-{{- max (int .Values.terminationGracePeriodSeconds) (add $grace (max 1 (div $grace 5)) 5) -}}
+{{- max (int .Values.terminationGracePeriodSeconds) (add $grace (max 1 (div $grace 5)) 10) -}}
 {{- end -}}
 
 {{/* The ServiceAccount as the subject of a binding. */}}
