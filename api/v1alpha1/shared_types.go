@@ -53,17 +53,18 @@ type ClientTLS struct {
 type Limits struct {
 	// timeoutSeconds is the time limit of the whole Turn, in seconds, from 1 to 86400. The time counts from
 	// status.startTime, across restarts; for the Turn of a sub-agent, it counts like startingDeadlineSeconds, so a wait
-	// for a slot counts, too. Waits for approvals and for the reset of a Budget do not count. Default 60 if neither
-	// Turn nor Agent sets it. A Turn that reaches the limit ends with reason DeadlineExceeded.
+	// for a slot counts, too. While the Turn, or the Turn of a sub-agent that it waits for, waits for approvals or for
+	// the reset of a Budget, the time does not run. Default 60 if neither Turn nor Agent sets it. A Turn that reaches
+	// the limit ends with reason DeadlineExceeded.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=86400
 	TimeoutSeconds *int32 `json:"timeoutSeconds,omitempty"`
 
 	// startingDeadlineSeconds is how long the Turn may wait for its Agent, its Session and a free slot before it
-	// starts, in seconds, from 1 to 604800. The time counts from the creation of the Turn, or from the end of a
-	// suspension. Default 600 if neither Turn nor Agent sets it. A Turn that waits longer ends with reason
-	// DeadlineExceeded.
+	// starts, and for a Budget before its first request, in seconds, from 1 to 604800. The time counts from the
+	// creation of the Turn, or from the end of a suspension. Default 600 if neither Turn nor Agent sets it. A Turn that
+	// waits longer ends with reason DeadlineExceeded.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=604800
