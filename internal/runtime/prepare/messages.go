@@ -122,8 +122,9 @@ func memoryContext(memories []turncontext.Memory) string {
 	return strings.Join(blocks, "\n\n")
 }
 
-// contextPack returns the context that the caller gave: session, facts, preferences, enrichments and data. Each of
-// these has its own heading and fence, and each entry in it has its own line.
+// contextPack returns the context that the caller gave: session, facts, preferences, enrichments and data. The facts also
+// include those of context packs, which are tools. Each kind has its own heading and fence, and each entry in it has its
+// own line.
 func contextPack(c turncontext.Context) string {
 	var blocks []string
 	add := func(label string, entries []string) {
@@ -132,7 +133,7 @@ func contextPack(c turncontext.Context) string {
 		}
 	}
 	add("## Session\nInformation about the conversation, from the caller.", entries(c.Session.Lines(), untrusted.Item))
-	add("## Facts\nInformation about the request, from the caller.", entries(c.Facts, fact))
+	add("## Facts\nInformation about the request.", entries(c.Facts, fact))
 	add("## Preferences\nThe user's preferences.", entries(c.Preferences, untrusted.Item))
 	add("## Enrichments\nResults from other parts of the application.", entries(c.Enrichments, func(e turncontext.Enrichment) string {
 		return untrusted.Line(e.Label()) + ": " + untrusted.Item(e.Content)

@@ -39,7 +39,7 @@ func data(label string, lines ...string) string {
 
 const (
 	sessionLabel    = "## Session\nInformation about the conversation, from the caller."
-	factsLabel      = "## Facts\nInformation about the request, from the caller."
+	factsLabel      = "## Facts\nInformation about the request."
 	preferenceLabel = "## Preferences\nThe user's preferences."
 	enrichmentLabel = "## Enrichments\nResults from other parts of the application."
 	dataLabel       = "## Data\nJSON about the request, from the caller."
