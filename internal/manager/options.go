@@ -139,9 +139,9 @@ type Options struct {
 	// ApprovalPolicy is the name of the ValidatingAdmissionPolicy, and of its binding. Decisions about calls are
 	// used only if both exist and deny forged names. If the name is empty, approvals.DefaultPolicy applies.
 	ApprovalPolicy string
-	// RequesterPolicy is the name of the ValidatingAdmissionPolicy for requesters, and of its binding. For an Agent
-	// with approval.forbidRequester, approvals are used only if both exist and deny forged names. If the name is empty,
-	// approvals.DefaultRequesterPolicy applies.
+	// RequesterPolicy is the name of the ValidatingAdmissionPolicy for requesters, and of its binding. Only if both
+	// exist and deny forged names, approvals of Agents with approval.forbidRequester are used, memories of users are
+	// learned, and Budgets tell requesters apart. If the name is empty, approvals.DefaultRequesterPolicy applies.
 	RequesterPolicy string
 	// RolePrefix is the beginning of the names of this installation's ClusterRoles for people, for messages that name
 	// such a role. It is empty if there are no such roles.
@@ -274,8 +274,9 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 			"config/policy and the chart install them")
 	f.StringVar(&o.RequesterPolicy, "requester-policy", approvals.DefaultRequesterPolicy,
 		"name of the ValidatingAdmissionPolicy, and of its binding, by which the API server ensures that no "+
-			"user creates a Turn in the name of another; approvals of Agents with approval.forbidRequester are used only "+
-			"if both exist and deny forged names. config/policy and the chart install them")
+			"user creates a Turn in the name of another. Only if both exist and deny forged names, approvals of Agents with "+
+			"approval.forbidRequester are used, memories of users are learned, and Budgets tell requesters apart. "+
+			"config/policy and the chart install them")
 	f.StringVar(&o.RolePrefix, "role-prefix", "capstan",
 		"beginning of the names of the ClusterRoles for people, such as capstan in capstan-turn-reader, for "+
 			"messages that name a role; empty if there are none")
