@@ -182,12 +182,12 @@ func enforcesSchema(c *Candidate, p *prepare.Prompt) bool {
 	return c.StructuredOutput && (!c.SchemaExcludesTools || len(p.Tools) == 0)
 }
 
-// nativeOutput returns the schema if the endpoint enforces the schema itself, and nil otherwise.
+// nativeOutput returns the schema in its modern form if the endpoint enforces the schema itself, and nil otherwise.
 func (run *runner) nativeOutput(c *Candidate, p *prepare.Prompt) json.RawMessage {
 	if run.Output == nil || !enforcesSchema(c, p) {
 		return nil
 	}
-	return run.Output.Source
+	return schema.Modern(run.Output.Source)
 }
 
 // outputNotes returns the messages that describe the form of the answer. They contain the schema unless the endpoint

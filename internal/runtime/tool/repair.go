@@ -8,20 +8,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/schema"
 )
 
-// maxRepairDepth is the depth down to which repair looks for faults, and modernize for older forms. A deeper schema
-// cannot be used.
+// maxRepairDepth is the depth down to which repair looks for faults. A deeper schema cannot be used.
 const maxRepairDepth = 64
-
-// The keywords whose values are a schema, a list of schemas, or an object of schemas. The value of items may be a
-// schema or a list.
-var (
-	oneSchema = []string{
-		"additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not", "propertyNames", "then",
-		"unevaluatedItems", "unevaluatedProperties",
-	}
-	listOfSchemas    = []string{"allOf", "anyOf", "items", "oneOf", "prefixItems"}
-	objectsOfSchemas = []string{"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"}
-)
 
 // repair removes from the schema of a server's tool what makes it unusable and is not needed, because the server checks
 // its arguments itself. It returns nil if it finds nothing to remove. Common libraries write such schemas:
@@ -39,8 +27,8 @@ func repair(source json.RawMessage) json.RawMessage {
 	if decoder.Decode(&root) != nil || len(schema.Ambiguities(source)) > 0 {
 		return nil
 	}
-	isModern := !undeclared(root).replace(root, 0)
-	if !repairSchema(root, 0) && isModern {
+	modernized := schema.ModernizeFaults(root)
+	if !repairSchema(root, 0) && !modernized {
 		return nil
 	}
 	var repaired bytes.Buffer
@@ -53,9 +41,8 @@ func repair(source json.RawMessage) json.RawMessage {
 }
 
 // repairSchema removes what makes a schema unusable, and reports whether there was anything.
-func repairSchema(value any, depth int) (changed bool) {
-	keywords, ok := value.(map[string]any)
-	if !ok || depth > maxRepairDepth {
+func repairSchema(keywords map[string]any, depth int) (changed bool) {
+	if depth > maxRepairDepth {
 		return false
 	}
 	drop := func(keyword string) {
@@ -82,27 +69,10 @@ func repairSchema(value any, depth int) (changed bool) {
 			}
 		}
 	}
-	for _, keyword := range oneSchema {
-		if repairSchema(keywords[keyword], depth+1) {
+	for keyword, inner := range schema.Subschemas(keywords) {
+		if repairSchema(inner, depth+1) {
 			loosen(keywords, keyword)
 			changed = true
-		}
-	}
-	for _, keyword := range listOfSchemas {
-		list, _ := keywords[keyword].([]any)
-		repaired := false
-		for _, v := range list {
-			repaired = repairSchema(v, depth+1) || repaired
-		}
-		if repaired {
-			loosen(keywords, keyword)
-			changed = true
-		}
-	}
-	for _, keyword := range objectsOfSchemas {
-		object, _ := keywords[keyword].(map[string]any)
-		for _, v := range object {
-			changed = repairSchema(v, depth+1) || changed
 		}
 	}
 	return changed

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 
+	"github.com/capstan-dev/capstan/internal/runtime/schema"
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
@@ -18,7 +19,7 @@ func shownSchema(source json.RawMessage) json.RawMessage {
 		return nil
 	}
 	cleaned := cleanSchema(v)
-	if !modernize(v) && !cleaned {
+	if !schema.Modernize(v) && !cleaned {
 		return nil
 	}
 	shown, err := json.Marshal(v)
@@ -43,10 +44,10 @@ func cleanSchema(v any) (changed bool) {
 	return changed
 }
 
-func cleanKeyword(schema map[string]any, key string, v any) (changed bool) {
+func cleanKeyword(keywords map[string]any, key string, v any) (changed bool) {
 	switch key {
 	case "title", "description", "$comment", "examples":
-		schema[key], changed = cleanText(v)
+		keywords[key], changed = cleanText(v)
 		return changed
 	case "const", "enum", "default":
 		return false

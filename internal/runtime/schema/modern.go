@@ -1,6 +1,8 @@
-package tool
+package schema
 
 import (
+	"bytes"
+	"encoding/json"
 	"regexp"
 )
 
@@ -15,10 +17,26 @@ var (
 // exclusiveMinimum and exclusiveMaximum.
 type olderForms struct{ tuples, bounds bool }
 
-// modernize replaces the older forms of a schema, and reports whether it had any. Anthropic and OpenAI refuse all tools
-// of a request if one of them has such a form, also if its $schema allows it: github.com/vercel/ai/issues/2271 and
+// Modern returns a schema without the older forms that Modernize replaces. It returns the source itself if the schema
+// has none, or is not JSON.
+func Modern(source json.RawMessage) json.RawMessage {
+	d := json.NewDecoder(bytes.NewReader(source))
+	d.UseNumber()
+	var root any
+	if d.Decode(&root) != nil || !Modernize(root) {
+		return source
+	}
+	modern, err := json.Marshal(root)
+	if err != nil {
+		return source
+	}
+	return modern
+}
+
+// Modernize replaces the older forms of a decoded schema, and reports whether it had any. Anthropic and OpenAI refuse
+// a request if a schema in it has such a form, also if its $schema allows it: github.com/vercel/ai/issues/2271 and
 // github.com/Dokploy/mcp/issues/74.
-func modernize(value any) bool {
+func Modernize(value any) bool {
 	root, ok := value.(map[string]any)
 	if !ok || !(olderForms{tuples: true, bounds: true}).replace(root, 0) {
 		return false
@@ -29,16 +47,16 @@ func modernize(value any) bool {
 	return true
 }
 
-// undeclared returns the older forms that are faults in a schema, because its $schema does not allow them.
-func undeclared(root map[string]any) olderForms {
+// ModernizeFaults replaces the older forms that are faults in a decoded schema, because its $schema does not allow
+// them. It reports whether it had any.
+func ModernizeFaults(root map[string]any) bool {
 	url, _ := root["$schema"].(string)
-	return olderForms{tuples: !olderDraft.MatchString(url), bounds: !draft4.MatchString(url)}
+	return olderForms{tuples: !olderDraft.MatchString(url), bounds: !draft4.MatchString(url)}.replace(root, 0)
 }
 
 // replace replaces the forms in a schema, and reports whether it had any.
-func (f olderForms) replace(value any, depth int) (changed bool) {
-	keywords, ok := value.(map[string]any)
-	if !ok || depth > maxRepairDepth {
+func (f olderForms) replace(keywords map[string]any, depth int) (changed bool) {
+	if depth > maxDepth {
 		return false
 	}
 	if tuple, ok := keywords["items"].([]any); ok && f.tuples {
@@ -51,20 +69,8 @@ func (f olderForms) replace(value any, depth int) (changed bool) {
 			changed = true
 		}
 	}
-	for _, keyword := range oneSchema {
-		changed = f.replace(keywords[keyword], depth+1) || changed
-	}
-	for _, keyword := range listOfSchemas {
-		list, _ := keywords[keyword].([]any)
-		for _, inner := range list {
-			changed = f.replace(inner, depth+1) || changed
-		}
-	}
-	for _, keyword := range objectsOfSchemas {
-		object, _ := keywords[keyword].(map[string]any)
-		for _, inner := range object {
-			changed = f.replace(inner, depth+1) || changed
-		}
+	for _, inner := range Subschemas(keywords) {
+		changed = f.replace(inner, depth+1) || changed
 	}
 	return changed
 }
