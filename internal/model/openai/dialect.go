@@ -46,6 +46,9 @@ type Dialect struct {
 	// NoSchemas is true if the endpoint refuses the schema of an answer. SchemasExcludeTools is true if the endpoint
 	// accepts the schema, but refuses or ignores tools in the same request.
 	NoSchemas, SchemasExcludeTools bool
+	// InlineSchemas is true if the endpoint refuses references in the schemas of tools and answers, and required
+	// properties that are not declared: see schema.Inline.
+	InlineSchemas bool
 	// SchemaInJSONObject sends the schema of an answer in a response_format of type json_object instead of json_schema.
 	SchemaInJSONObject bool
 	// Accepts are the images and files that the endpoint accepts, for models that can read them.
@@ -215,10 +218,11 @@ var dialects = map[string]Dialect{
 	// Error 400 for a call without a signature: github.com/TokenRhythm/opensquilla/issues/225. Error 400 for a schema
 	// in a request with tools: github.com/vercel/ai/pull/16540. Error 400 for GIF:
 	// github.com/microsoft/vscode/issues/286628. Error 400 for a seed: github.com/Vali-98/ChatterUI/issues/227 and
-	// github.com/mcpchecker/mcpchecker/pull/188.
+	// github.com/mcpchecker/mcpchecker/pull/188. Error 400 for references: github.com/memodb-io/Acontext/issues/107.
+	// Error 400 for required properties that are not declared: github.com/Gitlawb/openclaude/issues/82.
 	"Gemini": {
 		UseMaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnSignatures, SchemasExcludeTools: true,
-		Seed: SeedNone, Accepts: withoutGIF,
+		Seed: SeedNone, Accepts: withoutGIF, InlineSchemas: true,
 	},
 
 	// Error 422 for names and stream_options, and for max_completion_tokens:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/schema"
 )
 
 // outputName is the name of the answer's schema, which the API requires.
@@ -83,6 +84,7 @@ func bodyOf(req *model.Request, d *Dialect, c *endpoint.Contents) ([]byte, error
 		if len(t.Parameters) > 0 && !json.Valid(t.Parameters) {
 			return nil, endpoint.Unsendable("the parameters of tool %q are not JSON", t.Name)
 		}
+		t.Parameters = d.schemaOf(t.Parameters)
 		out.Tools = append(out.Tools, toolOf(t, d.StrictSchemas))
 	}
 	hasSchema := len(req.Output) > 0
@@ -94,13 +96,21 @@ func bodyOf(req *model.Request, d *Dialect, c *endpoint.Contents) ([]byte, error
 		if !json.Valid(req.Output) {
 			return nil, endpoint.Unsendable("the schema of the answer is not JSON")
 		}
-		out.ResponseFormat = formatOf(req.Output, d)
+		out.ResponseFormat = formatOf(d.schemaOf(req.Output), d)
 	}
 	body, err := json.Marshal(out)
 	if err != nil {
 		return nil, err
 	}
 	return endpoint.WithExtra(body, d.Extra, req.Parameters.Extra)
+}
+
+// schemaOf returns a schema in the form of the dialect.
+func (d *Dialect) schemaOf(source json.RawMessage) json.RawMessage {
+	if d.InlineSchemas {
+		return schema.Inline(source)
+	}
+	return source
 }
 
 // formatOf returns a response format with a schema. If the format is strict, the API accepts only a part of JSON
