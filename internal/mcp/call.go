@@ -233,7 +233,8 @@ func (c *Client) result(name string, r *wireResult) (tool.Result, error) {
 
 // separate returns the parts of a result as its content, and its structured content if the parts do not repeat it. If
 // one of several texts repeats it, or if texts repeat it beside other content, separate removes these texts instead,
-// because readers of JSON need the value alone.
+// because readers of JSON need the value alone. If all parts are texts and are the items of a list, readers of JSON get
+// the list: FastMCP writes one text for each item, which together are no JSON.
 func separate(content []wireContent, parts []string, structured []byte) tool.Result {
 	var texts []string
 	var partOf []int // the index of the part for each text
@@ -248,7 +249,9 @@ func separate(content []wireContent, parts []string, structured []byte) tool.Res
 	switch {
 	case !repeated.found:
 		return tool.Result{Content: joined, Structured: string(structured), ContentIsExtra: len(texts) < len(parts)}
-	case repeated.value[0] == '"' && !isJSON, len(texts) == len(parts) && (repeated.at < 0 || len(parts) == 1 || isJSON):
+	case repeated.at < 0 && len(texts) == len(parts):
+		return tool.Items(repeated.value)
+	case repeated.value[0] == '"' && !isJSON, len(texts) == len(parts) && (len(parts) == 1 || isJSON):
 		return tool.Result{Content: joined}
 	}
 	repeats := partOf // all texts are items of the value

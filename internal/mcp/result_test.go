@@ -87,7 +87,7 @@ func TestResults(t *testing.T) {
 		"structured, a list as texts": {
 			"some libraries write one text for each item",
 			`{"content":[{"type":"text","text":"a"},{"type":"text","text":"{\"n\": 2}"}],"structuredContent":{"result":["a",{"n":2}]}}`,
-			"a\n" + `{"n": 2}`,
+			"a\n" + `{"n":2}`,
 		},
 		"structured, null": {"", `{"content":[{"type":"text","text":"a"}],"structuredContent":null}`, "a"},
 		"structured, long": {
@@ -306,8 +306,14 @@ func TestStructuredContentIsSeparate(t *testing.T) {
 		"the items of a list alone": {
 			[]sdk.Content{said("a"), said("b")},
 			map[string]any{"result": []any{"a", "b"}},
-			tool.Result{Content: "a\nb"},
-			"a\nb",
+			tool.Result{Content: "a\nb", Structured: `["a","b"]`, ContentIsItems: true},
+			`["a","b"]`,
+		},
+		"a list of one item": {
+			[]sdk.Content{said(`{"by": "` + token + `"}`)},
+			map[string]any{"result": []any{map[string]any{"by": token}}},
+			tool.Result{Content: `{"by":"[redacted]"}`, Structured: `[{"by":"[redacted]"}]`, ContentIsItems: true},
+			`[{"by":"[redacted]"}]`,
 		},
 		"a text with other JSON": {
 			[]sdk.Content{said(`{"id":9}`)},

@@ -8,8 +8,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/schema"
 )
 
-// TestEndpointReceivesAModernSchema checks that an endpoint receives the schema of the answer without the forms of older
-// drafts, as it does the schemas of tools, and that the answer is checked against the schema in its own draft.
+// TestEndpointReceivesAModernSchema checks that an endpoint receives the schema of the answer without the forms of
+// older drafts, as it does the schemas of tools, and that the answer is checked against the schema in its own draft.
 func TestEndpointReceivesAModernSchema(t *testing.T) {
 	const (
 		older = `{"$schema":"http://json-schema.org/draft-07/schema#","type":"array","items":[{"type":"string"}],"additionalItems":false}`

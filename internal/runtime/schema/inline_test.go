@@ -103,11 +103,12 @@ func TestInline(t *testing.T) {
 	}
 }
 
-// TestInlineIsBounded checks that definitions that would grow exponentially, or that are large, are copied only so often.
+// TestInlineIsBounded checks that definitions that would grow exponentially, or that are large, are copied only so
+// often.
 func TestInlineIsBounded(t *testing.T) {
 	var doubling strings.Builder
 	for i := range 60 {
-		fmt.Fprintf(&doubling, `"D%d":{"type":"object","properties":{"a":{"$ref":"#/$defs/D%[2]d"},"b":{"$ref":"#/$defs/D%[2]d"}}},`, i, i+1)
+		fmt.Fprintf(&doubling, `"D%d":{"properties":{"a":{"$ref":"#/$defs/D%[2]d"},"b":{"$ref":"#/$defs/D%[2]d"}}},`, i, i+1)
 	}
 	large := `"L":{"type":"string","enum":["` + strings.Repeat("x", 20<<10) + `"]},`
 	for name, source := range map[string]string{

@@ -223,12 +223,15 @@ type Left struct {
 type Result struct {
 	// Content is the text for the model.
 	Content string
-	// Structured is a JSON value that belongs to the result, and that Content does not contain. It is empty if there is
-	// none. The model receives it after Content.
+	// Structured is a JSON value that belongs to the result, and that Content does not contain, except as items. It is
+	// empty if there is none. The model receives it after Content.
 	Structured string
 	// ContentIsExtra is true if Content is not the data of the result, even if it is JSON. An example is an embedded
 	// resource beside Structured, which may be about another object.
 	ContentIsExtra bool
+	// ContentIsItems is true if Structured is a list and Content has its items, one after another: see Items. The model
+	// receives Content alone.
+	ContentIsItems bool
 	// Spent is the usage of a sub-agent. It is nil for any other tool.
 	Spent *Spent
 	// Descendants is the number of Turns that the call of a sub-agent has created or may still create. It is nil if
@@ -239,10 +242,11 @@ type Result struct {
 	UndoneBy string
 }
 
-// Whole returns Content, followed by Structured if there is one.
+// Whole returns the text that the model receives: Content, followed by Structured if there is one and Content does not
+// have its items.
 func (r Result) Whole() string {
 	switch {
-	case r.Structured == "":
+	case r.Structured == "" || r.ContentIsItems:
 		return r.Content
 	case r.Content == "":
 		return r.Structured
@@ -251,9 +255,9 @@ func (r Result) Whole() string {
 }
 
 // Data returns the part of the result for readers that expect JSON: Structured if there is one, unless Content itself
-// is JSON and not extra.
+// is JSON, and neither extra nor the items of Structured.
 func (r Result) Data() string {
-	if r.Structured == "" || !r.ContentIsExtra && json.Valid([]byte(r.Content)) {
+	if r.Structured == "" || !r.ContentIsExtra && !r.ContentIsItems && json.Valid([]byte(r.Content)) {
 		return r.Content
 	}
 	return r.Structured
@@ -278,12 +282,15 @@ func cutLast(text string) (before, last string, found bool) {
 }
 
 // Map returns a copy of the result in which f has replaced its whole text. If f has changed both parts, Structured is
-// the last line, as long as it is JSON. Otherwise it is empty in the copy, because the end of Content is unknown.
+// the last line, as long as it is JSON. Otherwise it is empty in the copy, because the end of Content is unknown. If
+// Content has the items of Structured, the copy has their new texts in both: see withItems.
 func (r Result) Map(f func(text string) string) Result {
 	before := r.Whole()
 	after := f(before)
 	switch {
 	case after == before:
+	case r.ContentIsItems:
+		return r.withItems(after)
 	case r.Structured != "" && strings.HasSuffix(after, "\n"+r.Structured):
 		r.Content = strings.TrimSuffix(after, "\n"+r.Structured)
 	case r.Structured != "" && strings.HasPrefix(after, r.Content+"\n"):
