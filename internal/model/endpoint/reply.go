@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/capstan-dev/capstan/internal/runtime/cut"
@@ -271,21 +270,6 @@ func meaningOf(reason string) ending {
 	return endings[strings.ToLower(filter)]
 }
 
-// callEnds are the ends of the forms in which models write calls. Servers that do not recognise a call send this form
-// as the text of the answer, with the finish reason of an answer.
-var callEnds = []string{
-	"</tool_call>",        // Qwen, GLM and others
-	"</｜DSML｜tool_calls>", // DeepSeek: github.com/sgl-project/sglang/issues/40236
-	"</｜DSML｜function_calls>", "<｜tool▁calls▁end｜>",
-}
-
-// endsWithCall reports whether a text ends with a call that the server did not recognise. An answer that only shows the
-// form of a call seldom ends with it.
-func endsWithCall(text string) bool {
-	text = strings.TrimSpace(text)
-	return slices.ContainsFunc(callEnds, func(end string) bool { return strings.HasSuffix(text, end) })
-}
-
 // result returns the reply, or the error, of a stream that has ended. end is the error that ended the stream, or io.EOF
 // at its proper end. After a finish reason, or the mark of the end, the answer is complete, even if the connection
 // failed. A reply that is returned with an error contains only usage and Received.
@@ -328,7 +312,7 @@ func (x *exchange) result(ctx context.Context, a *Answer, end error) (model.Repl
 		return x.toolCallReply(a)
 	}
 	reply := a.reply(model.FinishStop)
-	if len(a.calls.tools) > 0 && endsWithCall(reply.Text) {
+	if len(a.calls.tools) > 0 && model.EndsWithCall(reply.Text) {
 		unreadable := Malformed(unreadableCall)
 		unreadable.MayBeBilled = true
 		return spent, unreadable

@@ -18,6 +18,9 @@ func TestCallAsText(t *testing.T) {
 		"DeepSeek": {
 			`I count.\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"count\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>`, true, false,
 		},
+		"Gemma":         {`<|tool_call>call:count{}<tool_call|>`, true, false},
+		"Kimi":          {`<|tool_calls_section_begin|>…<|tool_call_end|><|tool_calls_section_end|>`, true, false},
+		"MiniMax":       {`<minimax:tool_call>\n<invoke name=\"count\">\n</invoke>\n</minimax:tool_call>`, true, false},
 		"DeepSeek V3":   {`<｜tool▁calls▁begin｜>…<｜tool▁calls▁end｜>`, true, false},
 		"without tools": {qwen, false, true},
 		"about calls":   {"A call looks so: " + qwen + ". The server reads it.", true, true},

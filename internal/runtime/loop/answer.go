@@ -44,7 +44,7 @@ func (run *runner) endAfter(s *Step) *End {
 	switch {
 	case s.Reply.FinishReason == model.FinishRefusal:
 		return &End{Reason: ModelRefused, Message: "the model refused to answer"}
-	case s.Last && untrusted.Blank(s.Reply.Text):
+	case s.Last && hasNoAnswer(&s.Reply):
 		return &End{Reason: OutOfSteps, Message: fmt.Sprintf(
 			"the turn ran out of steps after %d, and the model gave no answer: raise limits.maxSteps, or ask for less",
 			run.State.stepsTaken())}
@@ -100,15 +100,19 @@ func (run *runner) reject(s *Step, r Rejection) error {
 }
 
 // noTextMessage is the message to a model that has requested only calls although none can be made any more.
-const noTextMessage = "Your last reply was not accepted, because it has no text. You cannot call any more tools. " +
+const noTextMessage = "Your last reply was not accepted, because it has no answer. You cannot call any more tools. " +
 	"Write your answer now, from the information you have."
 
 // lacksText reports whether a last reply has only calls, which are not made, so that the Turn would end without any
 // answer. It returns false after such a reply was sent back once.
 func (run *runner) lacksText(s *Step) bool {
-	return s.Last && len(s.Reply.ToolCalls) > 0 && untrusted.Blank(s.Reply.Text) &&
+	return s.Last && hasNoAnswer(&s.Reply) &&
 		!slices.ContainsFunc(run.State.Rejections, func(r Rejection) bool { return r.NoText })
 }
+
+// hasNoAnswer reports whether a reply has only calls, or ends with a call as text: many servers do not recognize calls
+// in the reply to a request that offers no tools.
+func hasNoAnswer(r *model.Reply) bool { return untrusted.Blank(r.Text) || model.EndsWithCall(r.Text) }
 
 // notOfferedResults returns the results of the open calls of a reply to a request that offered no tools. It refuses the
 // calls as gate 1 does.

@@ -251,7 +251,7 @@ func TestOnlyCallsInTheLastReply(t *testing.T) {
 			want := []string{
 				"assistant:  [c1 find {}]", "tool c1: found", `assistant:  [c2 find {"n":1}]`,
 				`tool c2: error (unavailable): there is no tool "find": no tools are available, so answer without tools`,
-				"user: Your last reply was not accepted, because it has no text. You cannot call any more tools. " +
+				"user: Your last reply was not accepted, because it has no answer. You cannot call any more tools. " +
 					"Write your answer now, from the information you have.",
 			}
 			if diff := cmp.Diff(want, transcript(s.requests[2])[:5]); diff != "" {

@@ -55,7 +55,7 @@ func (run *runner) askReflection(ctx context.Context, c *Candidate, step int) er
 // improves reports whether a reply replaces the draft.
 func (run *runner) improves(ctx context.Context, reply model.Reply, draft string) bool {
 	switch {
-	case reply.FinishReason == model.FinishLength, reply.FinishReason == model.FinishRefusal, untrusted.Blank(reply.Text),
+	case reply.FinishReason == model.FinishLength, reply.FinishReason == model.FinishRefusal, hasNoAnswer(&reply),
 		strings.TrimSpace(reply.Text) == strings.TrimSpace(draft):
 		return false
 	}

@@ -74,6 +74,12 @@ func TestReflection(t *testing.T) {
 			nil, answered, 2,
 			&loop.Reflection{Step: 1, Replaced: true, Text: "Better."}, "Better.",
 		},
+		"a call as text": {
+			"servers return calls as text if a request offers no tools",
+			[]answer{says("Draft."), says("I look again.\n<tool_call>\n{}\n</tool_call>")},
+			nil, answered, 2,
+			&loop.Reflection{Step: 1, Text: "Draft."}, "Draft.",
+		},
 		"over budget": {
 			"the draft stays if the budget is spent",
 			[]answer{says("Draft."), says("never asked")},
