@@ -63,6 +63,8 @@ type Dialect struct {
 	// NeedsTool is true if the endpoint may refuse calls in the messages of a request without tools. Such a request
 	// then offers a tool that does nothing, unless SchemasExcludeTools excludes it.
 	NeedsTool bool
+	// OutputDimension sends the length of vectors as output_dimension instead of dimensions.
+	OutputDimension bool
 	// Extra are further fields of the body of a request. Their names differ from each other and from the names of other
 	// fields.
 	Extra []model.ExtraField
@@ -128,8 +130,12 @@ const (
 // Generic is the name of the dialect for unknown servers. Most servers accept it.
 const Generic = "Generic"
 
-// nameOpenAI is the name of the dialect of OpenAI itself.
-const nameOpenAI = "OpenAI"
+// nameOpenAI is the name of the dialect of OpenAI itself. voyage is the name of the dialect of Voyage, which a
+// ModelProvider cannot name: it follows from the host.
+const (
+	nameOpenAI = "OpenAI"
+	voyage     = "Voyage"
+)
 
 // generic is Generic without SchemasExcludeTools and OpenEnd. Chat templates of many models allow a single system
 // message at the front: see github.com/vllm-project/vllm/issues/41114 and github.com/ggml-org/llama.cpp/issues/20733.
@@ -231,11 +237,16 @@ var dialects = map[string]Dialect{
 	// system messages after replies: github.com/nearai/ironclaw/issues/1241, github.com/charmbracelet/crush/issues/279.
 	// The seed has another name: github.com/simonw/llm-mistral/issues/2. Error 422 for the usual name:
 	// github.com/langchain-ai/langchain-azure/issues/82. Most reasoning models accept only the efforts none and high:
-	// github.com/withceleste/celeste-python/pull/311, github.com/anomalyco/models.dev/pull/1986.
+	// github.com/withceleste/celeste-python/pull/311, github.com/anomalyco/models.dev/pull/1986. Error 400 for dimensions:
+	// github.com/garrytan/gbrain/pull/3001. The other name: docs.mistral.ai, embeddings.
 	"Mistral": {
 		UseMaxTokens: true, System: SystemBeforeReplies, NoNames: true, NoStreamOptions: true, CallIDs: endpoint.CallIDsNine,
-		Seed: SeedRandom, Tiers: noTiers, OnlyHighEffort: true, Accepts: anyImages,
+		Seed: SeedRandom, Tiers: noTiers, OnlyHighEffort: true, Accepts: anyImages, OutputDimension: true,
 	},
+
+	// A service for embeddings alone. Error 400 for dimensions: github.com/fredrikburmester/streamystats/issues/420. The
+	// other name: docs.voyageai.com, text embedding models.
+	voyage: {OutputDimension: true},
 
 	// System messages may be anywhere: github.com/can1357/oh-my-pi/issues/958. Error 400 for a call without its
 	// reasoning, in all later requests: github.com/earendil-works/pi/issues/3636, github.com/FellouAI/eko/issues/281.
@@ -290,6 +301,7 @@ var hosts = []struct {
 	{regexp.MustCompile(`^(.+\.)?api\.x\.ai$`), "XAI"},
 	{regexp.MustCompile(`^api\.groq\.com$`), "Groq"},
 	{regexp.MustCompile(`^api\.cohere\.(ai|com)$`), "Cohere"},
+	{regexp.MustCompile(`^api\.voyageai\.com$`), voyage},
 	{regexp.MustCompile(`^bedrock-runtime\.[a-z0-9-]+\.amazonaws\.com$`), "Bedrock"},
 }
 

@@ -214,6 +214,7 @@ func TestDialectOfAHost(t *testing.T) {
 		"https://api.x.ai/v1":                                        "XAI",
 		"https://api.groq.com:443/openai/v1":                         "Groq",
 		"https://api.cohere.ai/compatibility/v1":                     "Cohere",
+		"https://api.voyageai.com/v1":                                "Voyage",
 		"https://bedrock-runtime.eu-west-1.amazonaws.com/openai/v1":  "Bedrock",
 		"https://api.openai.com.example.com/v1":                      openai.Generic,
 		"https://notapi.openai.com/v1":                               openai.Generic,

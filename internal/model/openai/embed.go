@@ -23,8 +23,10 @@ type embeddingsRequest struct {
 	Model string   `json:"model"`
 	Input []string `json:"input"`
 	// Encoding is sent because some servers have another default.
-	Encoding   string `json:"encoding_format,omitempty"`
-	Dimensions int    `json:"dimensions,omitempty"`
+	Encoding string `json:"encoding_format,omitempty"`
+	// Dimensions and OutputDimension are the length of the vectors, in dialects with different names for it.
+	Dimensions      int `json:"dimensions,omitempty"`
+	OutputDimension int `json:"output_dimension,omitempty"`
 }
 
 // encodingFormat is the name of the field Encoding. Jina refuses it, and Voyage accepts no value for lists of numbers:
@@ -36,7 +38,12 @@ func (*protocol) Refuses(message string) bool { return strings.Contains(message,
 
 // EmbeddingsBody returns the request, without the extra fields of the endpoint, which belong to chat completions.
 func (p *protocol) EmbeddingsBody(req *model.Request, plain bool) ([]byte, error) {
-	body := embeddingsRequest{Model: req.Model, Input: req.Embed.Texts, Encoding: "float", Dimensions: req.Embed.Dimensions}
+	body := embeddingsRequest{Model: req.Model, Input: req.Embed.Texts, Encoding: "float"}
+	if p.dialect.OutputDimension {
+		body.OutputDimension = req.Embed.Dimensions
+	} else {
+		body.Dimensions = req.Embed.Dimensions
+	}
 	if plain {
 		body.Encoding = ""
 	}

@@ -38,6 +38,16 @@ func TestRequestForVectors(t *testing.T) {
 			256, "/v1/embeddings",
 			`{"model":"small/1","input":["a","b"],"encoding_format":"float","dimensions":256}`, "Authorization",
 		},
+		"with dimensions, Mistral": {
+			openai.DialectOf("Mistral", ""),
+			256, "/v1/embeddings",
+			`{"model":"small/1","input":["a","b"],"encoding_format":"float","output_dimension":256}`, "Authorization",
+		},
+		"with dimensions, Voyage": {
+			openai.DialectOf("", "https://api.voyageai.com/v1"),
+			256, "/v1/embeddings",
+			`{"model":"small/1","input":["a","b"],"encoding_format":"float","output_dimension":256}`, "Authorization",
+		},
 		"a deployment of Azure": {
 			openai.Dialect{APIVersion: "2024-10-21"},
 			0, "/v1/deployments/small%2F1/embeddings?api-version=2024-10-21",
