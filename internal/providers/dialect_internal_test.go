@@ -49,7 +49,9 @@ func TestDialectOfASpec(t *testing.T) {
 				StrictSchemas: v1alpha1.SwitchOff, ParallelToolCalls: v1alpha1.SwitchOff, DeveloperRole: v1alpha1.SwitchOff,
 				ReturnedData: v1alpha1.ReturnedDataReasoningContent, Thinking: v1alpha1.ThinkingFormEffort,
 			}},
-			openai.Dialect{ParallelCalls: &no, Returned: openai.ReturnReasoningContent, Seed: mistral.Seed, Tiers: mistral.Tiers},
+			openai.Dialect{
+				ParallelCalls: &no, Returned: openai.ReturnReasoningContent, Seed: mistral.Seed, Tiers: mistral.Tiers, OutputDimension: true,
+			},
 		},
 		"deployments": {
 			"the model is in the path",
