@@ -422,13 +422,14 @@ func add(ctx context.Context, uid string, t Turn, since ExternalState, o journal
 // next returns the checkpoint for the new entry of a Turn. If the journal has lost Turns, next starts from the known
 // totals.
 func (c Checkpoint) next(t Turn, since ExternalState) *Checkpoint {
-	lost := since.Known.Turns > c.Turns
-	c.Totals = c.CombinedWith(since.Known)
-	if lost && since.Number > 0 && since.Known.Turns >= since.Number { // the known totals include this Turn
-		c.Missing--
-		return &c
-	}
+	known := c.CombinedWith(since.Known)
+	isCounted := since.Known.Turns > c.Turns && since.Number > 0 && since.Known.Turns >= since.Number
+	c.Totals = known
 	c = c.with(t)
+	if isCounted { // the known totals include this Turn
+		c.Totals = known
+		c.Missing--
+	}
 	return &c
 }
 
