@@ -124,6 +124,9 @@ func (a *asking) request(ctx context.Context, c *loop.Candidate) (*model.Reply, 
 			return reply, nil
 		}
 		delay := max(min(wait.NextBackOff(), c.Retry.MaxBackoff), failure.RetryAfter)
+		if errors.Is(failure, model.ErrOwnShortage) {
+			attempt-- // it was no attempt: the shortage ends by itself, or the question with its time
+		}
 		deadline, _ := ctx.Deadline()
 		if !failure.Kind.Retryable() || failure.MayBeBilled || attempt >= c.Retry.MaxAttempts || time.Until(deadline) <= delay {
 			return nil, failure
