@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/shopspring/decimal"
@@ -232,11 +233,18 @@ func WithoutComments(all []Feedback) (kept []Feedback, had bool) {
 	return kept, had
 }
 
-// WithTurnNumber returns the JSON of details with another number of the Turn.
+// WithTurnNumber returns the JSON of details with another number of the Turn. It keeps the fields of newer versions,
+// unless the details exceed MaxDetails.
 func WithTurnNumber(details []byte, number int64) ([]byte, error) {
 	var r Record
-	if err := json.Unmarshal(details, &r.Details); err != nil {
+	fields := map[string]json.RawMessage{}
+	if err := errors.Join(json.Unmarshal(details, &r.Details), json.Unmarshal(details, &fields)); err != nil {
 		return nil, fmt.Errorf("failed to read the details of a record: %w", err)
+	}
+	fields["turnNumber"] = strconv.AppendInt(nil, number, 10)
+	all, err := json.Marshal(fields)
+	if err != nil || len(all) <= MaxDetails {
+		return all, err
 	}
 	r.TurnNumber = number
 	return r.MarshalDetails()

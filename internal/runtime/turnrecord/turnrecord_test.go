@@ -146,3 +146,29 @@ func TestExpensesAddUp(t *testing.T) {
 		t.Error("WithExpense with an invalid cost returned no error")
 	}
 }
+
+// TestNumberKeepsOtherFields checks that an executor of an older version keeps the fields that it does not know.
+func TestNumberKeepsOtherFields(t *testing.T) {
+	long := strings.Repeat("x", MaxDetails-60)
+	for name, tc := range map[string]struct {
+		reason, details string
+		number          int64
+		want            string
+	}{
+		"unknown field": {
+			"a newer version has written it", `{"key":"a","later":{"n":1.50,"m":[null]},"prompt":{"later":1},"turnNumber":2}`, 3,
+			`{"key":"a","later":{"n":1.50,"m":[null]},"prompt":{"later":1},"turnNumber":3}`,
+		},
+		"too large": {
+			"the limit applies to each record", `{"later":"` + long + long + `","strategy":"DirectAnswer"}`, 3,
+			`{"strategy":"DirectAnswer","turnNumber":3}`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := WithTurnNumber([]byte(tc.details), tc.number)
+			if err != nil || string(got) != tc.want {
+				t.Errorf("WithTurnNumber: %s, %v; want %s: %s", got, err, tc.want, tc.reason)
+			}
+		})
+	}
+}
