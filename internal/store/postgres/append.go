@@ -56,33 +56,34 @@ func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 	if len(entries) == 0 {
 		return nil
 	}
-	var refused, unknown bool
+	var complete, refused, unknown bool
 	var refusal *budget.Refusal
 	add := func(ctx context.Context) (err error) {
 		first := entries[0]
 		if refused = journal.CheckAppend(first.Seq-1, first.Epoch, entries) != nil; refused {
 			return nil
 		}
-		query, args := statement(uid, entries)
-		if query, args, err = withRecord(query, args, entries); err != nil {
+		write := func() error {
+			query, args, err := s.complete(ctx, uid, entries)
+			if complete = err == nil; !complete {
+				return err
+			}
+			if changesLedger(entries) {
+				refused, err = s.writeWithLedger(ctx, uid, entries, query, args)
+			} else {
+				refused, err = s.write(ctx, query, args)
+			}
 			return err
 		}
-		query, args = withTasks(query, args, entries)
-		if query, args, err = s.withTurnNumber(ctx, query, args, entries); err != nil {
-			return err
-		}
-		write := func() { refused, err = s.write(ctx, query, args) }
-		if changesLedger(entries) {
-			write = func() { refused, err = s.writeWithLedger(ctx, uid, entries, query, args) }
-		}
-		write()
+		err = write()
 		// Repeat the write if the connection broke before the server received the statement, or the server takes no
 		// writes.
 		if (pgconn.SafeToRetry(err) || isDemoted(err)) && s.dropLost(ctx, err) {
-			write()
+			err = write()
 		}
 		refusal, _ = errors.AsType[*budget.Refusal](err)
-		unknown = err != nil && refusal == nil && !pgconn.SafeToRetry(err) && !isRejected(err) && !errors.Is(err, errNoConnection)
+		unknown = complete && err != nil && refusal == nil && !pgconn.SafeToRetry(err) && !isRejected(err) &&
+			!errors.Is(err, errNoConnection)
 		return err
 	}
 	var err error
@@ -124,6 +125,16 @@ func (s *Store) write(ctx context.Context, query string, args []any) (refused bo
 	tag, err := conn.Exec(ctx, query, args...)
 	s.unmarked.Store(true) // also after an error: the server may have executed the statement
 	return err == nil && tag.RowsAffected() == 0, err
+}
+
+// complete returns the statement that appends entries, with everything that is stored together with them.
+func (s *Store) complete(ctx context.Context, uid string, entries []journal.Entry) (query string, args []any, err error) {
+	query, args = statement(uid, entries)
+	if query, args, err = withRecord(query, args, entries); err != nil {
+		return "", nil, err
+	}
+	query, args = withTasks(query, args, entries)
+	return s.withTurnNumber(ctx, query, args, entries)
 }
 
 // statement returns the statement that appends entries.

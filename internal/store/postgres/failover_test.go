@@ -14,15 +14,28 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/postgres"
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
 // calls are calls of a store. They succeed if the retired journal "old" has one entry, and if the server that takes
-// writes has two entries of the journal "behind".
+// writes has two entries of the journal "behind" and the record of its Turn.
 var calls = map[string]func(ctx context.Context, s *postgres.Store) error{
 	"Append": func(ctx context.Context, s *postgres.Store) error { return s.Append(ctx, "new", entry(1, 1)) },
+	"Append that numbers": func(ctx context.Context, s *postgres.Store) error {
+		e := entry(1, 1)
+		e.TurnNumber = &journal.TurnNumber{TurnUID: "behind", Number: 7}
+		if err := s.Append(ctx, "session", e); err != nil {
+			return err
+		}
+		records, _, err := s.Records(ctx, store.RecordQuery{})
+		if err == nil && (len(records) != 1 || records[0].TurnNumber != 7) {
+			err = fmt.Errorf("the records are %+v, want the one that the primary has, with the new number", records)
+		}
+		return err
+	},
 	"Append that is refused": func(ctx context.Context, s *postgres.Store) error {
 		if err := s.Append(ctx, "old", entry(5, 1)); !errors.Is(err, journal.ErrSequence) {
 			return fmt.Errorf("%w, want ErrSequence", err)
@@ -99,7 +112,9 @@ func TestFailoverThatKeepsConnections(t *testing.T) {
 				p.DirectTo(t, standby.URL("postgres"))
 			}
 			promoted := openAt(t, standby.URL("postgres"))
-			if err := promoted.Append(t.Context(), "behind", entry(2, 1)); err != nil {
+			end := entry(2, 1)
+			end.TurnRecord = &turnrecord.Record{UID: "behind", Namespace: "helpdesk", Turn: "behind", Completed: time.Unix(1, 0)}
+			if err := promoted.Append(t.Context(), "behind", end); err != nil {
 				t.Fatal(err)
 			}
 			since := time.Now()

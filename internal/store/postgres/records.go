@@ -65,7 +65,7 @@ func withRecord(query string, args []any, entries []journal.Entry) (string, []an
 
 // withTurnNumber extends the statement of an append. If one of the entries sets the number in the record of a Turn that
 // has a record, the statement also changes the record. No other call changes the details of a record, so they may be
-// read before.
+// read before, from a server that takes writes.
 func (s *Store) withTurnNumber(ctx context.Context, query string, args []any, entries []journal.Entry) (string, []any, error) {
 	for _, e := range entries {
 		n := e.TurnNumber
@@ -73,7 +73,7 @@ func (s *Store) withTurnNumber(ctx context.Context, query string, args []any, en
 			continue
 		}
 		var details []byte
-		err := s.pool.QueryRow(ctx, `SELECT details FROM capstan_record WHERE uid = $1`, n.TurnUID).Scan(&details)
+		err := s.pool.QueryRow(ctx, onPrimary+`SELECT details FROM capstan_record WHERE uid = $1`, n.TurnUID).Scan(&details)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return query, args, nil
 		}
