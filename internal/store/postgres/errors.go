@@ -121,6 +121,12 @@ func isDemoted(err error) bool {
 	return ok && slices.Contains(demoted, server.Code)
 }
 
+// isDeadlock reports whether the server has rolled back a transaction because it and others waited for each other.
+func isDeadlock(err error) bool {
+	server, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && server.Code == "40P01"
+}
+
 // isConnectionLost reports whether an error means that an established connection is broken, or that its server takes no
 // writes. It returns false for an error of Capstan, such as a refusal by a Budget.
 func isConnectionLost(err error) bool {

@@ -17,6 +17,10 @@ const (
 	artifactsAtOnce = 200
 )
 
+// lockHeads locks the heads of journals in a fixed order, so that two transactions with the same journals cannot
+// deadlock.
+const lockHeads = `SELECT FROM capstan_turn WHERE turn_uid = ANY($1) ORDER BY turn_uid FOR UPDATE`
+
 // Retire marks journals as retired at the given time. It handles groups of up to 1000 journals, in transactions of at
 // most 10 s each. The last transaction of a group marks its journals. If the process is killed earlier, the journals
 // are not marked, and a later Retire completes the work.
@@ -33,6 +37,7 @@ func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error 
 		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 				batch := &pgx.Batch{}
+				batch.Queue(lockHeads, chunk)
 				batch.Queue(`UPDATE capstan_turn SET retired_at = $2,
 					expired_until = CASE WHEN forgotten OR expired_until >= $2 THEN expired_until END
 					WHERE turn_uid = ANY($1) AND retired_at IS NULL`, chunk, at)
@@ -57,6 +62,7 @@ func (s *Store) Forget(ctx context.Context, at time.Time, uids ...string) error 
 		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 				batch := &pgx.Batch{}
+				batch.Queue(lockHeads, chunk)
 				batch.Queue(`UPDATE capstan_turn SET forgotten = true,
 					expired_until = CASE WHEN retired_at IS NOT NULL OR expired_until >= $2 THEN expired_until END
 					WHERE turn_uid = ANY($1) AND NOT forgotten`, chunk, at)
@@ -79,7 +85,7 @@ func (s *Store) Revive(ctx context.Context, uids ...string) error {
 			// This is one transaction. The first statement waits for a purge in progress, so that the second one sees
 			// what the purge has deleted.
 			batch := &pgx.Batch{}
-			batch.Queue(`SELECT FROM capstan_turn WHERE turn_uid = ANY($1) ORDER BY turn_uid FOR UPDATE`, chunk)
+			batch.Queue(lockHeads, chunk)
 			batch.Queue(`UPDATE capstan_turn AS t SET retired_at = NULL, forgotten = false
 				WHERE turn_uid = ANY($1) AND retired_at IS NOT NULL
 					AND EXISTS (SELECT FROM capstan_journal AS j WHERE j.turn_uid = t.turn_uid AND j.seq = 1)`, chunk)

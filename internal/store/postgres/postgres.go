@@ -198,7 +198,7 @@ func (s *Store) recordMissing(bytes int64, err error) {
 }
 
 // retryOnce runs the function do with a timeout and explains its error. If the connection is lost, retryOnce runs do
-// once more, on a new connection. do must be idempotent.
+// once more, on a new connection. It also does so after a deadlock. do must be idempotent.
 func (s *Store) retryOnce(ctx context.Context, timeout time.Duration, do func(context.Context) error) error {
 	return s.call(ctx, timeout, s.twice(do))
 }
@@ -209,11 +209,11 @@ func (s *Store) checked(ctx context.Context, timeout time.Duration, do func(cont
 	return s.run(ctx, timeout, s.twice(do))
 }
 
-// twice returns a function that runs do, and once more if the connection is lost.
+// twice returns a function that runs do, and once more if the connection is lost, or after a deadlock.
 func (s *Store) twice(do func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		err := do(ctx)
-		if s.dropLost(ctx, err) {
+		if s.dropLost(ctx, err) || isDeadlock(err) {
 			err = do(ctx)
 		}
 		return err

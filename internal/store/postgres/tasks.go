@@ -169,11 +169,16 @@ func (s *Store) held(ctx context.Context, next func(ctx context.Context, tx pgx.
 	})
 }
 
-// change executes a transaction, and does not repeat it if the connection is lost. It takes at most 10 s.
+// change executes a transaction, and does not repeat it if the connection is lost. It repeats it after a deadlock. It
+// takes at most 10 s.
 func (s *Store) change(ctx context.Context, do func(ctx context.Context, tx pgx.Tx) error) error {
 	var refusal error
 	err := s.call(ctx, appendTimeout, func(ctx context.Context) error {
-		err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return do(ctx, tx) })
+		transaction := func() error { return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return do(ctx, tx) }) }
+		err := transaction()
+		if isDeadlock(err) {
+			err = transaction()
+		}
 		_, overLimit := errors.AsType[*task.Refusal](err)
 		_, overBudget := errors.AsType[*budget.Refusal](err)
 		if overLimit || overBudget || errors.Is(err, task.ErrLost) {
