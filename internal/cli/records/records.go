@@ -340,11 +340,15 @@ func (u *Usage) printCSV(by []usage.Dimension, groups []usage.Group) error {
 	return u.Env.Print(b.String())
 }
 
+// formulaStarts are the characters with which a formula may begin. Some spreadsheets skip white space and U+0000 before
+// a formula, and read full-width characters as the plain ones: owasp.org/www-community/attacks/CSV_Injection.
+const formulaStarts = "=+-@\t\r\n\x00＝＋－＠"
+
 // escapeFormulas changes values that a spreadsheet would take for formulas.
 func escapeFormulas(values []string) []string {
 	out := make([]string, len(values))
 	for i, v := range values {
-		if out[i] = v; v != "" && strings.ContainsRune("=+-@\t\r", rune(v[0])) {
+		if out[i] = v; strings.IndexAny(v, formulaStarts) == 0 {
 			out[i] = "'" + v
 		}
 	}

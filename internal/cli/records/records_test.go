@@ -28,8 +28,9 @@ func TestParseSince(t *testing.T) {
 
 // TestCSVContainsNoFormula checks that a spreadsheet does not take a name that a person chose for a formula.
 func TestCSVContainsNoFormula(t *testing.T) {
-	got := escapeFormulas([]string{"=HYPERLINK(1)", "+1", "-1", "@x", "ada@example.com", ""})
-	if diff := cmp.Diff([]string{"'=HYPERLINK(1)", "'+1", "'-1", "'@x", "ada@example.com", ""}, got); diff != "" {
+	names := []string{"=HYPERLINK(1)", "+1", "-1", "@x", "\n=1", "\x00=1", "＝1", "＋1", "－1", "＠x", "ada@example.com", ""}
+	want := []string{"'=HYPERLINK(1)", "'+1", "'-1", "'@x", "'\n=1", "'\x00=1", "'＝1", "'＋1", "'－1", "'＠x", "ada@example.com", ""}
+	if diff := cmp.Diff(want, escapeFormulas(names)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
