@@ -340,7 +340,7 @@ func (e *Executor) link(
 	if l.Provider = e.Provider(l.Object); object.Namespace != t.Namespace || agentNamespace != t.Namespace {
 		l.Provider = &sharedProvider{
 			Provider: l.Provider, executor: e, turn: t, ref: m.ProviderRef, agentNamespace: agentNamespace,
-			hidden: object.Namespace != t.Namespace,
+			namespace: object.Namespace,
 		}
 	}
 	if e.Gates != nil {

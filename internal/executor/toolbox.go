@@ -18,7 +18,7 @@ import (
 func (r *run) toolbox(agent *v1alpha1.Agent) *toolbox.Box {
 	e, t := r.executor, r.turn
 	box := &toolbox.Box{
-		Agent: agent, MaxDepth: v1alpha1.MaxDepth(t.Spec.Limits, agent.Spec.Limits), Servers: sharedServers{e.Servers, t.Namespace},
+		Agent: agent, MaxDepth: v1alpha1.MaxDepth(t.Spec.Limits, agent.Spec.Limits), Servers: sharedServers{e.Servers, e, t},
 		MaxDescendants: v1alpha1.MaxDescendants(t.Spec.Limits, agent.Spec.Limits),
 		Server: func(ctx context.Context, name string) (*v1alpha1.ToolServer, error) {
 			var s *v1alpha1.ToolServer

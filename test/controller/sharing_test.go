@@ -2,9 +2,12 @@ package controller_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
+	"sync/atomic"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -222,5 +225,62 @@ var _ = Describe("A ToolServer of another namespace", func() {
 		Expect(outcomes(t)).To(Equal([]string{"look Failed"}))
 		Expect(team.lastMessage()).To(ContainSubstring(
 			`tool server "` + shared + `" could not be read, no longer exists, or may no longer be used`))
+	}, SpecTimeout(2*patience))
+})
+
+var _ = Describe("Servers of another namespace that know credentials of each other", func() {
+	const deskToken = "tool-m3n4b5v6c7x8l9k0j1h2"
+	// The model repeats the token of the ToolServer in a call, in an answer, and in an error.
+	const rules = `
+rules:
+- when: {matches: "^call", toolMessages: 0}
+  reply: {toolCalls: [{name: look_up, arguments: '{"note":"` + deskToken + `"}'}]}
+- when: {matches: "^call"}
+  reply: {text: "The token is ` + deskToken + `."}
+- when: {contains: wrong}
+  fault: {status: 400, message: "The tool server has ` + deskToken + `."}
+`
+	It("do not reveal them to the namespaces that share them", func(ctx SpecContext) {
+		owner, team := newTestEnv(ctx, rules), newTestEnv(ctx, `rules: []`)
+		m := owner.run(func(o *manager.Options) { o.WatchNamespaces = []string{owner.namespace, team.namespace} })
+		allowed := allowFrom(v1alpha1.NamespacesFromAll, nil)
+		// The ToolServer repeats the key of the model in a result and in an error.
+		host := newFakeToolServer()
+		var fails atomic.Bool
+		host.AddTool(&mcp.Tool{Name: "look_up", InputSchema: json.RawMessage(`{"type":"object"}`)},
+			func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+				content := []mcp.Content{&mcp.TextContent{Text: "It has " + platformKey + "."}}
+				return &mcp.CallToolResult{Content: content, IsError: fails.Load()}, nil
+			})
+		owner.create(ctx, newSecret(secretName, platformKey), newSecret("desk", deskToken),
+			owner.newProvider(provider, func(p *v1alpha1.ModelProvider) { p.Spec.AllowedNamespaces = allowed }),
+			newToolServer("desk", host.url, reading("look_up"), func(o *v1alpha1.ToolServer) {
+				o.Spec.CredentialsRef = &v1alpha1.SecretKeyReference{Name: "desk", Key: keyName}
+				o.Spec.AllowedNamespaces = allowed
+			}))
+		team.create(ctx, newProfile(profile), newAgent(agent, func(a *v1alpha1.Agent) {
+			a.Spec.Models[0].ProviderRef.Namespace = owner.namespace
+			a.Spec.Tools = []v1alpha1.AgentTool{{ServerRef: &v1alpha1.SharedReference{Namespace: owner.namespace, Name: "desk"}}}
+		}))
+		awaitText(ctx, team, &v1alpha1.Agent{}, agent, offered, HaveSuffix("[look_up]"))
+
+		team.create(ctx, newTurn("call-it"))
+		t := team.awaitState(ctx, "call-it", v1alpha1.TurnReasonCompleted)
+		Expect(t.Status.Result.Text).To(Equal("The token is [redacted]."))
+		fails.Store(true)
+		team.create(ctx, newTurn("call-fails"))
+		team.awaitState(ctx, "call-fails", v1alpha1.TurnReasonCompleted)
+		team.create(ctx, newTurn("wrong"))
+		team.awaitState(ctx, "wrong", v1alpha1.TurnReasonModelFailed)
+
+		found := team.everything(ctx)
+		found["the model's requests"] = bodies(owner)
+		Expect(found["the model's requests"]).To(ContainSubstring("It has [redacted]."))
+		for _, name := range []string{"call-it", "call-fails", "wrong"} {
+			found["the journal of "+name] = team.journal(ctx, m, string(team.turn(ctx, name).UID))
+		}
+		for name, text := range found {
+			Expect(text).NotTo(Or(ContainSubstring(platformKey), ContainSubstring(deskToken)), "in %s", name)
+		}
 	}, SpecTimeout(2*patience))
 })
