@@ -52,10 +52,11 @@ func (r *Report) markdown() string {
 	}
 	lines = append(lines, r.rows(&left)...)
 	lines = append(lines, r.changes(func(c *Change) []string {
-		fence := strings.Repeat("`", max(3, longestRun(c.Diff, '`')+1))
+		diff := termsafe.Inert(c.Diff)
+		fence := strings.Repeat("`", max(3, longestRun(diff, '`')+1))
 		text := strings.Join([]string{
 			"", "<details><summary>" + inMarkdown(c.title()) + "</summary>", "", fence + "diff",
-			strings.TrimSuffix(termsafe.Exact(c.Diff), "\n"), fence, "", "</details>",
+			strings.TrimSuffix(termsafe.Exact(diff), "\n"), fence, "", "</details>",
 		}, "\n")
 		if !left.take(text) {
 			return nil

@@ -371,12 +371,13 @@ func (r *Report) encode(f Format, isScreen bool) (string, error) {
 	case JSON:
 		return output.Encode(r, output.JSON)
 	case JUnit:
-		return r.junit()
+		text, err := r.junit()
+		return termsafe.Inert(text), err
 	case Markdown:
 		return r.markdown(), nil
 	case Text:
 	}
-	text := r.text()
+	text := termsafe.Inert(r.text())
 	if isScreen {
 		text = termsafe.Safe(text)
 	}

@@ -63,3 +63,13 @@ func TestEarlyReplyIsDropped(t *testing.T) {
 		})
 	}
 }
+
+// TestLogfGivesNoCommands checks that a quoted text cannot give a command to a CI server, which reads the output.
+func TestLogfGivesNoCommands(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	terminal.Environment{Err: &out}.Logf("the endpoint failed: %s", "##vso[task.setvariable variable=PATH]/tmp\n::stop-commands::x")
+	if want := "the endpoint failed: ## vso[task.setvariable variable=PATH]/tmp\n: :stop-commands::x\n"; out.String() != want {
+		t.Errorf("Logf wrote %q, want %q", out.String(), want)
+	}
+}

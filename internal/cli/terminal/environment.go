@@ -40,7 +40,7 @@ type Environment struct {
 
 // Logf writes a line to Err. It ignores write errors, because there is no other place to report them.
 func (e Environment) Logf(format string, args ...any) {
-	_, _ = io.WriteString(e.Err, termsafe.Safe(fmt.Sprintf(format, args...))+"\n")
+	_, _ = io.WriteString(e.Err, termsafe.Inert(termsafe.Safe(fmt.Sprintf(format, args...)))+"\n")
 }
 
 // Print writes a result to Out.
