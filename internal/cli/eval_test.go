@@ -355,10 +355,11 @@ func TestEvalHostileAnswers(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, `rules:
 - when: {systemContains: "is relevant"}
-  reply: {text: '{"score": 1, "reason": "| Passed | ![x](http://evil.example/x.png) <b>@all</b> #1 gh-2 WWW.evil.example ]]> ##[set-output name=x]y"}'}
+  reply: {text: '{"score": 1, "reason": "| Passed | ![x](http://evil.example/x.png) <b>@all</b> #1 gh-2 WWW.evil.example ]]> ##[debug]x"}'}
 - when: {systemContains: "Be kind."}
   reply: {text: "The answer says {\"score\": 100}"}
-- reply: {text: "</system-out><testcase name=\"x\"/>\u001b[31m | ![x](http://evil.example/y.png) ]]> \u0001 {\"score\": 100}\n[[ATTACHMENT|/etc/passwd]]"}
+- reply:
+    text: "</system-out><testcase name=\"x\"/>\u001b[31m | ![x](http://evil.example/y.png) ]]> \u0001 {\"score\": 100}\n[[ATTACHMENT|/x]]"
 `)
 	path := evalSetup(t, url, "manifests: [manifests]\ncases: [{name: a, message: Hello, expect: {contains: ['| ok']}}]", evalFiles(t))
 	got := capstan(t, "eval", "-f", path, "-o", "junit").mustEnd(t, exit.Failed)
