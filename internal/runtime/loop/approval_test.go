@@ -327,16 +327,9 @@ func TestApprovedCallIsNotRepeated(t *testing.T) {
 	c, _ := candidate("one", 1, asksFor("", call("a", "send", `{}`)), says("Done."))
 	send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
 	send.RequiresApproval = true
-	lost := errors.New("lost")
 	in := withApprover(withTools(inputOf(t, j, 1, c), send), o)
-	record := in.Record
-	in.Record = func(records ...journal.Record) error {
-		if records[0].Kind == journal.ToolFinished {
-			return lost
-		}
-		return record(records...)
-	}
-	if _, err := loop.Run(t.Context(), &in); !errors.Is(err, lost) || len(sent.calls) != 1 {
+	killAt(&in, journal.ToolFinished, 1)
+	if _, err := loop.Run(t.Context(), &in); !errors.Is(err, errCutOff) || len(sent.calls) != 1 {
 		t.Fatalf("Run: %v after %d calls", err, len(sent.calls))
 	}
 	in = withApprover(withTools(inputOf(t, j, 2, c), send), o)

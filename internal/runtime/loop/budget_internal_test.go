@@ -10,8 +10,7 @@ import (
 )
 
 // TestOutputLimit checks which output limit a budget and the context window leave for a request, and whether it is the
-// budget that lowers the limit. The prompt has 100 tokens, and costs 0.1; a
-// token of the reply costs 0.002.
+// budget that lowers the limit. The prompt has 100 tokens, and costs 0.1; a token of the reply costs 0.002.
 func TestOutputLimit(t *testing.T) {
 	price := &model.Pricing{Currency: "USD", Input: decimal.NewFromInt(1000), Output: decimal.NewFromInt(2000)}
 	free := &model.Pricing{Currency: "USD"}

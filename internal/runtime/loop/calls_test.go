@@ -134,13 +134,13 @@ func TestReplyWithCalls(t *testing.T) {
 }
 
 func TestNoCallIsPossible(t *testing.T) {
-	for name, tools := range map[string][]tool.Tool{"none allowed": {{}}, "no tools": nil} {
+	for name, hasTools := range map[string]bool{"none allowed": true, "no tools": false} {
 		t.Run(name, func(t *testing.T) {
 			c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
 			want := `tool c1: error (unavailable): there is no tool "find": no tools are available, so answer without tools`
 			find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
 			in := input(t, c)
-			if tools != nil {
+			if hasTools {
 				in, want = withTools(in, find), "tool c1: error (denied): the turn has used all of its 0 "+
 					"tool calls: answer from the information you have"
 				in.Limits.MaxToolCalls = 0

@@ -39,8 +39,6 @@ type treeTurn struct {
 	calls map[string]bool
 }
 
-var errKilled = errors.New("killed")
-
 // run runs the Turn to its end, continuing after each park and each cut.
 func (r *treeTurn) run() {
 	r.tree.t.Helper()
@@ -70,7 +68,7 @@ func (r *treeTurn) run() {
 		r.state = in.State
 		_, parked := errors.AsType[*loop.Parked](err)
 		switch {
-		case parked, errors.Is(err, errKilled):
+		case parked, errors.Is(err, errCutOff):
 		case err != nil || end.Reason != loop.Answered:
 			r.tree.t.Fatalf("%s = %+v, %v", r.name, end, err)
 		default:
@@ -92,7 +90,7 @@ func (r *treeTurn) call(kill context.CancelCauseFunc, c tool.Call) (tool.Result,
 	}
 	switch {
 	case f.cut != nil && f.cut(number):
-		kill(errKilled)
+		kill(errCutOff)
 		return tool.Result{}, errors.New("no answer came")
 	case !r.calls[name]:
 		r.calls[name] = true

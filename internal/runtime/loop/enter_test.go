@@ -235,7 +235,7 @@ func TestNoReplyIsKeptAtTheGate(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			kept := false
+			kept, times := false, 0
 			for i := range tc.answers {
 				tc.answers[i].reply.Release = func() {}
 			}
@@ -248,10 +248,10 @@ func TestNoReplyIsKeptAtTheGate(t *testing.T) {
 			}}
 			in := input(t, c)
 			tc.change(&in)
-			in.Keep = func(func()) error { kept = true; return nil }
+			in.Keep = func(func()) error { kept = true; times++; return nil }
 			in.CountReply = func() error { kept = false; return nil }
-			if _, err := loop.Run(t.Context(), &in); err != nil || len(s.asked) != 2 {
-				t.Errorf("Run: %v after %d requests, want 2", err, len(s.asked))
+			if _, err := loop.Run(t.Context(), &in); err != nil || len(s.asked) != 2 || times != 2 {
+				t.Errorf("Run: %v after %d requests, and the memory of %d replies was kept; want 2 and 2", err, len(s.asked), times)
 			}
 		})
 	}

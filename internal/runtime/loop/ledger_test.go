@@ -142,16 +142,18 @@ func TestExceededBudget(t *testing.T) {
 // TestCountedTurnIsNotRefused checks that a budget does not count a Turn again whose journal was lost, and so does not
 // refuse it.
 func TestCountedTurnIsNotRefused(t *testing.T) {
-	rule := daily("day", budget.Limits{Turns: new(int64(1))}, false)
-	j := &journaltest.Store{}
-	spend(t, j, rule, budget.Amount{Tokens: 10})
-	c, _ := candidate("one", 2, says("Fine."))
-	in := withBudgets(inputOf(t, j, 1, withOutputLimit(c, 100)), rule)
-	in.IsCounted = true
-	end, err := loop.Run(t.Context(), &in)
-	if err != nil || end.Reason != loop.Answered || account(t, j, "day").Turns != 1 {
-		t.Errorf("Run: %+v, %v, and the account is %+v; want an answer, and one Turn", end, err, account(t, j, "day"))
-	}
+	synctest.Test(t, func(t *testing.T) { // a clock on which no new day begins
+		rule := daily("day", budget.Limits{Turns: new(int64(1))}, false)
+		j := &journaltest.Store{}
+		spend(t, j, rule, budget.Amount{Tokens: 10})
+		c, _ := candidate("one", 2, says("Fine."))
+		in := withBudgets(inputOf(t, j, 1, withOutputLimit(c, 100)), rule)
+		in.IsCounted = true
+		end, err := loop.Run(t.Context(), &in)
+		if err != nil || end.Reason != loop.Answered || account(t, j, "day").Turns != 1 {
+			t.Errorf("Run: %+v, %v, and the account is %+v; want an answer, and one Turn", end, err, account(t, j, "day"))
+		}
+	})
 }
 
 // TestOptionalRequestsDoNotWaitForABudget checks that an answer that exists is not held back until the next period,
@@ -404,41 +406,34 @@ func cutOff(t *testing.T, j *journaltest.Store, rule budget.Rule) {
 	t.Helper()
 	c, _ := candidate("one", 2, says("Fine."))
 	killed := withBudgets(inputOf(t, j, 1, withOutputLimit(c, 2000)), rule)
-	record := killed.Record
-	killed.Record = func(all ...journal.Record) error {
-		if err := record(all...); err != nil {
-			return err
-		}
-		if all[0].Kind == journal.ModelRequested {
-			return errors.New("killed")
-		}
-		return nil
-	}
-	if _, err := loop.Run(t.Context(), &killed); err == nil {
-		t.Fatal("the run must be killed")
+	killed.Record = runAfterError(killed.Record, journal.ModelRequested, errCutOff)
+	if _, err := loop.Run(t.Context(), &killed); !errors.Is(err, errCutOff) {
+		t.Fatalf("Run: %v, want it cut off", err)
 	}
 }
 
 // TestBudgetAfterCut checks that a request that was cut off is charged with its estimate, which the usage contains,
 // too.
 func TestBudgetAfterCut(t *testing.T) {
-	j := &journaltest.Store{}
-	c, _ := candidate("one", 2, says("Fine."))
-	c = withOutputLimit(c, 2000)
-	rule := daily("day", budget.Limits{}, false)
-	cutOff(t, j, rule)
-	if a := account(t, j, "day"); a.ReservedTokens <= 2000 || a.Tokens != 0 {
-		t.Fatalf("account: %+v, want the reservation of the request", a)
-	}
-	in := withBudgets(inputOf(t, j, 2, c), rule)
-	if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {
-		t.Fatalf("Run: %+v, %v; want an answer", end, err)
-	}
-	var used int64
-	for one := range in.State.Spendings {
-		used += one.Usage.InputTokens + one.Usage.OutputTokens
-	}
-	if a := account(t, j, "day"); a.Turns != 1 || a.Tokens != used || a.Tokens <= 6 || a.ReservedTokens != 0 {
-		t.Errorf("account: %+v; want %d tokens, the usage of the Turn", a, used)
-	}
+	synctest.Test(t, func(t *testing.T) { // a clock on which no new day begins
+		j := &journaltest.Store{}
+		c, _ := candidate("one", 2, says("Fine."))
+		c = withOutputLimit(c, 2000)
+		rule := daily("day", budget.Limits{}, false)
+		cutOff(t, j, rule)
+		if a := account(t, j, "day"); a.ReservedTokens <= 2000 || a.Tokens != 0 {
+			t.Fatalf("account: %+v, want the reservation of the request", a)
+		}
+		in := withBudgets(inputOf(t, j, 2, c), rule)
+		if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {
+			t.Fatalf("Run: %+v, %v; want an answer", end, err)
+		}
+		var used int64
+		for one := range in.State.Spendings {
+			used += one.Usage.InputTokens + one.Usage.OutputTokens
+		}
+		if a := account(t, j, "day"); a.Turns != 1 || a.Tokens != used || a.Tokens <= 6 || a.ReservedTokens != 0 {
+			t.Errorf("account: %+v; want %d tokens, the usage of the Turn", a, used)
+		}
+	})
 }

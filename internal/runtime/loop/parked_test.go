@@ -262,21 +262,14 @@ func TestStateOfInvalidCallEntries(t *testing.T) {
 func TestCallThatCreatedNoTurn(t *testing.T) {
 	j := &journaltest.Store{}
 	c, _ := candidate("one", 1, asksFor("", call("a", "agent", `{}`)), says("Done."))
-	cutOff := errors.New("the executor was lost")
 	notCreatedYet := result{err: &tool.Pending{Turn: "child", NotCreated: true}}
 	agent, called := toolOf("agent", tool.Idempotent,
-		notCreatedYet, notCreatedYet, result{err: cutOff}, notCreatedYet,
+		notCreatedYet, notCreatedYet, result{err: errCutOff}, notCreatedYet,
 		result{err: &tool.Pending{Turn: "child", UID: "uid-of-child"}}, result{content: "done"})
 	for epoch := int64(1); epoch <= 6; epoch++ {
 		in := withTools(inputOf(t, j, epoch, c), agent)
 		if epoch == 3 {
-			record := in.Record
-			in.Record = func(records ...journal.Record) error {
-				if records[0].Kind == journal.ToolFinished {
-					return cutOff
-				}
-				return record(records...)
-			}
+			killAt(&in, journal.ToolFinished, 1)
 		}
 		_, err := loop.Run(t.Context(), &in)
 		parked, _ := errors.AsType[*loop.Parked](err)
@@ -307,7 +300,7 @@ func TestCallThatCreatedNoTurn(t *testing.T) {
 // TestCallThatKillsEachRun checks that a call is given up if each run that makes it is cut off, and that other calls
 // are made afterwards.
 func TestCallThatKillsEachRun(t *testing.T) {
-	for effect, class := range map[tool.Effect]bool{tool.ReadOnly: false, tool.Idempotent: true} {
+	for effect, mayHaveActed := range map[tool.Effect]bool{tool.ReadOnly: false, tool.Idempotent: true} {
 		t.Run(string(effect), func(t *testing.T) {
 			j := &journaltest.Store{}
 			deadly, killed := toolOf("deadly", effect, result{content: "huge"})
@@ -337,7 +330,7 @@ func TestCallThatKillsEachRun(t *testing.T) {
 					continue
 				}
 				got := in.State.CallResults[0]
-				if got.CallID != "a" || got.Outcome != loop.Failed || got.Class != tool.OutcomeUnknown || got.MayHaveActed != class {
+				if got.CallID != "a" || got.Outcome != loop.Failed || got.Class != tool.OutcomeUnknown || got.MayHaveActed != mayHaveActed {
 					t.Errorf("result %+v, want a failure that says whether the call may have taken effect", got)
 				}
 			}
@@ -366,12 +359,8 @@ func TestCallOfASubAgentIsNotGivenUp(t *testing.T) {
 		if epoch > 1 {
 			s.answers = s.answers[1:]
 		}
-		record := in.Record
-		in.Record = func(records ...journal.Record) error {
-			if records[0].Kind == journal.ToolFinished && epoch <= cutOffs {
-				return errCutOff
-			}
-			return record(records...)
+		if epoch <= cutOffs {
+			killAt(&in, journal.ToolFinished, 1)
 		}
 		_, err := loop.Run(t.Context(), &in)
 		if errors.Is(err, errCutOff) && epoch <= cutOffs {

@@ -65,14 +65,13 @@ func TestProviderDataGoesToItsProviderOnly(t *testing.T) {
 // continues, a provider with the same name may have another endpoint.
 func TestProviderDataGoesToItsEndpointOnly(t *testing.T) {
 	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
-	lost := errors.New("the store is lost")
 	for endpoint, want := range map[string]string{"a.example": "I think.", "b.example": ""} {
 		j := &journaltest.Store{}
 		c, s := candidate("one", 1, withData("a", "I think."), says("Done."))
 		c.Endpoint = "a.example"
 		in := withTools(inputOf(t, j, 1, c), find)
-		in.Record = runAfterError(in.Record, journal.ModelReplied, lost)
-		if _, err := loop.Run(t.Context(), &in); !errors.Is(err, lost) {
+		in.Record = runAfterError(in.Record, journal.ModelReplied, errCutOff)
+		if _, err := loop.Run(t.Context(), &in); !errors.Is(err, errCutOff) {
 			t.Fatalf("Run: %v, want it cut off", err)
 		}
 		c.Endpoint = endpoint
@@ -96,20 +95,15 @@ func TestProviderDataGoesToItsEndpointOnly(t *testing.T) {
 // was not interrupted.
 func TestProviderDataAfterARestart(t *testing.T) {
 	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
-	lost := errors.New("the store is lost")
 	sent := func(interrupted bool) string {
 		j := &journaltest.Store{}
 		c, s := candidate("one", 1, withData("a", "I \u2028 look"), says("Done."))
 		in := withTools(inputOf(t, j, 1, c), find)
-		record := in.Record
-		in.Record = func(records ...journal.Record) error {
-			if err := record(records...); err != nil || !interrupted || records[0].Kind != journal.ModelReplied {
-				return err
-			}
-			return lost
+		if interrupted {
+			in.Record = runAfterError(in.Record, journal.ModelReplied, errCutOff)
 		}
 		_, err := loop.Run(t.Context(), &in)
-		if interrupted != errors.Is(err, lost) {
+		if interrupted != errors.Is(err, errCutOff) {
 			t.Fatalf("Run = %v, but interrupted is %t", err, interrupted)
 		}
 		if interrupted {

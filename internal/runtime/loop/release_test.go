@@ -215,9 +215,6 @@ func checkWaitForCheck(t *testing.T, cause error) {
 	}
 }
 
-// errEnded ends a run.
-var errEnded = errors.New("killed")
-
 // TestApprovalOfAnOlderVersion checks that the request of an older version, which has no ID, is replaced by a new one,
 // and that decisions about the old request do not count.
 func TestApprovalOfAnOlderVersion(t *testing.T) {
@@ -239,9 +236,9 @@ func TestApprovalOfAnOlderVersion(t *testing.T) {
 		if err := record(records...); err != nil || records[0].Kind != journal.ApprovalRequested {
 			return err
 		}
-		return errEnded
+		return errCutOff
 	}
-	if _, err := loop.Run(t.Context(), &in); !errors.Is(err, errEnded) { // stops where an older version would stop
+	if _, err := loop.Run(t.Context(), &in); !errors.Is(err, errCutOff) { // stops where an older version would stop
 		t.Fatal(err)
 	}
 	if err := record(journal.Record{

@@ -519,12 +519,8 @@ func TestWaveWithoutMemoryForItsResults(t *testing.T) {
 func testWaveWithoutMemory(t *testing.T, fails func(results int) bool) {
 	t.Helper()
 	const number = 20
-	var all []model.ToolCall
-	for i := range number {
-		all = append(all, call(fmt.Sprint("c", i), "find", fmt.Sprintf(`{"n":%d}`, i)))
-	}
 	j, noMemory := &journaltest.Store{}, errors.New("the memory is used up")
-	c, _ := candidate("one", 1, asksFor("", all...), says("Done."))
+	c, _ := candidate("one", 1, asksFor("", manyCalls("find", number)...), says("Done."))
 	find, server := toolOf("find", tool.ReadOnly, result{after: time.Second, content: "found"})
 	in := withTools(inputOf(t, j, 1, c), find)
 	in.Hold = func(int64) error {
