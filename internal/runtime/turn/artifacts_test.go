@@ -90,39 +90,13 @@ func TestReadArtifact(t *testing.T) {
 				}
 				c, s = candidate("p0", 1, says("Done."))
 				in.Chain, in.Epoch, in.Preparation = []loop.Candidate{c}, 2, mustNotPrepare(t)
-				mustRun(t, copyWithArtifacts(t, j, n+1), in)
+				mustRun(t, copyOf(t, j, &journaltest.Store{}, n+1), in)
 				if got := s.requests[0].Messages; got[len(got)-1].Content != want {
 					t.Errorf("after a restart the model received %.200q, want %.200q", got[len(got)-1].Content, want)
 				}
 			}
 		})
 	}
-}
-
-// copyWithArtifacts copies the first n entries of a journal, together with the artifacts of their outputs.
-func copyWithArtifacts(t *testing.T, from journal.Journal, n int) journal.Journal {
-	t.Helper()
-	to := &journaltest.Store{}
-	for _, e := range entries(t, from, "uid")[:n] {
-		sha := e.Artifact
-		if e.Kind == journal.ToolFinished && sha == "" {
-			sha = decoded[loop.CallResult](t, e).Artifact
-		}
-		if sha != "" {
-			a, err := from.Artifact(t.Context(), "uid", sha)
-			if err != nil {
-				t.Fatal(err)
-			}
-			e.Artifacts = []journal.Artifact{a}
-		}
-		if e.Artifact != "" {
-			e.Payload = nil
-		}
-		if err := to.Append(t.Context(), "uid", e); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return to
 }
 
 // TestAllOfAnArtifactCanBeRead reads an artifact page by page.

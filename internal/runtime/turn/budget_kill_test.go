@@ -21,15 +21,6 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// lethal is a model whose requests kill the process.
-type lethal struct{ kill func() }
-
-// Generate kills the process.
-func (l lethal) Generate(context.Context, *model.Request) (*model.Reply, error) {
-	l.kill()
-	return nil, &model.Error{Kind: model.Cancelled, Message: "killed"}
-}
-
 // limitedTo returns the input of a Turn whose Budget has a limit on tokens, and lets Turns wait.
 func limitedTo(uid string, epoch, tokens int64, provider model.Provider) *turn.Input {
 	c, _ := candidate("p0", 1)
@@ -50,11 +41,12 @@ func killInRequest(t *testing.T, j journal.Journal, uid string, tokens int64) {
 	life, kill := context.WithCancelCause(t.Context())
 	defer kill(nil)
 	process := &mortal{Journal: j, kill: kill, left: -1}
-	die := lethal{func() {
+	die := modelFunc(func(context.Context, *model.Request) (*model.Reply, error) {
 		process.dead = true
-		kill(errKilledThere)
-	}}
-	if _, err := engine(process).Run(life, limitedTo(uid, 1, tokens, die)); !errors.Is(err, errKilledThere) {
+		kill(errKilled)
+		return nil, &model.Error{Kind: model.Cancelled, Message: "killed"}
+	})
+	if _, err := engine(process).Run(life, limitedTo(uid, 1, tokens, die)); !errors.Is(err, errKilled) {
 		t.Fatalf("Run of a process that is killed: %v", err)
 	}
 }

@@ -86,9 +86,7 @@ func TestEndedTurnIsChargedWithItsResult(t *testing.T) {
 	whole, cut := &journaltest.Store{}, &journaltest.Store{}
 	in, _ := deletedInput(func() {})
 	result := mustRun(t, whole, in)
-	if err := cut.Append(t.Context(), "a", entries(t, whole, "a")...); err != nil { // without the addition to the Session
-		t.Fatal(err)
-	}
+	copyTurn(t, whole, cut, "a", len(entries(t, whole, "a"))) // without the addition to the Session
 	if diff := cmp.Diff(result.Session, charge(t, cut)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -124,26 +122,7 @@ func TestALongAnswerIsChargedWithItsText(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cut := &journaltest.Store{}
-			all := entries(t, whole, "a")
-			answer, err := whole.Artifact(t.Context(), "a", result.Answer.SHA256)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for i, e := range all {
-				if e.Artifact == "" {
-					continue
-				}
-				a, err := whole.Artifact(t.Context(), "a", e.Artifact)
-				if err != nil {
-					t.Fatal(err)
-				}
-				all[i].Payload, all[i].Artifacts = nil, []journal.Artifact{a}
-			}
-			last := &all[len(all)-1]
-			last.Artifacts = append(last.Artifacts, answer)
-			if err := cut.Append(t.Context(), "a", all...); err != nil { // without the addition to the Session
-				t.Fatal(err)
-			}
+			copyTurn(t, whole, cut, "a", len(entries(t, whole, "a"))) // without the addition to the Session
 			if diff := cmp.Diff(result.Session, add(t, cut)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}

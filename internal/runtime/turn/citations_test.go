@@ -30,8 +30,8 @@ func TestSourcesOfSearches(t *testing.T) {
 		local     []string
 		web       []citation.Page
 	}{
-		"shown":    {show: true, text: answer, stop: turn.StopCompleted, local: local, web: pages},
-		"hidden":   {text: answer, stop: turn.StopCompleted},
+		"shown":    {show: true, text: answer + "\n", stop: turn.StopCompleted, local: local, web: pages},
+		"hidden":   {text: answer + "\n", stop: turn.StopCompleted},
 		"appended": {show: true, add: true, text: answer + list, stop: turn.StopCompleted, local: local, web: pages},
 		"appended to an answer that must cite": {
 			show: true, add: true, policy: `output.citations.web.exists(p, p.url.startsWith("https://shop.example/"))`,
@@ -64,7 +64,7 @@ func TestSourcesOfSearches(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got.Text != tc.text && got.Text != strings.TrimRight(tc.text, "\n")+"\n" || got.Stop != tc.stop {
+			if got.Text != tc.text || got.Stop != tc.stop {
 				t.Errorf("%s with %q, want %s with %q", got.Stop, got.Text, tc.stop, tc.text)
 			}
 			if diff := cmp.Diff(tc.local, got.Record.Citations); diff != "" {

@@ -74,11 +74,11 @@ func summarized(t *testing.T, j journal.Journal, b *biller, at int, after bool) 
 	process := &mortal{Journal: j, kill: kill, left: at, after: after}
 	b.kill = func() {
 		process.dead = true
-		kill(errKilledThere)
+		kill(errKilled)
 	}
 	result, err := engine(process).Run(life, new(in))
 	if err != nil {
-		if !errors.Is(err, errKilledThere) {
+		if !errors.Is(err, errKilled) {
 			t.Fatal(err)
 		}
 		in.Epoch = 2

@@ -313,7 +313,8 @@ func TestReflection(t *testing.T) {
 	}
 }
 
-// TestReflectionDependsOnTheFirstNumber continues a Turn after other Turns were added to its Session.
+// TestReflectionDependsOnTheFirstNumber continues a Turn after another Turn was added to its Session. If the Turn began
+// now, it would have the number 2.
 func TestReflectionDependsOnTheFirstNumber(t *testing.T) {
 	from := &journaltest.Store{}
 	c, _ := candidate("p0", 1, says("A draft."), says("Better."))
@@ -322,13 +323,10 @@ func TestReflectionDependsOnTheFirstNumber(t *testing.T) {
 	mustRun(t, from, in)
 	c, s := candidate("p0", 1, says("A draft."), says("Better."))
 	in = inTalk("uid", "What is it?", c)
-	in.ReflectEvery, in.Epoch = 1, 2
+	in.ReflectEvery, in.Epoch = 2, 2
 	j := copyOf(t, from, &journaltest.Store{}, 5)
-	for i := range 2 {
-		other, _ := candidate("p0", 1, says("Yes."))
-		mustRun(t, j, inTalk(fmt.Sprintf("other-%d", i), "Is it?", other))
-	}
-	in.ReflectEvery = 2
+	other, _ := candidate("p0", 1, says("Yes."))
+	mustRun(t, j, inTalk("other", "Is it?", other))
 	if mustRun(t, j, in); s.asked() != 1 {
 		t.Errorf("%d requests, want one: the Turn had the number 1 when it began", s.asked())
 	}
@@ -624,18 +622,6 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// requestWatcher calls during in each request, before the model replies.
-type requestWatcher struct {
-	model.Provider
-	during func()
-}
-
-// Generate calls during and then asks the model.
-func (w *requestWatcher) Generate(ctx context.Context, r *model.Request) (*model.Reply, error) {
-	w.during()
-	return w.Provider.Generate(ctx, r)
-}
-
 // TestProgressOfAnUnendedTurn checks that the newest progress of a run that ends with an error has all requests.
 // Otherwise, the status would say that the Turn has sent none.
 func TestProgressOfAnUnendedTurn(t *testing.T) {
@@ -661,7 +647,7 @@ func TestProgressOfAnUnendedTurn(t *testing.T) {
 			in := input(c)
 			in.HoldAnswer = func() bool { return tc.held }
 			ctx, ctl := control(t, &in)
-			in.Chain[0].Provider = &requestWatcher{c.Provider, func() { tc.during(ctl) }}
+			in.Chain[0] = watched(c, func() { tc.during(ctl) })
 			var reported []turn.Progress
 			in.Progress = func(p turn.Progress) { reported = append(reported, p) }
 			_, err := engine(j).Run(ctx, new(in))

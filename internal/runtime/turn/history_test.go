@@ -200,9 +200,7 @@ func TestJournalOfAnOlderVersionContainsItsHistory(t *testing.T) {
 	mustRun(t, j, inTalk("a", "First?", c))
 	c, _ = candidate("p0", 1, says("Two."))
 	in := inTalk("uid", "Second?", c)
-	stop := make(chan struct{})
-	close(stop)
-	in.Interrupt = stop // interrupts the run after the preparation
+	in.Interrupt = interrupted()
 	if _, err := engine(j).Run(t.Context(), new(in)); !errors.Is(err, loop.ErrInterrupted) {
 		t.Fatal(err)
 	}

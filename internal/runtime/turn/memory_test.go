@@ -59,18 +59,12 @@ func (l *ledger) held() int64 { return l.budget.Use(bytebudget.Conversations).By
 
 // watched returns a candidate whose model calls a function before each reply.
 func watched(c loop.Candidate, asked func()) loop.Candidate {
-	c.Provider = watchedModel{c.Provider, asked}
+	inner := c.Provider
+	c.Provider = modelFunc(func(ctx context.Context, r *model.Request) (*model.Reply, error) {
+		asked()
+		return inner.Generate(ctx, r)
+	})
 	return c
-}
-
-type watchedModel struct {
-	model.Provider
-	asked func()
-}
-
-func (m watchedModel) Generate(ctx context.Context, r *model.Request) (*model.Reply, error) {
-	m.asked()
-	return m.Provider.Generate(ctx, r)
 }
 
 // TestFirstRequestIsCounted checks that a Turn holds the memory of its prompt while it waits for its first reply. The
@@ -211,12 +205,6 @@ func TestTurnsDoNotWaitForEachOther(t *testing.T) {
 			t.Errorf("the Turn ended as %s with %q: %s\nwant the answer of the reflection", got.Stop, got.Text, got.Message)
 		}
 	})
-}
-
-type modelFunc func(context.Context, *model.Request) (*model.Reply, error)
-
-func (f modelFunc) Generate(ctx context.Context, r *model.Request) (*model.Reply, error) {
-	return f(ctx, r)
 }
 
 // sessionReadCounter is a journal that counts the artifacts and the entries that are read from the Session's journal.

@@ -159,16 +159,6 @@ func (u untilCheck) Read(ctx context.Context, uid string, after int64) iter.Seq2
 	}
 }
 
-// failingArtifacts is a journal whose artifacts cannot be read.
-type failingArtifacts struct {
-	*journaltest.Store
-	err error
-}
-
-func (f failingArtifacts) Artifact(context.Context, string, string) (journal.Artifact, error) {
-	return journal.Artifact{}, f.err
-}
-
 // TestArtifactThatCannotBeRead checks that only a lost artifact is an *ArtifactError. After the error of a store, the
 // caller tries again.
 func TestArtifactThatCannotBeRead(t *testing.T) {
@@ -177,13 +167,13 @@ func TestArtifactThatCannotBeRead(t *testing.T) {
 	in := input(c)
 	attachText(&in, "the plan")
 	mustRun(t, j, in)
-	_, err := turn.ReadArtifact(t.Context(), failingArtifacts{j, journal.ErrNoArtifact}, in.UID, "attachments/notes", 1<<20, nil)
+	_, err := turn.ReadArtifact(t.Context(), &lossy{j, journal.ErrNoArtifact}, in.UID, "attachments/notes", 1<<20, nil)
 	if problem, ok := errors.AsType[*turn.ArtifactError](err); !ok ||
 		!strings.Contains(problem.Message, "no longer exists") {
 		t.Errorf("error of a lost artifact is %v, want an *ArtifactError", err)
 	}
 	unavailable := errors.New("the store is unavailable")
-	_, err = turn.ReadArtifact(t.Context(), failingArtifacts{j, unavailable}, in.UID, "attachments/notes", 1<<20, nil)
+	_, err = turn.ReadArtifact(t.Context(), &lossy{j, unavailable}, in.UID, "attachments/notes", 1<<20, nil)
 	if _, ends := errors.AsType[*turn.ArtifactError](err); ends || !errors.Is(err, unavailable) {
 		t.Errorf("error of a failing store is %v, want the error of the store", err)
 	}

@@ -34,8 +34,6 @@ func (c *cutBeforeHistory) Append(ctx context.Context, uid string, all ...journa
 // TestNumbersInRecordsAreUnique lets a Turn of a Session continue or end late, after another Turn of the Session was
 // added to the history. Both have expected the same number. Their records must have their places in the history.
 func TestNumbersInRecordsAreUnique(t *testing.T) {
-	closed := make(chan struct{})
-	close(closed)
 	for name, tc := range map[string]struct {
 		// begin runs the Turn "a" until it is cut off. finish continues or ends it.
 		begin, finish func(t *testing.T, j journal.Journal, in turn.Input)
@@ -44,7 +42,7 @@ func TestNumbersInRecordsAreUnique(t *testing.T) {
 		"a Turn that was interrupted before its request": {
 			begin: func(t *testing.T, j journal.Journal, in turn.Input) {
 				t.Helper()
-				in.Interrupt = closed
+				in.Interrupt = interrupted()
 				if _, err := engine(j).Run(t.Context(), &in); !errors.Is(err, loop.ErrInterrupted) {
 					t.Fatalf("Run: %v, want it to be interrupted", err)
 				}
@@ -145,17 +143,11 @@ func cutDuringItsRequest(t *testing.T, j journal.Journal, in turn.Input) {
 	t.Helper()
 	ctx, kill := context.WithCancel(t.Context())
 	defer kill()
-	in.Chain[0].Provider = cutOff{kill}
+	in.Chain[0].Provider = modelFunc(func(ctx context.Context, _ *model.Request) (*model.Reply, error) {
+		kill()
+		return nil, ctx.Err()
+	})
 	if _, err := engine(j).Run(ctx, &in); err == nil {
 		t.Fatal("Run: no error, want the process to be killed")
 	}
-}
-
-// cutOff is a model during whose request the process is killed.
-type cutOff struct{ kill context.CancelFunc }
-
-// Generate kills the process.
-func (k cutOff) Generate(ctx context.Context, _ *model.Request) (*model.Reply, error) {
-	k.kill()
-	return nil, ctx.Err()
 }

@@ -60,13 +60,13 @@ func TestRecordOfATurn(t *testing.T) {
 // the journal.
 func TestRecordOfADeletedTurn(t *testing.T) {
 	j := &journaltest.Store{}
-	deleted := false
-	in, _ := deletedInput(func() { deleted = true })
+	called := false
+	in, _ := deletedInput(func() { called = true })
 	in.About, in.Name, in.Requester = about, "turn-a", "ada"
 	ctx, cancel := context.WithCancel(t.Context())
 	in.Interrupt = make(chan struct{})
 	in.BeforeEffect = func(context.Context) error { cancel(); return context.Canceled }
-	if _, err := engine(j).Run(ctx, &in); err == nil || deleted {
+	if _, err := engine(j).Run(ctx, &in); err == nil || called {
 		t.Fatalf("Run: %v, want the run to stop before the call", err)
 	}
 	if all, _, err := j.Records(t.Context(), store.RecordQuery{}); err != nil || len(all) != 0 {

@@ -34,9 +34,7 @@ func stepped(t testing.TB, steps int) (journal.Journal, turn.Input) {
 	if _, err := engine(whole).Run(t.Context(), new(in)); err != nil {
 		t.Fatal(err)
 	}
-	stop := make(chan struct{})
-	close(stop)
-	in.Epoch, in.Interrupt = 2, stop
+	in.Epoch, in.Interrupt = 2, interrupted()
 	return copyOf(t, whole, &journaltest.Store{}, 5+6*steps), in // without the last request
 }
 

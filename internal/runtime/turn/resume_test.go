@@ -267,12 +267,7 @@ func TestHoldAnswer(t *testing.T) {
 }
 
 func TestResultSurvivesJSON(t *testing.T) {
-	_, result := whole(t)
-	j := &journaltest.Store{}
-	c, _ := candidate("p0", 2, fails(model.Overloaded), says("Nothing."))
-	if _, err := engine(j).Run(t.Context(), new(input(c))); err != nil {
-		t.Fatal(err)
-	}
+	j, result := whole(t)
 	back := payloads[turn.Result](t, j, journal.Finalized)[0]
 	if diff := cmp.Diff(result, &back); diff != "" {
 		t.Errorf("the result in the journal: -want +got:\n%s", diff)
@@ -320,7 +315,7 @@ func TestRequestsThatNeverLeftDoNotCount(t *testing.T) {
 
 func TestAPanicOfAnAdapterIsAnErrorOfThatRequest(t *testing.T) {
 	one, _ := candidate("p0", 3)
-	one.Provider = panicking{}
+	one.Provider = modelFunc(func(context.Context, *model.Request) (*model.Reply, error) { panic("a secret of the prompt") })
 	two, _ := candidate("p1", 1, says("Nothing."))
 	j := &journaltest.Store{}
 	got, err := engine(j).Run(t.Context(), new(input(one, two)))
@@ -328,15 +323,9 @@ func TestAPanicOfAnAdapterIsAnErrorOfThatRequest(t *testing.T) {
 		t.Errorf("Run = %+v, %v; want the answer of the next model", got, err)
 	}
 	failed := payloads[loop.FailedRequest](t, j, journal.ModelFailed)[0]
-	if !strings.Contains(failed.Stack, "panicking") || strings.Contains(failed.Stack+failed.Message, "a secret of the prompt") {
+	if !strings.Contains(failed.Stack, "TestAPanicOfAnAdapter") || strings.Contains(failed.Stack+failed.Message, "a secret of the prompt") {
 		t.Errorf("the journal has %+v; want the stack of the panic without its value", failed)
 	}
-}
-
-type panicking struct{}
-
-func (panicking) Generate(context.Context, *model.Request) (*model.Reply, error) {
-	panic("a secret of the prompt")
 }
 
 // abreast is the journal of one of several runs. It delays the first append of its run until all runs have reached

@@ -35,21 +35,19 @@ type mortal struct {
 	appends int
 }
 
-var errKilledThere = errors.New("killed")
-
 // Append appends entries, or returns an error once the process is killed.
 func (m *mortal) Append(ctx context.Context, uid string, all ...journal.Entry) error {
 	m.appends++
 	if m.dead {
-		return errKilledThere
+		return errKilled
 	}
 	if m.left--; m.left == 0 {
 		m.dead = true
-		m.kill(errKilledThere)
+		m.kill(errKilled)
 		if m.after {
-			return errors.Join(m.Journal.Append(context.WithoutCancel(ctx), uid, all...), errKilledThere)
+			return errors.Join(m.Journal.Append(context.WithoutCancel(ctx), uid, all...), errKilled)
 		}
-		return errKilledThere
+		return errKilled
 	}
 	return m.Journal.Append(ctx, uid, all...)
 }

@@ -65,6 +65,14 @@ func (s *script) Generate(ctx context.Context, req *model.Request) (*model.Reply
 	}
 }
 
+// modelFunc is a model that is a function.
+type modelFunc func(context.Context, *model.Request) (*model.Reply, error)
+
+// Generate calls the function.
+func (f modelFunc) Generate(ctx context.Context, r *model.Request) (*model.Reply, error) {
+	return f(ctx, r)
+}
+
 func (s *script) asked() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,6 +158,13 @@ func cancelled() context.Context {
 	return ctx
 }
 
+// interrupted returns the signal of a run that is interrupted from the start. It prepares the Turn, and asks no model.
+func interrupted() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
 // control connects controls to the input of a run, and returns the lifetime of the run.
 func control(t *testing.T, in *turn.Input) (context.Context, *controls) {
 	t.Helper()
@@ -223,24 +238,39 @@ func payloadsOf[T any](t *testing.T, j journal.Journal, uid string, kind journal
 	return all
 }
 
-// copyOf copies the first n entries of a journal to another journal, and returns the latter.
+// copyOf copies the first n entries of the Turn's journal, with their artifacts, to another journal, and returns the
+// latter.
 func copyOf(t testing.TB, from, to journal.Journal, n int) journal.Journal {
 	t.Helper()
-	kept := entries(t, from, "uid")[:n]
+	copyTurn(t, from, to, "uid", n)
+	return to
+}
+
+// copyTurn is copyOf for the journal of any Turn.
+func copyTurn(t testing.TB, from, to journal.Journal, uid string, n int) {
+	t.Helper()
+	kept := entries(t, from, uid)[:n]
 	for i := range kept {
-		if kept[i].Artifact == "" {
-			continue
-		}
-		a, err := from.Artifact(t.Context(), "uid", kept[i].Artifact)
+		e := &kept[i]
+		named, err := turn.ArtifactsOf(*e)
 		if err != nil {
 			t.Fatal(err)
 		}
-		kept[i].Payload, kept[i].Artifacts = nil, []journal.Artifact{a}
+		if e.Artifact != "" { // the payload itself is an artifact
+			named = append(named, turn.NamedArtifact{SHA256: e.Artifact})
+			e.Payload = nil
+		}
+		for _, one := range named {
+			a, err := from.Artifact(t.Context(), uid, one.SHA256)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.Artifacts = append(e.Artifacts, a)
+		}
 	}
-	if err := to.Append(t.Context(), "uid", kept...); err != nil {
+	if err := to.Append(t.Context(), uid, kept...); err != nil {
 		t.Fatal(err)
 	}
-	return to
 }
 
 func asJSON(t *testing.T, v any) string {

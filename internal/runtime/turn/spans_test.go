@@ -123,12 +123,17 @@ func TestCheckOfAnAnswer(t *testing.T) {
 	if _, _, _, err := w.run(1, false, nil); err != nil {
 		t.Fatal(err)
 	}
+	checks := 0
 	for _, part := range w.parts {
 		if part.Kind != turn.SpanCheck {
 			continue
 		}
+		checks++
 		if part.Parent != turn.StepKey(1) || part.Failure != "" || !part.End.After(part.Start) {
 			t.Errorf("the check is %s, want a part of step 1 that takes time and has no failure", fmt.Sprint(part))
 		}
+	}
+	if checks != 1 {
+		t.Errorf("%d checks were observed, want one", checks)
 	}
 }

@@ -154,32 +154,20 @@ func TestLoadSkill(t *testing.T) {
 			`error (invalid_arguments): the arguments must be {"key": "..."}`,
 		},
 	} {
-		for _, restart := range []bool{false, true} {
-			t.Run(name, func(t *testing.T) {
-				c, s := candidate("p0", 1, asks("load_skill", tc.arguments), says("Done."))
-				in := input(c)
-				in.Policy.Unvalidated = tc.unvalidated
-				in.Preparation = preparationOf(func(m *prepare.Input) {
-					if tc.withSkill {
-						m.Profile.Variables = []prepare.Variable{{Name: "user", Default: "Bob"}}
-						m.Profile.Skills = []prepare.Skill{{Key: "refunds", Name: "Refunds", Content: "For {{ .user }} & co, ask <first>."}}
-						m.Agent.Available = []string{"refunds"}
-					}
-				})
-				j := &journaltest.Store{}
-				result, err := engine(j).Run(t.Context(), new(in))
-				if err != nil {
-					t.Fatal(err)
+		t.Run(name, func(t *testing.T) {
+			c, s := candidate("p0", 1, asks("load_skill", tc.arguments), says("Done."))
+			in := input(c)
+			in.Policy.Unvalidated = tc.unvalidated
+			in.Preparation = preparationOf(func(m *prepare.Input) {
+				if tc.withSkill {
+					m.Profile.Variables = []prepare.Variable{{Name: "user", Default: "Bob"}}
+					m.Profile.Skills = []prepare.Skill{{Key: "refunds", Name: "Refunds", Content: "For {{ .user }} & co, ask <first>."}}
+					m.Agent.Available = []string{"refunds"}
 				}
-				if restart { // after the reply or after the intent, without the profile
-					for n := 7; n <= 8; n++ {
-						c, s = candidate("p0", 1, says("Done."))
-						in.Chain, in.Epoch, in.Preparation = []loop.Candidate{c}, 2, mustNotPrepare(t)
-						if result, err = engine(copyOf(t, j, &journaltest.Store{}, n)).Run(t.Context(), new(in)); err != nil {
-							t.Fatal(err)
-						}
-					}
-				}
+			})
+			check := func(j journal.Journal) {
+				t.Helper()
+				result := mustRun(t, j, in)
 				last := s.requests[len(s.requests)-1]
 				got := last.Messages[len(last.Messages)-1]
 				if result.Counts.ToolCalls != tc.calls || got.Role != model.RoleTool || got.Content != tc.want {
@@ -189,8 +177,15 @@ func TestLoadSkill(t *testing.T) {
 					t.Errorf("the model was offered the tools %+v, want load_skill if and only if there is a skill: %t",
 						last.Tools, tc.withSkill)
 				}
-			})
-		}
+			}
+			j := &journaltest.Store{}
+			check(j)
+			for n := 7; n <= 8; n++ { // continues after the reply or after the intent, without the profile
+				c, s = candidate("p0", 1, says("Done."))
+				in.Chain, in.Epoch, in.Preparation = []loop.Candidate{c}, 2, mustNotPrepare(t)
+				check(copyOf(t, j, &journaltest.Store{}, n))
+			}
+		})
 	}
 }
 

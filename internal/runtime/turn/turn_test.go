@@ -3,6 +3,7 @@ package turn_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -312,8 +313,7 @@ func TestPromptIsMadeForTheModelThatAnswers(t *testing.T) {
 		want string
 	}{"first": {first, "- provider: p0\n- model: m\n"}, "second": {second, "- provider: p1\n- model: other\n"}} {
 		metadata := tc.s.requests[0].Messages[1].Content
-		if want := "Facts about this run, from the system that runs it:\n" + tc.want; len(metadata) < len(want) ||
-			metadata[:len(want)] != want {
+		if want := "Facts about this run, from the system that runs it:\n" + tc.want; !strings.HasPrefix(metadata, want) {
 			t.Errorf("%s model received %q, want %q", name, metadata, want)
 		}
 	}

@@ -103,7 +103,7 @@ func TestUnrecordedAnswerIsDropped(t *testing.T) {
 func TestAnswerOfAnotherRun(t *testing.T) {
 	c, s := candidate("p0", 1, says("Nothing."))
 	j := &journaltest.Store{}
-	e := engine(&breaking{Journal: j})
+	e := engine(j)
 	e.Unrecorded = func(r *turn.Result) { t.Errorf("the answer of a replaced run: %+v", r) }
 	in := input(c)
 	in.Redact = func(text string) string { // called when the reply has arrived

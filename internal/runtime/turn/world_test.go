@@ -76,7 +76,7 @@ func newWorld(t testing.TB, j journal.Journal, uid string, e ending) *world {
 	return w
 }
 
-// errKilled is the error of every operation that a dead process still tries.
+// errKilled is the cause of the end of a killed process, and the error of every operation that it still tries.
 var errKilled = errors.New("the process was killed")
 
 // process is one run of the Turn, with its own engine. It checks before and after each of its effects whether it is
