@@ -29,8 +29,9 @@ const (
 	interval = 5 * time.Second
 	// writesOfRound limits the statuses that one round writes. The remaining statuses are written in the next rounds.
 	writesOfRound = 200
-	// keepAfterEnd is how long an account is kept after the end of its period, for requests that end late.
-	keepAfterEnd = time.Hour
+	// keepAfterEnd is how long an account is kept after the end of its period, for requests that end late, and for a
+	// clock that was hours ahead for a while: the earlier period then continues.
+	keepAfterEnd = 24 * time.Hour
 	// cleanInterval is the time between two deletions of old accounts.
 	cleanInterval = time.Minute
 	// callTimeout limits one call to the ledger.

@@ -60,7 +60,9 @@ func TestNoCallFailsBecauseOfADeadlock(t *testing.T) {
 		},
 		"memories that are learned again while their Turn is retired": {
 			`SELECT FROM capstan_memory WHERE text = 'one' FOR UPDATE`, retire,
-			func(ctx context.Context, s *postgres.Store) error { return learn(ctx, s, "zz turn", learned("two", "one")) },
+			func(ctx context.Context, s *postgres.Store) error {
+				return learn(ctx, s, "zz turn", learned("two", "one"))
+			},
 		},
 		"a number of a Turn that is retired with its Session": {
 			`SELECT FROM capstan_record FOR UPDATE`,
