@@ -129,8 +129,9 @@ const (
 	// batch is the number of records, tasks or memories that one call of the store deletes. pause is the time between
 	// two batches.
 	batch, pause = 500, 50 * time.Millisecond
-	// keepTasks is how long a task counts against the limits of its Agent after its work has ended.
-	keepTasks = task.Day + task.Hour
+	// keepTasks is how long a task is kept after its work has ended. It counts against the limits of its Agent for a
+	// day. It is kept for longer, so that it still counts after a clock that was hours ahead for a while.
+	keepTasks = 2 * task.Day
 	// waitForChildren is how long after the end of a Turn its record waits for the Turns of its sub-agents to end.
 	waitForChildren = time.Hour
 	// maxFailures bounds the failures that one part of a round, or one attempt for many Turns, reports.
