@@ -10,36 +10,45 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-func TestFileSizeLimit(t *testing.T) {
-	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
-	if err := s.Append(t.Context(), "a", entry(1)); err != nil {
-		t.Fatal(err)
-	}
-	// No file of this process may grow beyond the limit. A write to the write-ahead log then fails as on a broken disk.
+// limitFileSize lets no file of this process grow beyond a size until restore is called. A write to the write-ahead log
+// then fails as on a broken disk.
+func limitFileSize(t *testing.T, bytes uint64) (restore func()) {
+	t.Helper()
 	var before syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &before); err != nil {
 		t.Fatal(err)
 	}
 	signal.Ignore(syscall.SIGXFSZ)
-	limit := func(to syscall.Rlimit) {
+	set := func(to syscall.Rlimit) {
 		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &to); err != nil {
-			t.Fatal(err)
+			t.Error(err)
 		}
 	}
-	limit(syscall.Rlimit{Cur: 1 << 20, Max: before.Max})
-	defer func() {
-		limit(before)
+	set(syscall.Rlimit{Cur: bytes, Max: before.Max})
+	restore = sync.OnceFunc(func() {
+		set(before)
 		signal.Reset(syscall.SIGXFSZ)
-	}()
+	})
+	t.Cleanup(restore)
+	return restore
+}
+
+func TestFileSizeLimit(t *testing.T) {
+	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
+	if err := s.Append(t.Context(), "a", entry(1)); err != nil {
+		t.Fatal(err)
+	}
+	restore := limitFileSize(t, 1<<20)
 	wantErrorText(t, "Append", s.Append(t.Context(), "a", large(2)), "the disk reported an error", "check the volume and its limits")
 	wantErrorText(t, "Check", s.Check(t.Context()), "failed to write to the journal", "check the volume and its limits")
-	limit(before)
+	restore()
 	checkWorks(t, s, "a", 1)
 	if err := s.Append(t.Context(), "a", large(3)); err != nil {
 		t.Errorf("Append of a large entry without the limit: %v", err)
