@@ -593,7 +593,7 @@ type StepCounts struct {
 	// ended during the call, the tool gave no result in time, the connection broke, or the server failed or sent a
 	// response that cannot be read. If the model was asked again, it was informed. If the Turn ended without its
 	// journal, and may have called a tool that is not ReadOnly, each call that had not ended counts, whatever its
-	// effect. Calls that the status does not list count as one, so the real number may be higher.
+	// effect. If there may be calls that the status does not list, the number is at least 1, and may be too low.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	UnknownOutcomes int32 `json:"unknownOutcomes,omitempty"`
