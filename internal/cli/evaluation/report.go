@@ -377,11 +377,10 @@ func (r *Report) encode(f Format, isScreen bool) (string, error) {
 		return r.markdown(), nil
 	case Text:
 	}
-	text := termsafe.Inert(r.text())
 	if isScreen {
-		text = termsafe.Safe(text)
+		return termsafe.Safe(r.text()), nil
 	}
-	return text, nil
+	return termsafe.Inert(r.text()), nil
 }
 
 // text returns the report for people.

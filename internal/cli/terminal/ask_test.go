@@ -64,12 +64,18 @@ func TestEarlyReplyIsDropped(t *testing.T) {
 	}
 }
 
-// TestLogfGivesNoCommands checks that a quoted text cannot give a command to a CI server, which reads the output.
+// TestLogfGivesNoCommands checks that a quoted text cannot give a command to a CI server, which reads the output, and
+// that a person at a terminal sees the text as it is.
 func TestLogfGivesNoCommands(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
-	terminal.Environment{Err: &out}.Logf("the endpoint failed: %s", "##vso[task.setvariable variable=PATH]/tmp\n::stop-commands::x")
-	if want := "the endpoint failed: ## vso[task.setvariable variable=PATH]/tmp\n: :stop-commands::x\n"; out.String() != want {
-		t.Errorf("Logf wrote %q, want %q", out.String(), want)
+	const text = "##vso[task.setvariable variable=PATH]/tmp\n::stop-commands::x"
+	for isTerminal, want := range map[bool]string{
+		true: text + "\n", false: "## vso[task.setvariable variable=PATH]/tmp\n: :stop-commands::x\n",
+	} {
+		var out bytes.Buffer
+		terminal.Environment{Err: &out, ErrIsTerminal: isTerminal}.Logf("%s", text)
+		if out.String() != want {
+			t.Errorf("Logf wrote %q, want %q", out.String(), want)
+		}
 	}
 }

@@ -38,9 +38,14 @@ type Environment struct {
 	Now func() time.Time
 }
 
-// Logf writes a line to Err. It ignores write errors, because there is no other place to report them.
+// Logf writes a line to Err. It ignores write errors, because there is no other place to report them. If Err is no
+// terminal, a CI server may read it, so the line gives no commands.
 func (e Environment) Logf(format string, args ...any) {
-	_, _ = io.WriteString(e.Err, termsafe.Inert(termsafe.Safe(fmt.Sprintf(format, args...)))+"\n")
+	text := termsafe.Safe(fmt.Sprintf(format, args...))
+	if !e.ErrIsTerminal {
+		text = termsafe.Inert(text)
+	}
+	_, _ = io.WriteString(e.Err, text+"\n")
 }
 
 // Print writes a result to Out.
