@@ -22,7 +22,7 @@ func (r *messagesRequest) markForCache(req *model.Request) {
 		stable = 1
 		r.System[0].CacheControl = ephemeral
 	}
-	if len(req.Tools) == 0 && (stable == 0 || stable < len(r.System)) {
+	if len(req.Offered()) == 0 && (stable == 0 || stable < len(r.System)) {
 		return
 	}
 	marks := 2

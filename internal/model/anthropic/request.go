@@ -86,7 +86,7 @@ func bodyOf(req *model.Request, p *protocol, c *endpoint.Contents) ([]byte, erro
 	}
 	out := messagesRequest{Model: req.Model, Stream: true, Stop: req.Parameters.Stop, ServiceTier: req.Parameters.ServiceTier}
 	out.System, out.Messages = messagesOf(req.Messages, c)
-	if err := out.addTools(req, o); err != nil {
+	if err := out.addTools(req, p); err != nil {
 		return nil, err
 	}
 	if err := out.addOutput(req, o); err != nil {
@@ -106,35 +106,48 @@ func bodyOf(req *model.Request, p *protocol, c *endpoint.Contents) ([]byte, erro
 
 // addTools adds the tools. For a request without tools that has calls in its history, it declares the tools of these
 // calls, but forbids new calls. Many servers refuse the request otherwise:
-// github.com/anthropics/anthropic-sdk-python/issues/494.
-func (r *messagesRequest) addTools(req *model.Request, o *Options) error {
-	for _, t := range req.Tools {
+// github.com/anthropics/anthropic-sdk-python/issues/494. Anthropic itself receives all tools that must not be called,
+// because it has them and the system prompt in its cache: platform.claude.com, tool use with prompt caching, and
+// github.com/dust-tt/dust/pull/28498. Other servers may ignore the tool choice.
+func (r *messagesRequest) addTools(req *model.Request, p *protocol) error {
+	o, tools := &p.options, req.Offered()
+	if p.isAnthropic {
+		tools = req.Tools
+	}
+	for _, t := range tools {
 		schema, err := toolSchema(t.Parameters, false)
 		if err != nil {
 			return endpoint.Unsendable("the parameters of tool %q are not a JSON object", t.Name)
 		}
 		r.Tools = append(r.Tools, tool{Name: t.Name, Description: t.Description, InputSchema: schema, Strict: o.StrictSchemas})
 	}
-	if len(req.Tools) > 0 {
+	if len(req.Offered()) > 0 {
 		if o.ParallelCalls != nil {
 			isDisabled := !*o.ParallelCalls
 			r.ToolChoice = &toolChoice{Type: "auto", DisableParallel: &isDisabled}
 		}
 		return nil
 	}
+	if len(r.Tools) == 0 {
+		r.declareCalled(req.Messages)
+	}
+	if len(r.Tools) > 0 {
+		r.ToolChoice = &toolChoice{Type: "none"}
+	}
+	return nil
+}
+
+// declareCalled adds a tool for each name in the calls of messages.
+func (r *messagesRequest) declareCalled(messages []model.Message) {
 	declared := map[string]bool{}
-	for i := range req.Messages {
-		for _, call := range req.Messages[i].ToolCalls {
+	for i := range messages {
+		for _, call := range messages[i].ToolCalls {
 			if name := endpoint.ToolName(call.Name); !declared[name] {
 				declared[name] = true
 				r.Tools = append(r.Tools, tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)})
 			}
 		}
 	}
-	if len(r.Tools) > 0 {
-		r.ToolChoice = &toolChoice{Type: "none"}
-	}
-	return nil
 }
 
 // propertyName matches the names of properties that the protocol accepts. One other name makes it refuse all tools.
@@ -219,7 +232,7 @@ func (r *messagesRequest) addOutput(req *model.Request, o *Options) error {
 		return endpoint.Unsendable("the schema of the answer is not a JSON object")
 	}
 	r.Tools = append(r.Tools, tool{Name: answerTool, Description: answerDescription, InputSchema: schema})
-	if len(req.Tools) == 0 {
+	if len(req.Offered()) == 0 {
 		r.ToolChoice = &toolChoice{Type: "tool", Name: answerTool}
 		return nil
 	}

@@ -170,7 +170,7 @@ func (x *exchange) begin(ctx context.Context, req *model.Request) {
 		x.err = err
 		return
 	}
-	x.requestID, x.tools, x.decoder, x.observer, x.facts = req.ID, req.Tools, protocol.NewDecoder(req), req.Observer, req.Facts
+	x.requestID, x.tools, x.decoder, x.observer, x.facts = req.ID, req.Offered(), protocol.NewDecoder(req), req.Observer, req.Facts
 	x.outputLimit = req.MaxOutput()
 	if x.open(ctx, http.MethodPost, protocol.Path(req.Model)); x.err == nil {
 		x.out.Header.Set("Content-Type", jsonObject)

@@ -60,6 +60,9 @@ type Dialect struct {
 	// github.com/BerriAI/litellm/issues/40260. If OpenEnd is false, an answer without either counts as cut off, even if
 	// the HTTP response ends properly: github.com/ollama/ollama/issues/17118.
 	OpenEnd bool
+	// ForbidsCalls is true if the endpoint supports the tool_choice none. A request whose tools must not be called then
+	// has them, and otherwise lacks them: some servers ignore none, and others return calls as text.
+	ForbidsCalls bool
 	// NeedsTool is true if the endpoint may refuse calls in the messages of a request without tools. Such a request
 	// then offers a tool that does nothing, unless SchemasExcludeTools excludes it.
 	NeedsTool bool
@@ -185,12 +188,13 @@ var dialects = map[string]Dialect{
 	// the end: github.com/earendil-works/pi/pull/7441 and github.com/anomalyco/opencode/issues/43379.
 	Generic: withOpenEnd(withSchemasAlone(generic)),
 
-	// The protocol as OpenAI defines it. Reasoning models refuse max_tokens: github.com/teilomillet/gollm/issues/33.
+	// The protocol as OpenAI defines it. Reasoning models refuse max_tokens: github.com/teilomillet/gollm/issues/33. The
+	// tools are a part of the prefix that is cached: developers.openai.com, prompt caching.
 	nameOpenAI: {
-		Tiers: []string{"auto", "default", "flex", "priority"}, Accepts: anyImagesAndPDFs,
+		Tiers: []string{"auto", "default", "flex", "priority"}, Accepts: anyImagesAndPDFs, ForbidsCalls: true,
 	},
 	// Only Azure's Responses API accepts PDFs: learn.microsoft.com, Azure OpenAI Responses API.
-	"AzureOpenAI": {Accepts: anyImages},
+	"AzureOpenAI": {Accepts: anyImages, ForbidsCalls: true},
 
 	// A schema restricts all output of the model, also its calls: github.com/vllm-project/vllm/issues/39929,
 	// github.com/ollama/ollama-python/issues/546, github.com/modelship-ai/modelship/pull/71 and

@@ -20,6 +20,9 @@ const outputName = "answer"
 // github.com/mistralai/mistral-common/issues/169.
 const afterResults = "I have the results."
 
+// toolChoiceNone forbids calls.
+const toolChoiceNone = "none"
+
 // roleDeveloper is the role of system messages for OpenAI's newer models.
 const roleDeveloper = "developer"
 
@@ -80,7 +83,11 @@ func bodyOf(req *model.Request, d *Dialect, c *endpoint.Contents) ([]byte, error
 		ChatCompletionRequest: parametersOf(req, d), Messages: messagesOf(req.Messages, d, c), Temperature: req.Parameters.Temperature,
 	}
 	out.addParameters(&req.Parameters, d)
-	for _, t := range req.Tools {
+	tools := req.Offered()
+	if d.ForbidsCalls && len(tools) < len(req.Tools) {
+		tools, out.ToolChoice = req.Tools, toolChoiceNone
+	}
+	for _, t := range tools {
 		if len(t.Parameters) > 0 && !json.Valid(t.Parameters) {
 			return nil, endpoint.Unsendable("the parameters of tool %q are not JSON", t.Name)
 		}
@@ -89,7 +96,7 @@ func bodyOf(req *model.Request, d *Dialect, c *endpoint.Contents) ([]byte, error
 	}
 	hasSchema := len(req.Output) > 0
 	mayHaveTools := !hasSchema || !d.SchemasExcludeTools
-	if d.NeedsTool && len(req.Tools) == 0 && hasCalls(req.Messages) && mayHaveTools {
+	if d.NeedsTool && len(tools) == 0 && hasCalls(req.Messages) && mayHaveTools {
 		out.Tools = []api.Tool{toolOf(noTool, false)}
 	}
 	if hasSchema {
@@ -135,7 +142,7 @@ func parametersOf(req *model.Request, d *Dialect) api.ChatCompletionRequest {
 	} else {
 		out.MaxCompletionTokens = req.MaxOutput()
 	}
-	if d.ParallelCalls != nil && len(req.Tools) > 0 { // without tools the API refuses the parameter
+	if d.ParallelCalls != nil && len(req.Offered()) > 0 { // without tools the API refuses the parameter
 		out.ParallelToolCalls = *d.ParallelCalls
 	}
 	return out

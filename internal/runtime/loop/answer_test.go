@@ -174,7 +174,7 @@ func TestStructuredAnswers(t *testing.T) {
 				}
 			}
 			for i, r := range s.requests {
-				if got := len(r.Tools) > 0; got != tc.offered[i] {
+				if got := len(r.Offered()) > 0; got != tc.offered[i] {
 					t.Errorf("request %d offers tools: %t, want %t: %s", i+1, got, tc.offered[i], tc.reason)
 				}
 			}

@@ -287,7 +287,7 @@ func (run *runner) providerRequest(
 	r := new(model.Request)
 	*r = q.request
 	if q.purpose == ForStep && run.State.wasEmpty(entry) {
-		r.Messages = append(slices.Clip(r.Messages), emptyNote(len(r.Tools) > 0))
+		r.Messages = append(slices.Clip(r.Messages), emptyNote(len(r.Offered()) > 0))
 	}
 	r.ID, r.Model, r.Parameters = entry.ID, c.Model, c.Parameters
 	if entry.OutputLimit > 0 {

@@ -188,10 +188,10 @@ func TestOutOfSteps(t *testing.T) {
 	}
 	last := s.requests[len(s.requests)-1]
 	lines := transcript(last)
-	if len(s.requests) != 3 || len(last.Tools) != 0 || len(lines) != 5 ||
+	if len(s.requests) != 3 || len(last.Offered()) != 0 || len(last.Tools) != 1 || len(lines) != 5 ||
 		!strings.HasPrefix(lines[4], "system: You have no steps left and cannot call any more tools.") {
-		t.Errorf("%d requests, the last of which offers %v and ends %q; want 3, the last without tools and with the note about the steps",
-			len(s.requests), last.Tools, lines)
+		t.Errorf("%d requests, the last of which offers %v and ends %q; want 3, the last without calls and with the note about the steps",
+			len(s.requests), last.Offered(), lines)
 	}
 	// The endpoint gave both calls the same ID, so the second gets another ID.
 	if diff := cmp.Diff([]string{keyOf("uid/1/c1"), keyOf("uid/2/c1_2")}, found.keys()); diff != "" {
@@ -245,7 +245,7 @@ func TestOnlyCallsInTheLastReply(t *testing.T) {
 			if (tc.want == "") != strings.Contains(end.Message, "the model gave no answer") {
 				t.Errorf("the message is %q, want it to say whether there is an answer", end.Message)
 			}
-			if len(s.requests) != tc.requests || !in.State.LastStep().Last || len(s.requests[2].Tools) != 0 {
+			if len(s.requests) != tc.requests || !in.State.LastStep().Last || len(s.requests[2].Offered()) != 0 {
 				t.Errorf("%d requests, want %d, the last without tools", len(s.requests), tc.requests)
 			}
 			want := []string{

@@ -34,18 +34,16 @@ func emptyNote(hasTools bool) model.Message {
 	return model.Message{Role: model.RoleUser, Name: MessageEmptyReply, Content: text}
 }
 
-// stepRequest returns the request for a step. After the last step it offers no tools, so that the model must
-// answer.
+// stepRequest returns the request for a step. After the last step, the model must answer without calls.
 func (run *runner) stepRequest(ctx context.Context, c *Candidate, p *prepare.Prompt, number int) (*modelRequest, error) {
 	r := model.Request{Messages: run.messagesFor(ctx, c, p), Output: run.nativeOutput(c, p)}
 	if run.lastStep(number) {
 		r.Messages = append(r.Messages, model.Message{Role: model.RoleSystem, Name: MessageStepLimit, Content: stepLimitNote})
 	}
-	if number <= run.Limits.MaxSteps {
-		var err error
-		if r.Tools, err = run.modelTools(p); err != nil {
-			return nil, err
-		}
+	r.NoCalls = number > run.Limits.MaxSteps
+	var err error
+	if r.Tools, err = run.modelTools(p); err != nil {
+		return nil, err
 	}
 	return &modelRequest{request: r, step: number, tokens: estimate(run.State, r)}, nil
 }

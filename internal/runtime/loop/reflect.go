@@ -46,7 +46,10 @@ func (run *runner) askReflection(ctx context.Context, c *Candidate, step int) er
 	if err != nil {
 		return err
 	}
-	r := model.Request{Messages: run.messagesFor(ctx, c, prepared), Output: run.nativeOutput(c, prepared)}
+	r := model.Request{Messages: run.messagesFor(ctx, c, prepared), Output: run.nativeOutput(c, prepared), NoCalls: true}
+	if r.Tools, err = run.modelTools(prepared); err != nil {
+		return err
+	}
 	r.Messages = append(r.Messages, model.Message{Role: model.RoleSystem, Name: MessageReflection, Content: reflectionNote})
 	_, err = run.askOptional(ctx, c, &modelRequest{request: r, step: step, purpose: ForReflection, tokens: estimate(run.State, r)})
 	return err

@@ -150,7 +150,7 @@ func TestReflection(t *testing.T) {
 }
 
 // TestReflectionRequest checks that the request contains the whole conversation with the draft at its end,
-// and offers no tools.
+// and has the tools of earlier requests, which must not be called.
 func TestReflectionRequest(t *testing.T) {
 	c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says(validAnswer), says(validAnswer))
 	c.StructuredOutput = true
@@ -162,8 +162,8 @@ func TestReflectionRequest(t *testing.T) {
 	}
 	r := s.requests[2]
 	want := []string{"system ", "system output_form", "user ", "assistant calls c1", "tool answers c1", "assistant ", "system reflection"}
-	if diff := cmp.Diff(want, messageOutline(r)); diff != "" || len(r.Tools) > 0 || string(r.Output) != string(in.Output.Source) {
-		t.Errorf("the request offers %d tools and the schema %s: -want +got:\n%s", len(r.Tools), r.Output, diff)
+	if diff := cmp.Diff(want, messageOutline(r)); diff != "" || !r.NoCalls || len(r.Tools) != 1 || string(r.Output) != string(in.Output.Source) {
+		t.Errorf("the request forbids calls of its %d tools: %t, and has the schema %s: -want +got:\n%s", len(r.Tools), r.NoCalls, r.Output, diff)
 	}
 	if want, note := "Your last message is a draft ", r.Messages[6].Content; !strings.HasPrefix(note, want) {
 		t.Errorf("the note is %.80q, want it to begin with %q: scripted models recognize the request by this text", note, want)

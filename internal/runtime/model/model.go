@@ -140,6 +140,10 @@ type Request struct {
 	Messages []Message
 	// Tools are the tools that the model may call. If there are none, the model must answer.
 	Tools []Tool
+	// NoCalls is true if the model must answer without calling Tools. They are then in the request only because an
+	// earlier request had them, and endpoints keep the beginning of a request in a cache. If an endpoint cannot forbid
+	// calls, its provider omits Tools.
+	NoCalls bool
 	// Parameters are the parameters of the reply.
 	Parameters Parameters
 	// OutputLimit is the maximum number of tokens in the reply, if the budget or the context window leaves less than
@@ -162,6 +166,14 @@ type Request struct {
 	// Embed asks for vectors instead of a text. Such a request has no messages, tools and parameters. It is nil in any
 	// other request.
 	Embed *Embed `json:"embed,omitempty"`
+}
+
+// Offered returns the tools that the model may call.
+func (r *Request) Offered() []Tool {
+	if r.NoCalls {
+		return nil
+	}
+	return r.Tools
 }
 
 // MaxOutput returns the maximum number of tokens in the reply, or 0 if the provider decides.

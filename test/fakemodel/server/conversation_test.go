@@ -32,18 +32,25 @@ func TestConversationOfSeveralSteps(t *testing.T) {
 		withTools int
 		want      []string
 		text      string
+		// forbids is true if these later requests have the tool, and forbid calls of it.
+		forbids bool
 	}{
 		"three steps": {
 			"each step has its number", `turn=a"1 steps=3`, 9,
 			[]string{`{"turn": "a\"1", "step": 1}`, `{"turn": "a\"1", "step": 2}`, `{"turn": "a\"1", "step": 3}`},
-			"Done after 3.",
+			"Done after 3.", false,
 		},
 		"tools withdrawn": {
 			"a request without tools gets an answer", "turn=b steps=3", 2,
 			[]string{`{"turn": "b", "step": 1}`, `{"turn": "b", "step": 2}`},
-			"No tools, 2 results.",
+			"No tools, 2 results.", false,
 		},
-		"one step": {"there are no more calls than the rules define", "hello", 9, []string{"{}"}, "This is m. You said: hello"},
+		"calls forbidden": {
+			"a request that forbids calls gets an answer", "turn=b steps=3", 2,
+			[]string{`{"turn": "b", "step": 1}`, `{"turn": "b", "step": 2}`},
+			"No tools, 2 results.", true,
+		},
+		"one step": {"there are no more calls than the rules define", "hello", 9, []string{"{}"}, "This is m. You said: hello", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fake := serveRules(t, steps)
@@ -57,11 +64,16 @@ func TestConversationOfSeveralSteps(t *testing.T) {
 			var arguments []string
 			var tokens int64
 			for i := range 9 {
-				if req.Tools = nil; i < tc.withTools {
-					req.Tools = []openai.Tool{{
-						Type:     "function",
-						Function: &openai.FunctionDefinition{Name: "count", Parameters: map[string]string{"type": "object"}},
-					}}
+				req.Tools, req.ToolChoice = []openai.Tool{{
+					Type:     "function",
+					Function: &openai.FunctionDefinition{Name: "count", Parameters: map[string]string{"type": "object"}},
+				}}, nil
+				switch {
+				case i < tc.withTools:
+				case tc.forbids:
+					req.ToolChoice = "none"
+				default:
+					req.Tools = nil
 				}
 				got, err := receive(openStream(t.Context(), t, fake.client, req))
 				if err != nil {

@@ -81,6 +81,9 @@ func newView(number int64, req *completionRequest) View {
 			v.System = append(v.System, text)
 		}
 	}
+	if string(req.ToolChoice) == `"none"` { // the model must not call them
+		return v
+	}
 	for _, tool := range req.Tools {
 		v.Tools = append(v.Tools, tool.Function.Name)
 	}

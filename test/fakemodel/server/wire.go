@@ -22,7 +22,9 @@ type completionRequest struct {
 	StreamOptions       struct {
 		IncludeUsage bool `json:"include_usage"`
 	} `json:"stream_options"`
-	Tools          []wireTool          `json:"tools"`
+	Tools []wireTool `json:"tools"`
+	// ToolChoice is a text or an object. Only "none" has an effect.
+	ToolChoice     json.RawMessage     `json:"tool_choice"`
 	ResponseFormat *wireResponseFormat `json:"response_format"`
 }
 
