@@ -76,9 +76,7 @@ func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 			return err
 		}
 		err = write()
-		// Repeat the write if the connection broke before the server received the statement, or the server takes no
-		// writes.
-		if (pgconn.SafeToRetry(err) || isDemoted(err)) && s.dropLost(ctx, err) {
+		if s.mayRepeat(ctx, err) {
 			err = write()
 		}
 		refusal, _ = errors.AsType[*budget.Refusal](err)

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/memories"
+	"github.com/capstan-dev/capstan/internal/runtime/task"
 	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/postgres"
@@ -62,6 +64,25 @@ var calls = map[string]func(ctx context.Context, s *postgres.Store) error{
 		}
 		return nil
 	},
+	"Observe": func(ctx context.Context, s *postgres.Store) error {
+		o := memories.Observation{TurnUID: "behind", Namespace: "helpdesk", Agent: "desk", Turn: "behind", Time: time.Unix(1, 0)}
+		if err := s.Observe(ctx, o); err != nil {
+			return err
+		}
+		stored, err := s.Observations(ctx, "helpdesk", "desk", 10)
+		if err == nil && len(stored) != 1 {
+			err = fmt.Errorf("the observations are %+v, want one", stored)
+		}
+		return err
+	},
+	"AddFeedback": func(ctx context.Context, s *postgres.Store) error {
+		return s.AddFeedback(ctx, "helpdesk", "behind", "", turnrecord.Feedback{User: "ada", Score: "1", Time: time.Unix(1, 0)})
+	},
+	"ClaimTask": func(ctx context.Context, s *postgres.Store) error {
+		_, err := s.ClaimTask(ctx, task.Search{Now: time.Unix(1, 0), Until: time.Unix(60, 0)})
+		return err
+	},
+	"Forget": func(ctx context.Context, s *postgres.Store) error { return s.Forget(ctx, time.Unix(1, 0), "nothing") },
 	"Retire": func(ctx context.Context, s *postgres.Store) error { return s.Retire(ctx, time.Unix(1, 0), "nothing") },
 	"Purge": func(ctx context.Context, s *postgres.Store) error {
 		_, err := s.Purge(ctx, time.Unix(1, 0), 1)

@@ -60,15 +60,13 @@ func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error 
 func (s *Store) Forget(ctx context.Context, at time.Time, uids ...string) error {
 	for chunk := range slices.Chunk(uids, retireAtOnce) {
 		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
-			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-				batch := &pgx.Batch{}
-				batch.Queue(lockHeads, chunk)
-				batch.Queue(`UPDATE capstan_turn SET forgotten = true,
-					expired_until = CASE WHEN retired_at IS NOT NULL OR expired_until >= $2 THEN expired_until END
-					WHERE turn_uid = ANY($1) AND NOT forgotten`, chunk, at)
-				forget(batch, chunk)
-				return tx.SendBatch(ctx, batch).Close()
-			})
+			batch := &pgx.Batch{} // this is one transaction
+			batch.Queue(lockHeads, chunk)
+			batch.Queue(`UPDATE capstan_turn SET forgotten = true,
+				expired_until = CASE WHEN retired_at IS NOT NULL OR expired_until >= $2 THEN expired_until END
+				WHERE turn_uid = ANY($1) AND NOT forgotten`, chunk, at)
+			forget(batch, chunk)
+			return s.pool.SendBatch(ctx, batch).Close()
 		})
 		if err != nil {
 			return err

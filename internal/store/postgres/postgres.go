@@ -220,6 +220,12 @@ func (s *Store) twice(do func(context.Context) error) func(context.Context) erro
 	}
 }
 
+// mayRepeat reports whether a transaction has certainly changed nothing, and may succeed when it is repeated: the
+// connection broke before the server received a statement, the server takes no writes, or there was a deadlock.
+func (s *Store) mayRepeat(ctx context.Context, err error) bool {
+	return isDeadlock(err) || (pgconn.SafeToRetry(err) || isDemoted(err)) && s.dropLost(ctx, err)
+}
+
 // errBusy means that a call got no connection because other calls use them.
 var errBusy = errors.New("all connections to PostgreSQL that this call may use are in use: try again later, or raise " +
 	"pool_max_conns in the URL")

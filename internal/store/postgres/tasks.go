@@ -169,14 +169,13 @@ func (s *Store) held(ctx context.Context, next func(ctx context.Context, tx pgx.
 	})
 }
 
-// change executes a transaction, and does not repeat it if the connection is lost. It repeats it after a deadlock. It
-// takes at most 10 s.
+// change executes a transaction, and repeats it only if it has certainly changed nothing. It takes at most 10 s.
 func (s *Store) change(ctx context.Context, do func(ctx context.Context, tx pgx.Tx) error) error {
 	var refusal error
 	err := s.call(ctx, appendTimeout, func(ctx context.Context) error {
 		transaction := func() error { return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return do(ctx, tx) }) }
 		err := transaction()
-		if isDeadlock(err) {
+		if s.mayRepeat(ctx, err) {
 			err = transaction()
 		}
 		_, overLimit := errors.AsType[*task.Refusal](err)
