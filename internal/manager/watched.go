@@ -69,8 +69,8 @@ func probeNamespace(ctx context.Context, clients kubernetes.Interface, namespace
 	return err
 }
 
-// listAll lists one object of each kind that the cache watches. It returns the first error. Admission does not refuse
-// a list, unlike an Event: that is refused while the namespace is being deleted, by a quota for Events, and by a policy.
+// listAll lists one object of each kind that the cache watches. It returns the first error. Admission does not refuse a
+// list, unlike an Event: that is refused while the namespace is being deleted, by a quota for Events, and by a policy.
 func listAll(ctx context.Context, clients kubernetes.Interface, namespace string) error {
 	for _, resource := range resources {
 		err := clients.Discovery().RESTClient().Get().
@@ -98,8 +98,8 @@ func whyDenied(ctx context.Context, clients kubernetes.Interface, namespace stri
 	return "exists, but the manager lacks permissions in it: " + create
 }
 
-// newCache returns a cache in which the denied namespaces have no objects. Otherwise, each read in such a namespace would
-// be an error.
+// newCache returns a cache in which the denied namespaces have no objects. Otherwise, each read in such a namespace
+// would be an error.
 func (w watchedNamespaces) newCache(config *rest.Config, o cache.Options) (cache.Cache, error) {
 	c, err := cache.New(config, o)
 	if err != nil || len(w.denied) == 0 {

@@ -122,9 +122,9 @@ func memoryContext(memories []turncontext.Memory) string {
 	return strings.Join(blocks, "\n\n")
 }
 
-// contextPack returns the context that the caller gave: session, facts, preferences, enrichments and data. The facts also
-// include those of context packs, which are tools. Each kind has its own heading and fence, and each entry in it has its
-// own line.
+// contextPack returns the context that the caller gave: session, facts, preferences, enrichments and data. The facts
+// also include those of context packs, which are tools. Each kind has its own heading and fence, and each entry in it
+// has its own line.
 func contextPack(c turncontext.Context) string {
 	var blocks []string
 	add := func(label string, entries []string) {
