@@ -47,7 +47,7 @@ const (
 // options holds the values of the flags.
 type options struct {
 	kubernetes, postgres, programs, image, cni, state, logs, root string
-	rounds                                                        string
+	rounds                                                        []round
 	timeout                                                       time.Duration
 	leases                                                        bool
 	down, keep                                                    bool
@@ -77,12 +77,15 @@ func start(ctx context.Context, args []string, out io.Writer) (err error) {
 	f.StringVar(&o.state, "state", "/run/capstan-e2e", "directory for the cluster's files, removed at the end")
 	f.StringVar(&o.logs, "logs", ".e2e", "directory for logs, which are kept after a failure")
 	f.StringVar(&o.root, "root", ".", "the root of the repository")
-	f.StringVar(&o.rounds, "rounds", "", "rounds to run, separated by commas; default: all")
+	names := f.String("rounds", "", "rounds to run, separated by commas; default: all")
 	f.BoolVar(&o.leases, "leases", false, "also wait until the Leases of executors that are gone are deleted, which takes some minutes")
 	f.DurationVar(&o.timeout, "timeout", 15*time.Minute, "time limit of the whole run, without the wait for the Leases")
 	f.BoolVar(&o.down, "down", false, "only remove the remains of an earlier run")
 	f.BoolVar(&o.keep, "keep", false, "keep the cluster running; --down removes it")
 	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if o.rounds, err = selectRounds(*names); err != nil {
 		return err
 	}
 	for _, path := range []*string{&o.kubernetes, &o.programs, &o.image, &o.logs, &o.root} {

@@ -248,3 +248,29 @@ func TestChooseVictim(t *testing.T) {
 		})
 	}
 }
+
+// TestSelectRounds checks that a misspelt name is an error. Without the error, the test would run no round and pass.
+func TestSelectRounds(t *testing.T) {
+	for names, want := range map[string]string{
+		"force,delete": "delete force", "postgres": "postgres", "delete,forced": `there is no round "forced", only delete, force, `,
+		"delete,": `there is no round ""`,
+	} {
+		selected, err := selectRounds(names)
+		if err != nil {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%q: error %v, want %q", names, err, want)
+			}
+			continue
+		}
+		var got []string
+		for _, r := range selected {
+			got = append(got, r.name)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%q selects %q, want %q", names, got, want)
+		}
+	}
+	if all, err := selectRounds(""); err != nil || len(all) != len(rounds) {
+		t.Errorf("without names: %d rounds (%v), want all %d", len(all), err, len(rounds))
+	}
+}

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -91,10 +90,7 @@ func (t *test) run(ctx context.Context) error {
 	if err := t.team(ctx); err != nil {
 		errs = errors.Join(errs, fmt.Errorf("access for a team: %w", err))
 	}
-	for _, r := range rounds {
-		if o := t.options.rounds; o != "" && !slices.Contains(strings.Split(o, ","), r.name) {
-			continue
-		}
+	for _, r := range t.options.rounds {
 		// A failed round does not affect the later ones, unless the whole test has been stopped.
 		if err := t.round(ctx, r); err != nil {
 			errs = errors.Join(errs, fmt.Errorf("round %s: %w", r.name, err))
@@ -314,6 +310,31 @@ func (t *test) command(ctx context.Context, kubeconfig, program string, args ...
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "HELM_CACHE_HOME="+t.options.logs,
 		"HELM_CONFIG_HOME="+t.options.logs, "HELM_DATA_HOME="+t.options.logs)
 	return cmd
+}
+
+// poll calls check until it returns true. It retries after an error, which may be a temporary error of the API server.
+func (t *test) poll(ctx context.Context, timeout time.Duration, check func(context.Context) (bool, string, error)) error {
+	return pollEvery(ctx, pollInterval, timeout, check)
+}
+
+// pollEvery is like poll, with another time between two checks.
+func pollEvery(ctx context.Context, interval, timeout time.Duration, check func(context.Context) (bool, string, error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("timed out after %s", timeout))
+	defer cancel()
+	for {
+		done, state, err := check(ctx)
+		if err == nil && done {
+			return nil
+		}
+		if err != nil {
+			state = err.Error()
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", state, context.Cause(ctx))
+		case <-time.After(interval):
+		}
+	}
 }
 
 // saveEvidence writes the files that a person needs to investigate a failure.
