@@ -16,6 +16,9 @@ import (
 // cgroupRoot is the directory in which the cgroup hierarchies are mounted.
 const cgroupRoot = "/sys/fs/cgroup"
 
+// errNoCgroups reports that this machine, or the user of this process, cannot create a cgroup with limits.
+var errNoCgroups = errors.New("limits need Linux, root, and a machine or container that may create cgroups")
+
 // cpuPeriod is the period of a CPU limit in microseconds. Kubernetes uses the same one.
 const cpuPeriod = 100_000
 
@@ -31,16 +34,20 @@ type controlGroup struct {
 }
 
 // newControlGroup creates a cgroup with a memory limit in bytes, and a limit on the CPU time as a number of
-// CPUs, such as 0.5. 0 CPUs mean no limit on the CPU time. With version 2, the group gets no swap. newControlGroup
-// needs Linux and root. The caller must call remove.
+// CPUs, such as 0.5. 0 CPUs mean no limit on the CPU time. With version 2, the group gets no swap. The error is
+// errNoCgroups if nothing can limit a process here. The caller must call remove.
 func newControlGroup(memory int, cpus float64) (g *controlGroup, err error) {
 	defer func() {
 		if err != nil {
-			g, err = nil, errors.Join(fmt.Errorf("failed to set up a cgroup, which needs Linux and root: %w", err), g.remove())
+			g, err = nil, errors.Join(fmt.Errorf("failed to set up a cgroup: %w", err), g.remove())
 		}
 	}()
+	version, err := cgroupVersion()
+	if err != nil {
+		return nil, err
+	}
 	bytes, quota := strconv.Itoa(memory), strconv.Itoa(int(cpus*cpuPeriod))
-	if _, err := os.Stat(filepath.Join(cgroupRoot, "cgroup.controllers")); err != nil {
+	if version == 1 {
 		g = &controlGroup{version: 1, events: "memory.oom_control"}
 		if err := g.add("memory", map[string]string{"memory.limit_in_bytes": bytes}); err != nil || cpus == 0 {
 			return g, err
@@ -52,16 +59,38 @@ func newControlGroup(memory int, cpus float64) (g *controlGroup, err error) {
 	if cpus > 0 {
 		limits["cpu.max"] = fmt.Sprintf("%s %d", quota, cpuPeriod)
 	}
-	for _, controller := range []string{"+memory", "+cpu"} {
-		// If this write fails, for example because processes of this container are in the root group, setting the limit
-		// below fails, and newControlGroup returns that error.
-		_ = os.WriteFile(filepath.Join(cgroupRoot, "cgroup.subtree_control"), []byte(controller), 0o600)
-	}
 	if err := g.add("", limits); err != nil {
 		return g, err
 	}
 	_ = writeExisting(filepath.Join(g.dirs[0], "memory.swap.max"), "0") // the file is absent on a machine without swap
 	return g, nil
+}
+
+// cgroupVersion returns the version of the cgroups in which this process can limit memory and CPU time, or
+// errNoCgroups. With version 2, it enables both limits for the groups below the root group.
+func cgroupVersion() (int, error) {
+	version, hierarchies := 1, []string{"memory", "cpu"}
+	if _, err := os.Stat(filepath.Join(cgroupRoot, "cgroup.controllers")); err == nil {
+		version, hierarchies = 2, []string{""}
+		enabled := filepath.Join(cgroupRoot, "cgroup.subtree_control")
+		for _, controller := range []string{"memory", "cpu"} {
+			// The write fails without root, or if processes of this container are in the root group.
+			_ = writeExisting(enabled, "+"+controller)
+			if text, err := os.ReadFile(enabled); err != nil || !slices.Contains(strings.Fields(string(text)), controller) {
+				return 0, fmt.Errorf("%w: %s does not enable %s", errNoCgroups, enabled, controller)
+			}
+		}
+	}
+	for _, hierarchy := range hierarchies {
+		dir, err := os.MkdirTemp(filepath.Join(cgroupRoot, hierarchy), "capstan-bench-probe-")
+		if err != nil {
+			return 0, fmt.Errorf("%w: %w", errNoCgroups, err)
+		}
+		if err := os.Remove(dir); err != nil {
+			return 0, err
+		}
+	}
+	return version, nil
 }
 
 // add creates a directory of the group in a hierarchy, and sets limits there. The keys of limits are names of files.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,13 +20,11 @@ func TestLimitsOfARealManagerAreMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	report, err := measure(t.Context(), o, contenders{}, t.Output())
-	if g, groupErr := newControlGroup(64<<20, 0.5); groupErr != nil {
-		if want := "needs Linux and root"; err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v without cgroups, want %q", err, want)
+	if newTestGroup(t, 64<<20, 0.5) == nil {
+		if !errors.Is(err, errNoCgroups) {
+			t.Errorf("error %v without cgroups, want %q", err, errNoCgroups)
 		}
 		return
-	} else if err := g.remove(); err != nil {
-		t.Error(err)
 	}
 	if err != nil {
 		t.Fatalf("measure: %v", err)
