@@ -58,6 +58,7 @@ func reconciles(controller string) float64 {
 			return sum(f, map[string]string{"controller": controller})
 		}
 	}
+	Fail("there is no metric of reconciles")
 	return 0
 }
 

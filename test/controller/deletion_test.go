@@ -25,12 +25,9 @@ const deletionMarker = "quokka4711"
 // tablesWith returns the tables of a running manager's store that contain a word in any column of any row, sorted.
 func (m *runningManager) tablesWith(ctx context.Context, word string) func(Gomega) []string {
 	return func(g Gomega) []string {
-		db, err := sql.Open("sqlite", "file:"+m.options.DataDir+"/journal.db?mode=ro&_pragma=busy_timeout(10000)")
-		g.Expect(err).NotTo(HaveOccurred())
-		defer func() { g.Expect(db.Close()).To(Succeed()) }()
 		found := []string{}
-		for _, table := range rows(ctx, g, db, "SELECT name FROM sqlite_master WHERE type = 'table'") {
-			if strings.Contains(rows(ctx, g, db, `SELECT * FROM "`+table[0]+`"`).text(), word) {
+		for _, table := range m.rows(ctx, g, "SELECT name FROM sqlite_master WHERE type = 'table'") {
+			if strings.Contains(m.rows(ctx, g, `SELECT * FROM "`+table[0]+`"`).text(), word) {
 				found = append(found, table[0])
 			}
 		}
@@ -51,8 +48,11 @@ func (d dump) text() string {
 	return strings.ToLower(b.String())
 }
 
-// rows returns the rows of a query with each column as text, decompressed.
-func rows(ctx context.Context, g Gomega, db *sql.DB, query string) dump {
+// rows returns the rows of a query to a running manager's store, with each column as text, decompressed.
+func (m *runningManager) rows(ctx context.Context, g Gomega, query string) dump {
+	db, err := sql.Open("sqlite", "file:"+m.options.DataDir+"/journal.db?mode=ro&_pragma=busy_timeout(10000)")
+	g.Expect(err).NotTo(HaveOccurred())
+	defer func() { g.Expect(db.Close()).To(Succeed()) }()
 	found, err := db.QueryContext(ctx, query)
 	g.Expect(err).NotTo(HaveOccurred(), query)
 	defer func() { g.Expect(found.Close()).To(Succeed()) }()
@@ -136,6 +136,8 @@ var _ = Describe("What a Turn leaves in the store", func() {
 		}
 		Eventually(m.learned(ctx)).WithContext(ctx).Should(HaveLen(2))
 		Expect(m.tablesWith(ctx, deletionMarker)(Default)).To(ContainElement("memory"))
+		const observations = "SELECT * FROM observation"
+		Expect(m.rows(ctx, Default, observations)).To(HaveLen(2))
 		m = m.restartedAfter(ctx, func(kept *sqlite.Store) {
 			for _, name := range []string{"ada", "bob"} {
 				n, err := kept.DeleteMemories(ctx, store.MemorySelector{Namespace: s.namespace, Requester: name}, time.Now(), 10)
@@ -143,10 +145,7 @@ var _ = Describe("What a Turn leaves in the store", func() {
 			}
 		})
 		Expect(m.tablesWith(ctx, deletionMarker)(Default)).To(BeEmpty())
-		db, err := sql.Open("sqlite", "file:"+m.options.DataDir+"/journal.db?mode=ro&_pragma=busy_timeout(10000)")
-		Expect(err).NotTo(HaveOccurred())
-		defer func() { Expect(db.Close()).To(Succeed()) }()
-		Expect(rows(ctx, Default, db, "SELECT * FROM observation")).To(BeEmpty(), "the observations of these Turns")
+		Expect(m.rows(ctx, Default, observations)).To(BeEmpty(), "the observations of these Turns")
 	}, SpecTimeout(2*patience))
 })
 

@@ -12,6 +12,10 @@ import (
 	"github.com/capstan-dev/capstan/test/fakemodel/server"
 )
 
+// maxFaultDuration bounds the duration of a Turn that meets a fault: less than its deadline of a minute, and enough for a
+// slow machine.
+const maxFaultDuration = 50 * time.Second
+
 // failure is a fault and the expected end of a Turn that meets it. The Turn, its Agent, its ModelProvider and its
 // Secret have the failure's name.
 type failure struct {
@@ -28,8 +32,6 @@ type failure struct {
 	message types.GomegaMatcher
 	// requests is the number of requests of the Turn.
 	requests int32
-	// maxDuration bounds the duration of the Turn: less than its deadline of a minute, and enough for a slow machine.
-	maxDuration time.Duration
 	// also makes further checks. It may be nil.
 	also func(*v1alpha1.Turn)
 	// asksAgain is true if the Turn asks the model for an answer in a further message of the user.
@@ -39,44 +41,44 @@ type failure struct {
 var failures = []failure{
 	{
 		name: "credentials-refused-by-completions", rule: `fault: {status: 401}`,
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1, maxDuration: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1,
 		message: ContainSubstring(`the endpoint refused the credentials (HTTP 401): check key "apiKey" of ` +
 			`Secret "credentials-refused-by-completions"`),
 	},
 	{
 		name: "unknown-model", agent: func(a *v1alpha1.Agent) { a.Spec.Models[0].Model = "no-such-model" },
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1, maxDuration: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1,
 		message: And(ContainSubstring("the endpoint does not know the model"), ContainSubstring("HTTP 404")),
 	},
 	{
 		name: "unreachable-host", provider: func(p *v1alpha1.ModelProvider) { p.Spec.BaseURL = "http://127.0.0.1:1/v1" },
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 0, maxDuration: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 0,
 		message: And(ContainSubstring("the connection to the endpoint failed: "), ContainSubstring("refused"),
 			ContainSubstring("(2 attempts)")),
 	},
 	{
 		name: "unknown-host", provider: func(p *v1alpha1.ModelProvider) { p.Spec.BaseURL = "http://model.invalid/v1" },
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 0, maxDuration: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 0,
 		message: And(ContainSubstring(`provider "unknown-host": `), ContainSubstring("(2 attempts)")),
 	},
 	{
 		name: "rate-limit-storm", rule: `fault: {status: 429, retryAfterSeconds: 0}`,
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, maxDuration: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2,
 		message: And(ContainSubstring("the endpoint's rate limit is reached (HTTP 429)"), ContainSubstring("(2 attempts)")),
 	},
 	{
 		name: "rate-limit-beyond-deadline", rule: `fault: {status: 429, retryAfterSeconds: 3600}`, turn: timeout(60),
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1, maxDuration: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1,
 		message: ContainSubstring("would be after the turn's deadline"),
 	},
 	{
 		name: "server-error", rule: `fault: {status: 503}`,
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, maxDuration: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2,
 		message: ContainSubstring("the endpoint failed (HTTP 503)"),
 	},
 	{
 		name: "hang-until-deadline", rule: `fault: {hang: BeforeHeaders}`, turn: timeout(20), requests: 1,
-		reason: v1alpha1.TurnReasonDeadlineExceeded, stop: v1alpha1.StopDeadline, maxDuration: 50 * time.Second,
+		reason: v1alpha1.TurnReasonDeadlineExceeded, stop: v1alpha1.StopDeadline,
 		message: And(ContainSubstring("the turn reached its time limit of 20s while model "),
 			ContainSubstring(" worked: raise limits.timeoutSeconds or ask for less")),
 	},
@@ -85,12 +87,12 @@ var failures = []failure{
 		provider: func(p *v1alpha1.ModelProvider) {
 			p.Spec.Timeouts.FirstEventSeconds, p.Spec.Retry.MaxAttempts = new(int32(1)), 1
 		},
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1, maxDuration: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1,
 		message: ContainSubstring(`provider "hang-until-idle": the endpoint sent no part of an answer for 1s`),
 	},
 	{
 		name: "cut-stream", rule: `reply: {text: "a long answer that never ends", chunkChars: 4}, fault: {cutAfterChunks: 3}`,
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, maxDuration: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2,
 		message: ContainSubstring("the connection broke before the answer was finished"),
 		also: func(t *v1alpha1.Turn) {
 			Expect(t.Status.Usage.InputTokens).To(BeNumerically(">", 0), "the endpoint bills both attempts")
@@ -101,27 +103,27 @@ var failures = []failure{
 		name: "unfinished-stream", rule: `fault: {endWithoutFinish: true}`,
 		// Without a dialect, an answer may end without a finish reason, because some gateways omit it.
 		provider: func(p *v1alpha1.ModelProvider) { p.Spec.Dialect = v1alpha1.DialectOpenAI },
-		reason:   v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, maxDuration: 50 * time.Second,
+		reason:   v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2,
 		message: ContainSubstring("the stream ended before the answer was finished"),
 	},
 	{
 		name: "rubbish-json", rule: `fault: {rubbish: NotJSON}`,
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, maxDuration: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2,
 		message: ContainSubstring("the response does not follow the chat-completions protocol"),
 	},
 	{
 		name: "rubbish-page", rule: `fault: {rubbish: HTML}`,
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, maxDuration: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2,
 		message: And(ContainSubstring("the endpoint sent text/html"), ContainSubstring("check baseURL")),
 	},
 	{
 		name: "empty-answer", rule: `reply: {text: ""}`, asksAgain: true,
-		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, maxDuration: 50 * time.Second,
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2,
 		message: ContainSubstring("the answer was empty"),
 	},
 	{
 		name: "unasked-tool-call", rule: `reply: {toolCalls: [{name: delete_all}]}`, asksAgain: true,
-		reason: v1alpha1.TurnReasonStepLimitExceeded, stop: v1alpha1.StopMaxSteps, requests: 8, maxDuration: 50 * time.Second,
+		reason: v1alpha1.TurnReasonStepLimitExceeded, stop: v1alpha1.StopMaxSteps, requests: 8,
 		message: ContainSubstring("the turn ran out of steps after 6, and the model gave no answer"),
 		also: func(t *v1alpha1.Turn) {
 			Expect(t.Status.ToolCalls).To(HaveLen(8), "each call is listed")
@@ -133,7 +135,7 @@ var failures = []failure{
 		agent: func(a *v1alpha1.Agent) {
 			a.Spec.Models[0].Parameters = &v1alpha1.ModelParameters{MaxOutputTokens: new(int32(3))}
 		},
-		reason: v1alpha1.TurnReasonOutputInvalid, stop: v1alpha1.StopMaxOutputTokens, requests: 1, maxDuration: 50 * time.Second,
+		reason: v1alpha1.TurnReasonOutputInvalid, stop: v1alpha1.StopMaxOutputTokens, requests: 1,
 		message: ContainSubstring("the model's answer was cut off after 3 output tokens: raise the agent's parameters.maxOutputTokens"),
 		also: func(t *v1alpha1.Turn) {
 			Expect(t.Status.Result.Text).To(Equal("one two thre"), "the partial answer is kept")
@@ -145,7 +147,7 @@ var failures = []failure{
 		agent: func(a *v1alpha1.Agent) {
 			a.Spec.Models[0].Parameters = &v1alpha1.ModelParameters{MaxOutputTokens: new(int32(16000))}
 		},
-		reason: v1alpha1.TurnReasonOutputInvalid, stop: v1alpha1.StopMaxOutputTokens, requests: 1, maxDuration: 50 * time.Second,
+		reason: v1alpha1.TurnReasonOutputInvalid, stop: v1alpha1.StopMaxOutputTokens, requests: 1,
 		message: ContainSubstring("the model's answer was cut off after 16000 output tokens"),
 		also: func(t *v1alpha1.Turn) {
 			Expect(t.Status.Result.Bytes).To(BeEquivalentTo(64000), "the partial answer is kept, although its stream has more than 3 MB")
@@ -154,19 +156,19 @@ var failures = []failure{
 	},
 	{
 		name: "content-filter", rule: `reply: {finishReason: content_filter}`,
-		reason: v1alpha1.TurnReasonPolicyViolated, stop: v1alpha1.StopContentFilter, requests: 1, maxDuration: 50 * time.Second,
+		reason: v1alpha1.TurnReasonPolicyViolated, stop: v1alpha1.StopContentFilter, requests: 1,
 		message: ContainSubstring("the content filter withheld the answer"),
 		also:    func(t *v1alpha1.Turn) { Expect(t.Status.Result).To(BeNil(), "a withheld answer is not shown") },
 	},
 	{
 		name: "prompt-too-long", rule: `fault: {status: 400, code: context_length_exceeded}`,
-		reason: v1alpha1.TurnReasonContextLimitExceeded, stop: v1alpha1.StopContextLength, requests: 1, maxDuration: 50 * time.Second,
+		reason: v1alpha1.TurnReasonContextLimitExceeded, stop: v1alpha1.StopContextLength, requests: 1,
 		message: ContainSubstring("the prompt is longer than the model's context window"),
 	},
 	{
 		name:   "undeclared-parameter",
 		turn:   func(t *v1alpha1.Turn) { t.Spec.Parameters = []v1alpha1.Parameter{{Name: "mood", Value: new("good")}} },
-		reason: v1alpha1.TurnReasonPreparationFailed, stop: v1alpha1.StopPreparationError, maxDuration: 50 * time.Second,
+		reason: v1alpha1.TurnReasonPreparationFailed, stop: v1alpha1.StopPreparationError,
 		message: ContainSubstring(`Turn spec.parameters: "mood" is not a variable of PromptProfile "house", which declares: none`),
 	},
 }
@@ -227,7 +229,7 @@ var _ = Describe("A Turn that meets a fault", Ordered, ContinueOnFailure, func()
 			Expect(conditionsOf(t.Status.Conditions)).To(ContainElements("Succeeded=False "+f.reason, "Stalled=True "+f.reason))
 			Expect(conditionsOf(t.Status.Conditions)).NotTo(ContainElement(HavePrefix("Reconciling")))
 			Expect(t.Status.Steps.ModelRequests).To(Equal(f.requests))
-			Expect(*t.Status.DurationMilliseconds).To(BeNumerically("<=", f.maxDuration.Milliseconds()))
+			Expect(*t.Status.DurationMilliseconds).To(BeNumerically("<=", maxFaultDuration.Milliseconds()))
 			if f.also != nil {
 				f.also(t)
 			}
