@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# previous.sh DIRECTORY ARCHITECTURE: writes to DIRECTORY the chart before the newest change of its values or templates, and
-# the manager of that commit with the names of its migrations.
+# previous.sh DIRECTORY ARCHITECTURE: writes to DIRECTORY the chart before the newest change of its values or templates,
+# and the manager of that commit with the names of its migrations.
 set -euo pipefail
 directory=$(realpath -m "$1")
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."

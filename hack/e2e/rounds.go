@@ -91,8 +91,8 @@ var rounds = []round{
 	},
 }
 
-// selectRounds returns the rounds with these names, which are separated by commas, in the order in which they run. Without
-// names, it returns all rounds.
+// selectRounds returns the rounds with these names, which are separated by commas, in the order in which they run.
+// Without names, it returns all rounds.
 func selectRounds(names string) ([]round, error) {
 	if names == "" {
 		return rounds, nil

@@ -12,8 +12,8 @@ import (
 	"github.com/capstan-dev/capstan/test/fakemodel/server"
 )
 
-// maxFaultDuration bounds the duration of a Turn that meets a fault: less than its deadline of a minute, and enough for a
-// slow machine.
+// maxFaultDuration bounds the duration of a Turn that meets a fault: less than its deadline of a minute, and enough for
+// a slow machine.
 const maxFaultDuration = 50 * time.Second
 
 // failure is a fault and the expected end of a Turn that meets it. The Turn, its Agent, its ModelProvider and its
