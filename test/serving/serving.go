@@ -27,7 +27,7 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 }
 
 // Serve answers requests until ctx ends. It then closes the listener, and waits up to 5 seconds for unfinished
-// requests.
+// requests. If some of them have not ended by then, Serve cuts them off and returns an error.
 func Serve(ctx context.Context, listener net.Listener, server *http.Server) error {
 	server.ReadHeaderTimeout = headerTimeout
 	served := make(chan error, 1)
@@ -42,7 +42,7 @@ func Serve(ctx context.Context, listener net.Listener, server *http.Server) erro
 	defer cancel()
 	err := server.Shutdown(stopping)
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = server.Close()
+		err = errors.Join(fmt.Errorf("requests have not ended within %s", gracePeriod), server.Close())
 	}
 	if end := <-served; !errors.Is(end, http.ErrServerClosed) {
 		err = errors.Join(err, end)

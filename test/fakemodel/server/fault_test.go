@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -48,6 +51,13 @@ func TestDisconnectedClientIsCountedAsCancelled(t *testing.T) {
 			fake.await(t, func(s Stats) bool {
 				return s.InFlight == 0 && s.Cancelled == 1 && s.ByOutcome[OutcomeCancelled] == 1
 			})
+			// ctx has ended, so the handler returns at once, with all that it has sent before the fault.
+			w := httptest.NewRecorder()
+			fake.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, "/v1/chat/completions",
+				strings.NewReader(streamedRequest)))
+			if w.Flushed && !tc.begins {
+				t.Error("the beginning of a response was sent before the fault, want nothing")
+			}
 		})
 	}
 }
