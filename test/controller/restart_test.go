@@ -126,7 +126,7 @@ var _ = Describe("A Turn whose reply was in the journal when its process died", 
 		Eventually(s.events).WithArguments(ctx, "Turn", "paid").Should(ConsistOf("Normal Resumed", "Normal Succeeded"))
 	}, SpecTimeout(patience))
 
-	It("gets an epoch newer than the journal's if the journal is ahead of the Turn", func(ctx SpecContext) {
+	It("is bound until its epoch is not older than the journal's, if the journal is ahead of the Turn", func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		o := s.options()
 		s.create(ctx, s.basics()...)
