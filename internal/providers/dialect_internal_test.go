@@ -50,7 +50,8 @@ func TestDialectOfASpec(t *testing.T) {
 				ReturnedData: v1alpha1.ReturnedDataReasoningContent, Thinking: v1alpha1.ThinkingFormEffort,
 			}},
 			openai.Dialect{
-				ParallelCalls: &no, Returned: openai.ReturnReasoningContent, Seed: mistral.Seed, Tiers: mistral.Tiers, OutputDimension: true,
+				ParallelCalls: &no, Returned: openai.ReturnReasoningContent, Seed: mistral.Seed, Tiers: mistral.Tiers,
+				OutputDimension: true,
 			},
 		},
 		"deployments": {

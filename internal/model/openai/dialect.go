@@ -188,8 +188,8 @@ var dialects = map[string]Dialect{
 	// the end: github.com/earendil-works/pi/pull/7441 and github.com/anomalyco/opencode/issues/43379.
 	Generic: withOpenEnd(withSchemasAlone(generic)),
 
-	// The protocol as OpenAI defines it. Reasoning models refuse max_tokens: github.com/teilomillet/gollm/issues/33. The
-	// tools are a part of the prefix that is cached: developers.openai.com, prompt caching.
+	// The protocol as OpenAI defines it. Reasoning models refuse max_tokens: github.com/teilomillet/gollm/issues/33.
+	// The tools are a part of the prefix that is cached: developers.openai.com, prompt caching.
 	nameOpenAI: {
 		Tiers: []string{"auto", "default", "flex", "priority"}, Accepts: anyImagesAndPDFs, ForbidsCalls: true,
 	},
@@ -241,15 +241,15 @@ var dialects = map[string]Dialect{
 	// system messages after replies: github.com/nearai/ironclaw/issues/1241, github.com/charmbracelet/crush/issues/279.
 	// The seed has another name: github.com/simonw/llm-mistral/issues/2. Error 422 for the usual name:
 	// github.com/langchain-ai/langchain-azure/issues/82. Most reasoning models accept only the efforts none and high:
-	// github.com/withceleste/celeste-python/pull/311, github.com/anomalyco/models.dev/pull/1986. Error 400 for dimensions:
-	// github.com/garrytan/gbrain/pull/3001. The other name: docs.mistral.ai, embeddings.
+	// github.com/withceleste/celeste-python/pull/311, github.com/anomalyco/models.dev/pull/1986. Error 400 for
+	// dimensions: github.com/garrytan/gbrain/pull/3001. The other name: docs.mistral.ai, embeddings.
 	"Mistral": {
 		UseMaxTokens: true, System: SystemBeforeReplies, NoNames: true, NoStreamOptions: true, CallIDs: endpoint.CallIDsNine,
 		Seed: SeedRandom, Tiers: noTiers, OnlyHighEffort: true, Accepts: anyImages, OutputDimension: true,
 	},
 
-	// A service for embeddings alone. Error 400 for dimensions: github.com/fredrikburmester/streamystats/issues/420. The
-	// other name: docs.voyageai.com, text embedding models.
+	// A service for embeddings alone. Error 400 for dimensions: github.com/fredrikburmester/streamystats/issues/420.
+	// The other name: docs.voyageai.com, text embedding models.
 	voyage: {OutputDimension: true},
 
 	// System messages may be anywhere: github.com/can1357/oh-my-pi/issues/958. Error 400 for a call without its

@@ -111,8 +111,9 @@ func TestChangedLimits(t *testing.T) {
 			in := withTools(inputOf(t, interruptedJournal(t, tool.ReadOnly), 2, c), find)
 			in.Limits.MaxSteps = tc.steps
 			end, err := loop.Run(t.Context(), &in)
-			if err != nil || end.Reason != tc.want || in.State.LastStep().Last != tc.last || (len(s.requests[0].Offered()) == 0) != tc.last {
-				t.Errorf("Run = %+v, %v, asked with %d tools; want %s: %s", end, err, len(s.requests[0].Offered()), tc.want, tc.reason)
+			offered := len(s.requests[0].Offered())
+			if err != nil || end.Reason != tc.want || in.State.LastStep().Last != tc.last || (offered == 0) != tc.last {
+				t.Errorf("Run = %+v, %v, asked with %d tools; want %s: %s", end, err, offered, tc.want, tc.reason)
 			}
 		})
 	}
