@@ -59,7 +59,7 @@ func TestDialectOfASpec(t *testing.T) {
 			v1alpha1.ModelProviderSpec{
 				Dialect: v1alpha1.DialectAzureOpenAI, Requests: &v1alpha1.RequestOptions{APIVersion: "2024-10-21"},
 			},
-			openai.Dialect{APIVersion: "2024-10-21"},
+			openai.Dialect{APIVersion: "2024-10-21", ForbidsCalls: true},
 		},
 		"nothing returned": {
 			"the endpoint does not need its data again",
@@ -84,7 +84,7 @@ func TestDialectOfASpec(t *testing.T) {
 				UseMaxTokens: true, System: openai.SystemBeforeReplies, NoNames: true, NoStreamOptions: true,
 				CallIDs:       endpoint.CallIDsPlain,
 				StrictSchemas: true, ParallelCalls: &yes, DeveloperRole: true, Extra: []model.ExtraField{{Name: "top_k", Value: "20"}},
-				Tiers: openai.DialectOf("OpenAI", "").Tiers,
+				Tiers: openai.DialectOf("OpenAI", "").Tiers, ForbidsCalls: true,
 			},
 		},
 		"parameters of DeepSeek replaced": {
