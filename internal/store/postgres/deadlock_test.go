@@ -15,7 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
-// TestNoCallFailsBecauseOfADeadlock makes two calls wait for a lock, and then releases the lock. Each of the calls locks
+// TestNoCallFailsBecauseOfADeadlock makes two calls wait for a lock, and then releases the lock. Each of them locks
 // several rows. The order of the rows in the tables is not that of their keys.
 func TestNoCallFailsBecauseOfADeadlock(t *testing.T) {
 	at := time.Unix(1_000_000, 0).UTC()
@@ -45,7 +45,9 @@ func TestNoCallFailsBecauseOfADeadlock(t *testing.T) {
 	}
 	retire := func(ctx context.Context, s *postgres.Store) error { return s.Retire(ctx, at, "z turn", "a session") }
 	observe := func(ctx context.Context, s *postgres.Store) error {
-		return s.Observe(ctx, memories.Observation{TurnUID: "z turn", SessionUID: "a session", Namespace: "helpdesk", Agent: "desk", Time: at})
+		return s.Observe(ctx, memories.Observation{
+			TurnUID: "z turn", SessionUID: "a session", Namespace: "helpdesk", Agent: "desk", Time: at,
+		})
 	}
 	for name, tc := range map[string]struct {
 		hold          string
@@ -102,7 +104,8 @@ func TestNoCallFailsBecauseOfADeadlock(t *testing.T) {
 			for i, call := range []func(ctx context.Context, s *postgres.Store) error{tc.first, tc.second} {
 				go func() { ended <- call(t.Context(), s) }()
 				for waiting := 0; waiting <= i; {
-					if err := conn.QueryRow(t.Context(), `SELECT count(DISTINCT pid) FROM pg_stat_clear_snapshot(), pg_locks WHERE NOT granted
+					if err := conn.QueryRow(t.Context(), `SELECT count(DISTINCT pid)
+						FROM pg_stat_clear_snapshot(), pg_locks WHERE NOT granted
 						AND pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())`).Scan(&waiting); err != nil {
 						t.Fatal(err)
 					}

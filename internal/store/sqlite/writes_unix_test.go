@@ -105,7 +105,8 @@ func rows(t *testing.T, db *sql.DB) map[string][]string {
 	t.Helper()
 	all := map[string][]string{}
 	for _, table := range strings.Fields("head journal artifact total turn_record record_deleted task budget budget_hold") {
-		found, err := db.QueryContext(t.Context(), `SELECT * FROM `+table) //nolint:gosec // because the text has only names of tables
+		//nolint:gosec // because the text has only names of tables
+		found, err := db.QueryContext(t.Context(), `SELECT * FROM `+table)
 		if err != nil {
 			t.Fatal(err)
 		}
