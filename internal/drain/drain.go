@@ -49,12 +49,12 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 
 // Run scales the Deployments to zero and waits until all of their Pods are gone. It tries again after errors of the API
 // server, unless the API server forbids the requests for maxForbidden. After the timeout it returns an error that names
-// the remaining Pods as last seen, or the last error of the API server if no Pods were seen.
+// the remaining Pods as last seen, or the last error of the API server if no check has succeeded.
 func Run(ctx context.Context, clients kubernetes.Interface, o Options, log logr.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
 	d := &drainer{clients: clients, namespace: o.Namespace, log: log}
-	var stopped bool
+	var stopped, seen bool
 	var left []string
 	var failure error
 	var forbiddenSince time.Time // zero if the last request was not forbidden
@@ -70,9 +70,9 @@ func Run(ctx context.Context, clients kubernetes.Interface, o Options, log logr.
 		case !forbiddenSince.IsZero() && time.Since(forbiddenSince) >= maxForbidden:
 			return false, err
 		case err == nil:
-			stopped, left, failure = none, pods, nil
-		case len(left) == 0:
-			failure = err // if Pods were seen, report them instead: the last check may fail because of the timeout
+			stopped, left, failure, seen = none, pods, nil, true
+		case !seen:
+			failure = err // if a check succeeded, report its result instead: the last one may fail because of the timeout
 		}
 		return stopped, nil
 	})
@@ -84,6 +84,11 @@ func Run(ctx context.Context, clients kubernetes.Interface, o Options, log logr.
 		return err
 	case failure != nil:
 		return fmt.Errorf("failed to see the Pods of %s stop within %s: %w", strings.Join(o.Deployments, ", "), o.Timeout, failure)
+	}
+	if len(left) == 0 {
+		return fmt.Errorf("the cluster has not confirmed within %s that it creates no more Pods of %s in namespace %s: check "+
+			"kube-controller-manager, or remove the release without waiting: helm uninstall --no-hooks",
+			o.Timeout, strings.Join(o.Deployments, ", "), o.Namespace)
 	}
 	return fmt.Errorf("these Pods in namespace %s have not stopped within %s: %s; delete them, or remove the "+
 		"release without waiting for them: helm uninstall --no-hooks",
