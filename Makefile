@@ -104,7 +104,7 @@ endif
 .PHONY: test-controller
 test-controller:
 	@out=$$(mktemp); trap 'rm -f "$$out"' EXIT; status=0; \
-	  $(TEST_ENV) GOFLAGS="$${GOFLAGS:-} $(NO_RACE)" go tool ginkgo run --no-color --succinct --race --procs=3 --timeout=60m --output-interceptor-mode=none ./test/controller >"$$out" 2>&1 || status=$$?; \
+	  $(TEST_ENV) GOFLAGS="$${GOFLAGS:-} $(NO_RACE)" go tool ginkgo run --no-color --succinct --race --vet=off --procs=3 --timeout=60m --output-interceptor-mode=none ./test/controller >"$$out" 2>&1 || status=$$?; \
 	  cat "$$out"; exit $$status
 
 # The tests that do without the race detector, and the tests of the other modules, which mostly wait. -count=1 disables Go's test
@@ -116,11 +116,12 @@ test-modules:
 	KUBEBUILDER_ASSETS="$(ASSETS)" go test -C test/gitops -count=1 -timeout 30m $(ARGS) ./...
 
 # Many packages mostly wait, too. So twice as many packages as processors are tested at the same time. The packages that take
-# longest begin first, so that none of them runs alone at the end.
+# longest begin first, so that none of them runs alone at the end. -vet=off, here and above: govet of make lint has all these
+# checks and more.
 LONGEST = ./internal/runtime/turn ./charts ./hack/bench ./internal/store/... ./internal/executor ./test/... ./internal/cli ./internal/redact ./internal/mcp
 .PHONY: test-packages
 test-packages:
-	$(TEST_ENV) go test -race $(NO_RACE) -timeout 60m -p $$((2 * $$(getconf _NPROCESSORS_ONLN))) $$(go list $(LONGEST) ./... | grep -v '/test/controller$$')
+	$(TEST_ENV) go test -race $(NO_RACE) -vet=off -timeout 60m -p $$((2 * $$(getconf _NPROCESSORS_ONLN))) $$(go list $(LONGEST) ./... | grep -v '/test/controller$$')
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz test for 30 s, or for FUZZTIME, which is a duration or a number of runs (5m, 2000x).
