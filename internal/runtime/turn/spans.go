@@ -157,10 +157,12 @@ func (s *spans) apply(e journal.Entry, state *replayed, fresh bool) {
 	case journal.PreparationInput:
 		s.tags = state.input.Input.Profile.Tags
 	case journal.Prepared:
-		emit(&Span{
-			Kind: SpanPreparation, Key: fmt.Sprintf("prepare/%d", e.Seq), Start: earlier(s.preparing, e.Time), End: e.Time,
-			Report: state.preparation(), Tags: s.tags,
-		})
+		if fresh { // otherwise, the report would be read for nothing
+			observe(&Span{
+				Kind: SpanPreparation, Key: fmt.Sprintf("prepare/%d", e.Seq), Start: earlier(s.preparing, e.Time), End: e.Time,
+				Report: state.preparation(), Tags: s.tags,
+			})
+		}
 		s.preparing = time.Time{}
 	case journal.ModelRequested:
 		s.interruptRequest(e, emit)
