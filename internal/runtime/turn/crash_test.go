@@ -106,28 +106,6 @@ func undisturbed(t *testing.T, e ending) (*world, int) {
 	return w, moments
 }
 
-// survive runs the Turn in processes that die at the given moments, one after another, and then in a process that is
-// not killed. It returns the last process with its result, and the number of deaths.
-func survive(t *testing.T, w *world, moments ...int) (last *process, result *turn.Result, deaths int) {
-	t.Helper()
-	epoch := int64(1)
-	for _, moment := range append(moments, 0) {
-		p, result, _, err := w.run(epoch, false, killedAt(moment))
-		if !p.dead {
-			if err != nil {
-				t.Fatalf("the run of epoch %d: %v", p.epoch, err)
-			}
-			return p, result, deaths
-		}
-		if err == nil || result != nil {
-			t.Fatalf("the run of epoch %d died and returned %+v, %v", p.epoch, result, err)
-		}
-		deaths++
-		epoch = p.epoch + 1
-	}
-	panic("the last process was killed")
-}
-
 // TestCrashes kills one process at each moment, or two processes at pairs of moments, and checks the Turn afterwards.
 func TestCrashes(t *testing.T) {
 	for name, e := range endings {
@@ -143,14 +121,16 @@ func TestCrashes(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%s at %d and again", name, first), func(t *testing.T) {
 				t.Parallel()
+				killed := newWorld(t, &journaltest.Store{}, "uid", e)
+				dead, _ := kill(t, killed, 1, first)
 				for second := 1 + first%stride(name, 1); ; second += stride(name, 1) {
-					w := newWorld(t, &journaltest.Store{}, "uid", e)
-					last, result, deaths := survive(t, w, first, second)
+					w := killed.clone()
+					last, result, deaths := surviveFrom(t, w, dead.epoch+1, second)
 					w.check(t, calm, name, last, result)
 					if t.Failed() {
 						t.Fatalf("when killed at %d and then at %d", first, second)
 					}
-					if deaths < 2 {
+					if deaths == 0 {
 						return // the second process lived to the end
 					}
 				}

@@ -28,43 +28,22 @@ import (
 // world is everything that outlives a process: the journal, the model endpoints and the tool servers. It records
 // the requests to them.
 type world struct {
-	t          testing.TB
-	journal    journal.Journal
-	uid, talk  string // UIDs of the Turn and of its Session
-	ending     ending
-	mu         sync.Mutex
-	overloaded bool // true once the first model was overloaded; this happens only once
-	requests   []model.Request
-	calls      map[string]int   // by idempotency key
-	replied    map[string]bool  // the steps, with their purposes, whose replies are in the journal
-	gaveUp     map[string]bool  // the models that were given up for a step
-	began      map[string]int64 // the epoch of the first process that asked for a decision or began a child
-	appended   []*process       // the processes that have written to the Turn's journal, in order
-	// resumes is the number of processes that wrote entries before the process that ended the Turn, without the
-	// processes that parked it.
-	resumes int
-	// lost is the number of requests that reached the endpoint and whose end is not in the journal. unknown is the
-	// number of destructive calls that were in progress when their process died.
-	lost, unknown int
-	// observed is the number of times that the observers of all processes have counted a request, by the key of the
-	// request. unobserved is the number of processes that died between an entry with which a request may have ended and
-	// its observation.
-	observed   map[string]int
-	unobserved int
-	// parts are all parts that the observers of all processes have received, by their key.
-	parts map[string]turn.Span
+	t         testing.TB
+	journal   journal.Journal
+	uid, talk string // UIDs of the Turn and of its Session
+	ending    ending
 	// now is the clock of all processes. If it is nil, the time does not pass.
 	now func() time.Time
-	// last are the messages of the last request that is in the journal. checkRequests sets it.
-	last []model.Message
+	mu  sync.Mutex
+	events
 }
 
 func newWorld(t testing.TB, j journal.Journal, uid string, e ending) *world {
 	t.Helper()
-	w := &world{
-		t: t, journal: j, uid: uid, talk: uid + "-session", ending: e, calls: map[string]int{}, replied: map[string]bool{},
-		gaveUp: map[string]bool{}, began: map[string]int64{}, observed: map[string]int{}, parts: map[string]turn.Span{},
-	}
+	w := &world{t: t, journal: j, uid: uid, talk: uid + "-session", ending: e, events: events{
+		calls: map[string]int{}, replied: map[string]bool{}, gaveUp: map[string]bool{}, began: map[string]int64{},
+		observed: map[string]int{}, parts: map[string]turn.Span{},
+	}}
 	earlier := session.Turn{
 		UID: uid + "-before", Name: "before", Usage: model.Usage{InputTokens: 5}, Cost: &finalize.Cost{Amount: "0.000005", Currency: "USD"},
 		Messages: []model.Message{{Role: model.RoleUser, Content: "Hello."}, {Role: model.RoleAssistant, Content: "Good day."}},
@@ -283,9 +262,10 @@ func (o observer) Observe(s *turn.Span) {
 		o.world.observed[s.Key]++
 	}
 	part := turn.Span{Kind: s.Kind, Key: s.Key, Parent: s.Parent, Start: s.Start, End: s.End, Step: s.Step, Failure: s.Failure}
-	first, known := o.world.parts[s.Key]
-	if diff := cmp.Diff(first, part); known && diff != "" {
-		o.world.t.Errorf("the part %s differs in two runs: -first +again:\n%s", s.Key, diff)
+	if first, known := o.world.parts[s.Key]; known {
+		if diff := cmp.Diff(first, part); diff != "" {
+			o.world.t.Errorf("the part %s differs in two runs: -first +again:\n%s", s.Key, diff)
+		}
 	}
 	o.world.parts[s.Key] = part
 }

@@ -73,3 +73,25 @@ func TestStoreImplementsMemories(t *testing.T) {
 		func(*testing.T) journaltest.MemoryStore { return &journaltest.Store{} },
 		func(_ *testing.T, s journaltest.MemoryStore) journaltest.MemoryStore { return s })
 }
+
+func TestCloneIsIndependent(t *testing.T) {
+	a := journal.NewArtifact([]byte("content"))
+	first := journal.Entry{Seq: 1, Epoch: 1, Time: time.Now(), Artifact: a.SHA256, Artifacts: []journal.Artifact{a}}
+	original := &journaltest.Store{}
+	if err := original.Append(t.Context(), "a", first); err != nil {
+		t.Fatal(err)
+	}
+	clone := original.Clone()
+	for payload, s := range map[string]*journaltest.Store{`"original"`: original, `"clone"`: clone} {
+		second := journal.Entry{Seq: 2, Epoch: 1, Time: time.Now(), Payload: []byte(payload)}
+		if err := s.Append(t.Context(), "a", second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for want, s := range map[string]*journaltest.Store{`"original"`: original, `"clone"`: clone} {
+		got, err := journal.Collect(t.Context(), s, "a")
+		if err != nil || len(got) != 2 || string(got[0].Payload) != "content" || string(got[1].Payload) != want {
+			t.Errorf("the entries are %v (%v), want the common entry, and then %s", got, err, want)
+		}
+	}
+}
