@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -252,54 +253,53 @@ func TestChargesNeedMemory(t *testing.T) {
 		"for a Turn that has memory":       {1600 << 10, once},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := longWinded(t, &longReplies{steps: 5, bytes: 100 << 10}, 16<<20)
-			one := stored(t, e)
-			one.Spec.SessionRef = &v1alpha1.ObjectReference{Name: "talk"}
-			if err := errors.Join(e.Client.Create(t.Context(), talk()), e.Client.Update(t.Context(), one)); err != nil {
-				t.Fatal(err)
-			}
-			account := e.Memory.Account("helpdesk", bytebudget.Conversations)
-			others, err := account.TryReserve(account.MaxReservation() - tc.left)
-			if err != nil {
-				t.Fatal(err)
-			}
-			blocked := make(chan struct{})
-			calls, tools := 0, e.Tools
-			e.Tools = func(ctx context.Context, a *v1alpha1.Agent) []tool.Tool {
-				all := tools(ctx, a)
-				all[0].Caller = tool.CallerFunc(func(ctx context.Context, _ tool.Call) (tool.Result, error) {
-					if calls++; calls == 4 {
-						close(blocked)
-						<-ctx.Done()
-					}
-					return tool.Result{Content: "fine"}, context.Cause(ctx)
-				})
-				return all
-			}
-			e.observe(t.Context(), stored(t, e))
-			if tc.left == 0 {
-				awaitWaiting(t, e)
-			} else {
-				<-blocked
-			}
-			before := stored(t, e)
-			remove(t, e, before)
-			newWatch(t.Context(), e).OnDelete(before)
-			e.all.Wait()
-			if diff := cmp.Diff(tc.want, turns(t, e)); diff != "" {
-				t.Errorf("after the run: -want +got:\n%s", diff)
-			}
-			if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != others.Bytes() {
-				t.Errorf("after the run %d bytes are held, want only the %d of others", use.Bytes, others.Bytes())
-			}
-			others.Release()
-			charger := NewCharger(e.Engine, e.Reader, e.Client, e.Memory, e.Now, e.Log)
-			if err := charger.Charge(t.Context(), "uid-one"); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(once, turns(t, e)); diff != "" {
-				t.Errorf("when there is memory: -want +got:\n%s", diff)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				e := longWinded(t, &longReplies{steps: 5, bytes: 100 << 10}, 16<<20)
+				one := stored(t, e)
+				one.Spec.SessionRef = &v1alpha1.ObjectReference{Name: "talk"}
+				if err := errors.Join(e.Client.Create(t.Context(), talk()), e.Client.Update(t.Context(), one)); err != nil {
+					t.Fatal(err)
+				}
+				account := e.Memory.Account("helpdesk", bytebudget.Conversations)
+				others, err := account.TryReserve(account.MaxReservation() - tc.left)
+				if err != nil {
+					t.Fatal(err)
+				}
+				calls, tools := 0, e.Tools
+				e.Tools = func(ctx context.Context, a *v1alpha1.Agent) []tool.Tool {
+					all := tools(ctx, a)
+					all[0].Caller = tool.CallerFunc(func(ctx context.Context, _ tool.Call) (tool.Result, error) {
+						if calls++; calls == 4 {
+							<-ctx.Done()
+						}
+						return tool.Result{Content: "fine"}, context.Cause(ctx)
+					})
+					return all
+				}
+				e.observe(t.Context(), stored(t, e))
+				synctest.Wait() // the Turn waits for memory, or for its fourth call
+				if waits := e.Memory.Use(bytebudget.Conversations).Waiting == 1; waits != (tc.left == 0) || !waits && calls != 4 {
+					t.Fatalf("the Turn waits for memory: %t, after %d calls; want %t", waits, calls, tc.left == 0)
+				}
+				before := stored(t, e)
+				remove(t, e, before)
+				newWatch(t.Context(), e).OnDelete(before)
+				e.all.Wait()
+				if diff := cmp.Diff(tc.want, turns(t, e)); diff != "" {
+					t.Errorf("after the run: -want +got:\n%s", diff)
+				}
+				if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != others.Bytes() {
+					t.Errorf("after the run %d bytes are held, want only the %d of others", use.Bytes, others.Bytes())
+				}
+				others.Release()
+				charger := NewCharger(e.Engine, e.Reader, e.Client, e.Memory, e.Now, e.Log)
+				if err := charger.Charge(t.Context(), "uid-one"); err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(once, turns(t, e)); diff != "" {
+					t.Errorf("when there is memory: -want +got:\n%s", diff)
+				}
+			})
 		})
 	}
 }
@@ -547,8 +547,9 @@ func TestTotalsThatCannotBeWritten(t *testing.T) {
 				if err := e.Reader.Get(t.Context(), client.ObjectKeyFromObject(talk()), &s); err != nil {
 					t.Fatal(err)
 				}
-				if at := s.Status.LastTurnTime; at != nil && how != "of a deleted Turn" && !at.Equal(one.Status.CompletionTime) {
-					t.Errorf("the last turn ended at %s, want %s", at, one.Status.CompletionTime)
+				at, isWritten := s.Status.LastTurnTime, tc.want == once
+				if isWritten && how != "of a deleted Turn" && !at.Equal(one.Status.CompletionTime) || !isWritten && at != nil {
+					t.Errorf("the last turn ended at %s, want %s, written: %t", at, one.Status.CompletionTime, isWritten)
 				}
 				newWatch(t.Context(), e).OnDelete(one)
 				e.all.Wait()

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -87,80 +86,71 @@ func TestConversationIsBounded(t *testing.T) {
 // TestTurnWaitsForMemory checks that a waiting Turn releases its memory, reports the wait in its status, and then
 // continues from its journal without sending a request twice.
 func TestTurnWaitsForMemory(t *testing.T) {
-	m := &longReplies{steps: 5, bytes: 100 << 10}
-	e := longWinded(t, m, 16<<20)
-	account := e.Memory.Account("helpdesk", bytebudget.Conversations)
-	others, err := account.TryReserve(account.MaxReservation())
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.observe(t.Context(), stored(t, e))
-	awaitWaiting(t, e)
-	if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != account.MaxReservation() {
-		t.Errorf("while the Turn waits, the use is %+v, want none by the Turn", use)
-	}
-	for until := time.Now().Add(time.Minute); !strings.Contains(stored(t, e).Status.Conditions[0].Message,
-		"waiting for RAM of the manager"); runtime.Gosched() {
-		if time.Now().After(until) {
-			t.Fatalf("the status does not say that the Turn waits for RAM: %s", stored(t, e).Status.Conditions[0].Message)
+	synctest.Test(t, func(t *testing.T) {
+		m := &longReplies{steps: 5, bytes: 100 << 10}
+		e := longWinded(t, m, 16<<20)
+		account := e.Memory.Account("helpdesk", bytebudget.Conversations)
+		others, err := account.TryReserve(account.MaxReservation())
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	others.Release()
-	e.all.Wait()
-	got := stored(t, e)
-	if got.StateReason() != v1alpha1.TurnReasonCompleted || got.Epoch() != 1 {
-		t.Errorf("the Turn is %s: %s, want Completed by the same binding", got.StateReason(), got.Status.Conditions[0].Message)
-	}
-	if asked := m.asked.Load(); asked != 6 {
-		t.Errorf("the model was asked %d times, want 6", asked)
-	}
-	if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != 0 || use.Waiting != 0 {
-		t.Errorf("after the end of the Turn, the use is %+v, want none", use)
-	}
-}
-
-// awaitWaiting returns when a Turn of the executor waits for memory.
-func awaitWaiting(t *testing.T, e *Executor) {
-	t.Helper()
-	for until := time.Now().Add(time.Minute); e.Memory.Use(bytebudget.Conversations).Waiting == 0; runtime.Gosched() {
-		if time.Now().After(until) {
-			t.Fatal("no Turn waits for memory")
+		e.observe(t.Context(), stored(t, e))
+		synctest.Wait()
+		if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != account.MaxReservation() || use.Waiting != 1 {
+			t.Errorf("the use is %+v, want a Turn that waits and has no memory", use)
 		}
-	}
+		time.Sleep(10 * time.Second) // a short wait is not written
+		if m := stored(t, e).Status.Conditions[0].Message; !strings.Contains(m, "waiting for RAM of the manager") {
+			t.Fatalf("the status does not say that the Turn waits for RAM: %s", m)
+		}
+		others.Release()
+		e.all.Wait()
+		got := stored(t, e)
+		if got.StateReason() != v1alpha1.TurnReasonCompleted || got.Epoch() != 1 {
+			t.Errorf("the Turn is %s: %s, want Completed by the same binding", got.StateReason(), got.Status.Conditions[0].Message)
+		}
+		if asked := m.asked.Load(); asked != 6 {
+			t.Errorf("the model was asked %d times, want 6", asked)
+		}
+		if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != 0 || use.Waiting != 0 {
+			t.Errorf("after the end of the Turn, the use is %+v, want none", use)
+		}
+	})
 }
 
 // TestWaitForMemoryNeedsNoWrite checks that a Turn waits for memory, and uses the memory that it gets, while no status
 // can be written.
 func TestWaitForMemoryNeedsNoWrite(t *testing.T) {
-	m := &longReplies{steps: 5, bytes: 100 << 10}
-	e := longWinded(t, m, 16<<20)
-	e.Writes = fairgate.New(1, 1)
-	account := e.Memory.Account("helpdesk", bytebudget.Conversations)
-	others, err := account.TryReserve(account.MaxReservation())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := e.Writes.Enter(t.Context(), "helpdesk"); err != nil {
-		t.Fatal(err)
-	}
-	e.observe(t.Context(), stored(t, e))
-	awaitWaiting(t, e)
-	e.mu.Lock()
-	for _, r := range e.runs {
-		go r.progress.onTimer() // the write of the wait, which the gate stops
-	}
-	e.mu.Unlock()
-	others.Release()
-	for until := time.Now().Add(time.Minute); m.asked.Load() < 6; runtime.Gosched() {
-		if time.Now().After(until) {
-			t.Fatalf("the model was asked %d times, want 6: the Turn has its memory and waits for a write", m.asked.Load())
+	synctest.Test(t, func(t *testing.T) {
+		m := &longReplies{steps: 5, bytes: 100 << 10}
+		e := longWinded(t, m, 16<<20)
+		e.Writes = fairgate.New(1, 1)
+		account := e.Memory.Account("helpdesk", bytebudget.Conversations)
+		others, err := account.TryReserve(account.MaxReservation())
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	e.Writes.Leave("helpdesk")
-	e.all.Wait()
-	if got := stored(t, e); got.StateReason() != v1alpha1.TurnReasonCompleted {
-		t.Errorf("the Turn is %s: %s", got.StateReason(), got.Status.Conditions[0].Message)
-	}
+		if err := e.Writes.Enter(t.Context(), "helpdesk"); err != nil {
+			t.Fatal(err)
+		}
+		e.observe(t.Context(), stored(t, e))
+		synctest.Wait()
+		e.mu.Lock()
+		for _, r := range e.runs {
+			go r.progress.onTimer() // the write of the wait, which the gate stops
+		}
+		e.mu.Unlock()
+		others.Release()
+		synctest.Wait()
+		if asked := m.asked.Load(); asked < 6 {
+			t.Fatalf("the model was asked %d times, want 6: the Turn has its memory and waits for a write", asked)
+		}
+		e.Writes.Leave("helpdesk")
+		e.all.Wait()
+		if got := stored(t, e); got.StateReason() != v1alpha1.TurnReasonCompleted {
+			t.Errorf("the Turn is %s: %s", got.StateReason(), got.Status.Conditions[0].Message)
+		}
+	})
 }
 
 // TestWaitsForMemoryAreWrittenAtIntervals checks that a long wait costs two writes, and a short one none.
@@ -245,23 +235,25 @@ func TestReservationFollowsTheConversation(t *testing.T) {
 
 // TestWaitForMemoryCanBeStopped checks that a Turn that waits for memory is handed back if its run must stop.
 func TestWaitForMemoryCanBeStopped(t *testing.T) {
-	m := &longReplies{steps: 5, bytes: 100 << 10}
-	e := longWinded(t, m, 16<<20)
-	account := e.Memory.Account("helpdesk", bytebudget.Conversations)
-	if _, err := account.TryReserve(account.MaxReservation()); err != nil {
-		t.Fatal(err)
-	}
-	e.observe(t.Context(), stored(t, e))
-	awaitWaiting(t, e)
-	e.mu.Lock()
-	for _, r := range e.runs {
-		r.stopSoon()
-	}
-	e.mu.Unlock()
-	e.all.Wait()
-	if got := stored(t, e); got.BoundTo() != "" || got.StateReason() != v1alpha1.TurnReasonPending {
-		t.Errorf("the Turn is %s and bound to %q, want it handed back", got.StateReason(), got.BoundTo())
-	}
+	synctest.Test(t, func(t *testing.T) {
+		m := &longReplies{steps: 5, bytes: 100 << 10}
+		e := longWinded(t, m, 16<<20)
+		account := e.Memory.Account("helpdesk", bytebudget.Conversations)
+		if _, err := account.TryReserve(account.MaxReservation()); err != nil {
+			t.Fatal(err)
+		}
+		e.observe(t.Context(), stored(t, e))
+		synctest.Wait()
+		e.mu.Lock()
+		for _, r := range e.runs {
+			r.stopSoon()
+		}
+		e.mu.Unlock()
+		e.all.Wait()
+		if got := stored(t, e); got.BoundTo() != "" || got.StateReason() != v1alpha1.TurnReasonPending {
+			t.Errorf("the Turn is %s and bound to %q, want it handed back", got.StateReason(), got.BoundTo())
+		}
+	})
 }
 
 // TestTurnEndsWithoutMemory checks that a Turn that waits for memory ends when it is cancelled or when its time is
@@ -276,35 +268,37 @@ func TestTurnEndsWithoutMemory(t *testing.T) {
 		"time is over": {1, false, v1alpha1.TurnReasonDeadlineExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := longWinded(t, &longReplies{steps: 5, bytes: 100 << 10}, 16<<20)
-			e.Unreserved, e.Now = fairgate.New(1, 1), time.Now
-			account := e.Memory.Account("helpdesk", bytebudget.Conversations)
-			others, err := account.TryReserve(account.MaxReservation())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer others.Release()
-			begun := stored(t, e)
-			begun.Spec.Limits.TimeoutSeconds = &tc.seconds
-			begun.Status.StartTime = new(metav1.NewMicroTime(e.Now()))
-			e.observe(t.Context(), begun)
-			if tc.cancel {
-				awaitWaiting(t, e)
-				cancelled := begun.DeepCopy()
-				cancelled.Spec.DesiredState = v1alpha1.DesiredStateCancelled
-				e.observe(t.Context(), cancelled)
-			}
-			e.all.Wait()
-			if got := stored(t, e); got.StateReason() != tc.want || got.Status.Usage == nil || got.Status.Usage.OutputTokens == 0 {
-				t.Errorf("the Turn is %s: %s, with the usage %+v; want %s, and the usage of the reply that it has received",
-					got.StateReason(), got.Status.Conditions[0].Message, got.Status.Usage, tc.want)
-			}
-			if err := e.Unreserved.Enter(t.Context(), "another"); err != nil {
-				t.Errorf("the Turn has not left the gate: %v", err)
-			}
-			if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != account.MaxReservation() || use.Waiting != 0 {
-				t.Errorf("after the end of the Turn, the use is %+v, want only the memory of others", use)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				e := longWinded(t, &longReplies{steps: 5, bytes: 100 << 10}, 16<<20)
+				e.Unreserved, e.Now = fairgate.New(1, 1), time.Now
+				account := e.Memory.Account("helpdesk", bytebudget.Conversations)
+				others, err := account.TryReserve(account.MaxReservation())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer others.Release()
+				begun := stored(t, e)
+				begun.Spec.Limits.TimeoutSeconds = &tc.seconds
+				begun.Status.StartTime = new(metav1.NewMicroTime(e.Now()))
+				e.observe(t.Context(), begun)
+				if tc.cancel {
+					synctest.Wait() // the Turn waits for memory
+					cancelled := begun.DeepCopy()
+					cancelled.Spec.DesiredState = v1alpha1.DesiredStateCancelled
+					e.observe(t.Context(), cancelled)
+				}
+				e.all.Wait()
+				if got := stored(t, e); got.StateReason() != tc.want || got.Status.Usage == nil || got.Status.Usage.OutputTokens == 0 {
+					t.Errorf("the Turn is %s: %s, with the usage %+v; want %s, and the usage of the reply that it has received",
+						got.StateReason(), got.Status.Conditions[0].Message, got.Status.Usage, tc.want)
+				}
+				if err := e.Unreserved.Enter(t.Context(), "another"); err != nil {
+					t.Errorf("the Turn has not left the gate: %v", err)
+				}
+				if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != account.MaxReservation() || use.Waiting != 0 {
+					t.Errorf("after the end of the Turn, the use is %+v, want only the memory of others", use)
+				}
+			})
 		})
 	}
 }
@@ -354,78 +348,80 @@ func TestDelayedHandBackLeavesMemoryToOthers(t *testing.T) {
 // was set back, and so gives it time again. Otherwise it would run without a reservation, and would keep others from
 // ending.
 func TestTurnWithTimeLeftNeedsMemory(t *testing.T) {
-	m := &longReplies{steps: 5, bytes: 100 << 10}
-	e := longWinded(t, m, 16<<20)
-	e.Unreserved = fairgate.New(1, 1)
-	var reads atomic.Int32
-	start := e.Now()
-	e.Now = func() time.Time { reads.Add(1); return start } // this clock is always set back
-	account := e.Memory.Account("helpdesk", bytebudget.Conversations)
-	others, err := account.TryReserve(account.MaxReservation())
-	if err != nil {
-		t.Fatal(err)
-	}
-	begun := stored(t, e)
-	begun.Spec.Limits.TimeoutSeconds, begun.Status.StartTime = new(int32(1)), new(metav1.NewMicroTime(start))
-	e.observe(t.Context(), begun)
-	awaitWaiting(t, e)
-	asked, before := m.asked.Load(), reads.Load()
-	for until := time.Now().Add(time.Minute); reads.Load() == before; runtime.Gosched() {
-		if time.Now().After(until) {
-			t.Fatal("the Turn makes no further attempt when its time is over")
+	synctest.Test(t, func(t *testing.T) {
+		m := &longReplies{steps: 5, bytes: 100 << 10}
+		e := longWinded(t, m, 16<<20)
+		e.Unreserved = fairgate.New(1, 1)
+		var reads atomic.Int32
+		start := e.Now()
+		e.Now = func() time.Time { reads.Add(1); return start } // this clock is always set back
+		account := e.Memory.Account("helpdesk", bytebudget.Conversations)
+		others, err := account.TryReserve(account.MaxReservation())
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	awaitWaiting(t, e)
-	if n := m.asked.Load(); n != asked {
-		t.Errorf("without memory, the Turn has sent %d further requests, want none", n-asked)
-	}
-	others.Release()
-	e.all.Wait()
-	if got := stored(t, e); got.StateReason() != v1alpha1.TurnReasonCompleted {
-		t.Errorf("the Turn is %s: %s, want Completed", got.StateReason(), got.Status.Conditions[0].Message)
-	}
+		begun := stored(t, e)
+		begun.Spec.Limits.TimeoutSeconds, begun.Status.StartTime = new(int32(1)), new(metav1.NewMicroTime(start))
+		e.observe(t.Context(), begun)
+		synctest.Wait()
+		asked, before := m.asked.Load(), reads.Load()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if waiting := e.Memory.Use(bytebudget.Conversations).Waiting; reads.Load() == before || waiting != 1 {
+			t.Fatalf("%d Turns wait after %d reads of the clock, want that the Turn makes another attempt and waits again", waiting,
+				reads.Load()-before)
+		}
+		if n := m.asked.Load(); n != asked {
+			t.Errorf("without memory, the Turn has sent %d further requests, want none", n-asked)
+		}
+		others.Release()
+		e.all.Wait()
+		if got := stored(t, e); got.StateReason() != v1alpha1.TurnReasonCompleted {
+			t.Errorf("the Turn is %s: %s, want Completed", got.StateReason(), got.Status.Conditions[0].Message)
+		}
+	})
 }
 
 // TestTurnWaitsForPlaceInQueue checks that a Turn waits for memory, and says so, although the queue for memory is full.
 func TestTurnWaitsForPlaceInQueue(t *testing.T) {
-	e := longWinded(t, &longReplies{steps: 5, bytes: 100 << 10}, 16<<20)
-	var failures atomic.Int32
-	e.Log = funcr.New(func(_, args string) { failures.Add(1); t.Log(args) }, funcr.Options{})
-	account := e.Memory.Account("helpdesk", bytebudget.Conversations)
-	others, err := account.TryReserve(account.MaxReservation())
-	if err != nil {
-		t.Fatal(err)
-	}
-	queued, leave := context.WithCancel(t.Context())
-	var all sync.WaitGroup
-	const queue = 4096 // the maximum of bytebudget
-	for range queue {
-		all.Go(func() {
-			if held, err := account.Reserve(queued, 1); err == nil {
-				held.Release()
-			}
-		})
-	}
-	for e.Memory.Use(bytebudget.Conversations).Waiting < queue {
-		runtime.Gosched()
-	}
-	e.observe(t.Context(), stored(t, e))
-	for until := time.Now().Add(time.Minute); !strings.Contains(stored(t, e).Status.Conditions[0].Message,
-		"waiting for RAM of the manager"); runtime.Gosched() {
-		if time.Now().After(until) {
-			t.Fatalf("the status does not say that the Turn waits for RAM: %s", stored(t, e).Status.Conditions[0].Message)
+	synctest.Test(t, func(t *testing.T) {
+		e := longWinded(t, &longReplies{steps: 5, bytes: 100 << 10}, 16<<20)
+		var failures atomic.Int32
+		e.Log = funcr.New(func(_, args string) { failures.Add(1); t.Log(args) }, funcr.Options{})
+		account := e.Memory.Account("helpdesk", bytebudget.Conversations)
+		others, err := account.TryReserve(account.MaxReservation())
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	leave()
-	all.Wait()
-	others.Release()
-	e.all.Wait()
-	if got := stored(t, e); got.StateReason() != v1alpha1.TurnReasonCompleted {
-		t.Errorf("the Turn is %s: %s, want Completed", got.StateReason(), got.Status.Conditions[0].Message)
-	}
-	if n := failures.Load(); n > 0 {
-		t.Errorf("the log has %d lines about a Turn that only waits, want none", n)
-	}
+		queued, leave := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		const queue = 4096 // the maximum of bytebudget
+		for range queue {
+			all.Go(func() {
+				if held, err := account.Reserve(queued, 1); err == nil {
+					held.Release()
+				}
+			})
+		}
+		if synctest.Wait(); e.Memory.Use(bytebudget.Conversations).Waiting != queue {
+			t.Fatalf("the use of memory is %+v, want a full queue", e.Memory.Use(bytebudget.Conversations))
+		}
+		e.observe(t.Context(), stored(t, e))
+		time.Sleep(10 * time.Second) // a short wait is not written
+		if m := stored(t, e).Status.Conditions[0].Message; !strings.Contains(m, "waiting for RAM of the manager") {
+			t.Fatalf("the status does not say that the Turn waits for RAM: %s", m)
+		}
+		leave()
+		all.Wait()
+		others.Release()
+		e.all.Wait()
+		if got := stored(t, e); got.StateReason() != v1alpha1.TurnReasonCompleted {
+			t.Errorf("the Turn is %s: %s, want Completed", got.StateReason(), got.Status.Conditions[0].Message)
+		}
+		if n := failures.Load(); n > 0 {
+			t.Errorf("the log has %d lines about a Turn that only waits, want none", n)
+		}
+	})
 }
 
 // heldReplies is a model whose replies hold memory until they are released, as the replies of an endpoint do. Each
@@ -512,33 +508,36 @@ func TestConcurrentCallsNeedMemory(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			var running, made, together atomic.Int64
-			var meet sync.Once
+			var mu sync.Mutex
+			var running, made, together int64
 			met := make(chan struct{}) // closed when the expected number of calls run at the same time
 			tools := e.Tools
 			e.Tools = func(ctx context.Context, a *v1alpha1.Agent) []tool.Tool {
 				all := tools(ctx, a)
 				all[0].Caller = tool.CallerFunc(func(ctx context.Context, _ tool.Call) (tool.Result, error) {
-					made.Add(1)
-					defer running.Add(-1)
-					n := running.Add(1)
-					together.Store(max(together.Load(), n))
-					if n == most {
-						meet.Do(func() { close(met) })
+					mu.Lock()
+					made, running = made+1, running+1
+					if together < most && running == most {
+						close(met)
 					}
+					together = max(together, running)
+					mu.Unlock()
 					select {
 					case <-met:
 					case <-ctx.Done():
 					}
+					mu.Lock()
+					running--
+					mu.Unlock()
 					return tool.Result{Content: "fine"}, nil
 				})
 				return all
 			}
 			before := e.Memory.Use(bytebudget.Conversations).Bytes
 			got := runTurn(t, e)
-			if got.StateReason() != v1alpha1.TurnReasonCompleted || made.Load() != calls || together.Load() != most {
+			if got.StateReason() != v1alpha1.TurnReasonCompleted || made != calls || together != most {
 				t.Errorf("the Turn is %s after %d calls, %d of them at the same time; want Completed, %d and %d",
-					got.StateReason(), made.Load(), together.Load(), calls, most)
+					got.StateReason(), made, together, calls, most)
 			}
 			if held := e.Memory.Use(bytebudget.Conversations).Bytes; held != before {
 				t.Errorf("the Turn has ended and %d bytes are held, want %d", held, before)

@@ -26,21 +26,13 @@ func TestRunsStopWhenTheQuotaIsUsedUp(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
 	r := newRun(t, e)
 	e.runs[r.turn.UID] = r
-	stopped := func() bool {
-		select {
-		case <-r.interrupt:
-			return true
-		default:
-			return false
-		}
-	}
 	for _, report := range []*quota.Report{nil, {}, budget(99), {Namespaces: map[string]quota.Budget{"sales": {Used: 100, Limit: 100}}}} {
-		if e.Measured(report); stopped() {
+		if e.Measured(report); isClosed(r.interrupt) {
 			t.Fatalf("the run was stopped by %+v, want it to finish", report)
 		}
 	}
 	e.Measured(budget(100))
-	if !stopped() {
+	if !isClosed(r.interrupt) {
 		t.Fatal("the run continues, want it to stop at its next safe point")
 	}
 	r.turn = r.progress.stop()

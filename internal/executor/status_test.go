@@ -9,10 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -257,8 +254,8 @@ func TestFinishOfATurnBoundElsewhereEmitsNoEvent(t *testing.T) {
 	r := &run{executor: e, turn: turnWith(), epoch: 1}
 	r.turn.ResourceVersion = "1"
 	r.finish(t.Context(), &turn.Result{Stop: turn.StopCompleted})
-	if len(e.Events.(*events.FakeRecorder).Events) != 0 {
-		t.Error("an end that was not written must not cause an Event")
+	if got := recorded(e); len(got) > 0 {
+		t.Errorf("the Events are %q, want none about an end that was not written", got)
 	}
 	if stored(t, e).IsFinished() {
 		t.Error("an old run must not end a Turn of another run")
@@ -324,11 +321,7 @@ func TestAnnounce(t *testing.T) {
 			e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(boundTo(me, 2)))
 			r := &run{executor: e, turn: stored(t, e), epoch: 2}
 			r.finish(t.Context(), tc.result)
-			var got []string
-			recorded := e.Events.(*events.FakeRecorder).Events
-			for len(recorded) > 0 {
-				got = append(got, <-recorded)
-			}
+			got := recorded(e)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("the Events differ (-want +got):\n%s", diff)
 			}
@@ -347,26 +340,19 @@ func TestContextWarningIsEmittedImmediately(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(boundTo(me, 2)))
 	r := &run{executor: e, turn: stored(t, e), epoch: 2}
 	r.warnContext(loop.Warning{Tokens: 900, ContextWindow: 1000})
-	recorded := e.Events.(*events.FakeRecorder).Events
 	const want = "Warning ContextWarning the conversation is close to the context window of its model: about 900 of 1000 tokens"
-	if len(recorded) != 1 {
-		t.Fatalf("there are %d Events, want one before the end", len(recorded))
-	}
-	if got := <-recorded; got != want {
-		t.Errorf("the Event is %q, want %q", got, want)
+	if diff := cmp.Diff([]string{want}, recorded(e)); diff != "" {
+		t.Errorf("the Events before the end: -want +got:\n%s", diff)
 	}
 	r.finish(t.Context(), &turn.Result{Stop: turn.StopCompleted, Warned: true})
-	if got := <-recorded; len(recorded) != 0 || !strings.HasPrefix(got, "Normal Succeeded") {
-		t.Errorf("the Events at the end begin with %q and %d more, want only the end", got, len(recorded))
+	if got := recorded(e); len(got) != 1 || !strings.HasPrefix(got[0], "Normal Succeeded") {
+		t.Errorf("the Events at the end are %q, want only the end", got)
 	}
 }
 
 func TestTurnEndsAlthoughItsStatusIsRefused(t *testing.T) {
-	refused := apierrors.NewInvalid(schema.GroupKind{Group: "capstan.dev", Kind: "Turn"}, "one", nil)
-	e, _ := newExecutor(t, failing(refused), append(surroundings(), turnWith())...)
-	e.observe(t.Context(), stored(t, e))
-	e.all.Wait()
-	got := stored(t, e)
+	e, _ := newExecutor(t, failing(refusal), append(surroundings(), turnWith())...)
+	got := runTurn(t, e)
 	if got.StateReason() != v1alpha1.TurnReasonModelFailed || got.Status.Preparation != nil {
 		t.Fatalf("status %+v, want an end without the record: the API server would refuse it again", got.Status)
 	}
