@@ -73,6 +73,12 @@ func TestExpectedBytesCount(t *testing.T) {
 	if v := f.verdict(); v.New {
 		t.Errorf("%+v, want no wait: 14 of the running Turns have written the usual size", v)
 	}
+	begin(1, 15)
+	f.Forecast.End("turn-0", true)
+	f.Forecast.End("never", true)
+	if v := f.verdict(); v.New {
+		t.Errorf("%+v, want no wait: a second Begin or End has no effect, nor has an End without a Begin", v)
+	}
 	begin(30, 36)
 	if v := f.verdict(); !v.New {
 		t.Errorf("%+v, want new Turns to wait: six more Turns run", v)
@@ -182,9 +188,6 @@ func TestForecastFollowsTheTurns(t *testing.T) {
 	if v := f.verdict(); v.New {
 		t.Errorf("%+v, want no wait: only a part of that journal is known", v)
 	}
-	// A second Begin or End has no effect, nor has an End without a Begin.
-	f.Forecast.Begin("next", "a", true)
-	f.Forecast.End("never", true)
 }
 
 func TestForecastForgetsANamespaceForANewOne(t *testing.T) {
