@@ -3,8 +3,6 @@ package main
 import (
 	"bytes"
 	"crypto/x509"
-	"encoding/json"
-	"fmt"
 	"io"
 	"log"
 	"net/http/httptest"
@@ -13,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +20,6 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
@@ -265,137 +261,6 @@ func makeRelease(t *testing.T, dist string, manager, cli []string) {
 	must(t, append([]string{"finish"}, common(dist)...)...)
 }
 
-func verified(t *testing.T, dist string) (string, error) {
-	t.Helper()
-	return command(t, "verify", "-version", version, "-revision", revision, "-dist", dist,
-		"-platforms", "linux/amd64 linux/arm64", "-cli-platforms", host.String()+" windows/amd64")
-}
-
-func TestVerifyFindsEachFault(t *testing.T) {
-	manager, cli := build(t, "manager", both...), build(t, "capstan", host, platform{"windows", "amd64"})
-	whole := t.TempDir()
-	makeRelease(t, whole, manager, cli)
-	if out, err := verified(t, whole); err != nil || strings.Contains(out, "FAILED") {
-		t.Fatalf("a whole release: %v\n%s", err, out)
-	}
-	hostArchive := cliArchive(version, host)
-	for name, tc := range map[string]struct {
-		change func(t *testing.T, dist string)
-		// again recomputes the checksums, so that they hide the change.
-		again bool
-		want  []string
-	}{
-		"a changed archive": {func(t *testing.T, dist string) {
-			t.Helper()
-			change(t, filepath.Join(dist, hostArchive), func(data []byte) []byte { return append(data, 0) })
-		}, false, []string{"checksums: " + hostArchive + " has the sum", "krew manifest: " + hostArchive, "provenance: " + hostArchive}},
-		"a missing archive": {func(t *testing.T, dist string) {
-			t.Helper()
-			if err := os.Remove(filepath.Join(dist, hostArchive)); err != nil {
-				t.Fatal(err)
-			}
-		}, false, []string{hostArchive + " is listed but does not exist"}},
-		"a surplus file": {func(t *testing.T, dist string) {
-			t.Helper()
-			write(t, filepath.Join(dist, "more"), "x")
-		}, false, []string{"more is not listed"}},
-		"an archive without a license": {func(t *testing.T, dist string) {
-			t.Helper()
-			entries, err := unpack(filepath.Join(dist, hostArchive))
-			if err != nil {
-				t.Fatal(err)
-			}
-			repacked, err := packTar([]entry{{name: "capstan", mode: 0o755, data: find(entries, "capstan")}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			write(t, filepath.Join(dist, hostArchive), string(repacked))
-		}, true, []string{"archive " + host.String() + ": " + hostArchive + " lacks LICENSE", "krew manifest: " + hostArchive}},
-		"a chart of another version": {func(t *testing.T, dist string) {
-			t.Helper()
-			chart, err := packTar([]entry{{
-				name: "capstan/Chart.yaml", mode: 0o644,
-				data: []byte("name: capstan\nversion: 0.9.0\nappVersion: 1.2.2\n"),
-			}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			write(t, filepath.Join(dist, "capstan-0.9.0.tgz"), string(chart))
-		}, true, []string{"chart: its appVersion is 1.2.2, want " + version}},
-		"an image of one platform": {func(t *testing.T, dist string) {
-			t.Helper()
-			makeImage(t, dist, manager[:2])
-		}, true, []string{"image: it has 1 platforms, want 2"}},
-		"an image of another program for docker load": {func(t *testing.T, dist string) {
-			t.Helper()
-			tag, err := name.NewTag("capstan-dev/capstan:" + version)
-			if err != nil {
-				t.Fatal(err)
-			}
-			other := filepath.Join(dist, dockerArchive("capstan", version, both[0]))
-			img, err := tarball.ImageFromPath(filepath.Join(dist, dockerArchive("capstan", version, both[1])), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			data := filepath.Join(t.TempDir(), "image.tar")
-			if err := tarball.WriteToFile(data, tag, img); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Rename(data, other); err != nil {
-				t.Fatal(err)
-			}
-		}, true, []string{"holds the image"}},
-		"a provenance of another commit": {func(t *testing.T, dist string) {
-			t.Helper()
-			change(t, filepath.Join(dist, provenanceFile), func(data []byte) []byte {
-				return bytes.ReplaceAll(data, []byte(revision), []byte(strings.Repeat("0", 40)))
-			})
-		}, false, []string{"checksums: provenance.json", "provenance: it does not name the commit"}},
-		"a provenance of another Go": {func(t *testing.T, dist string) {
-			t.Helper()
-			change(t, filepath.Join(dist, provenanceFile), func(data []byte) []byte {
-				return bytes.ReplaceAll(data, []byte(runtime.Version()), []byte(otherGo()))
-			})
-		}, false, []string{"provenance: it names the Go version " + otherGo()}},
-		"an image of another Go": {func(t *testing.T, dist string) {
-			t.Helper()
-			makeImage(t, dist, builtWith(t, otherGo(), manager))
-		}, true, []string{"archive " + host.String() + ": the programs are built with " + otherGo()}},
-		"a krew manifest of another archive": {func(t *testing.T, dist string) {
-			t.Helper()
-			change(t, filepath.Join(dist, krewFile), func(data []byte) []byte {
-				return bytes.ReplaceAll(data, []byte("windows_amd64.zip"), []byte("windows_arm64.zip"))
-			})
-		}, true, []string{"krew manifest: the platform windows/amd64 has the URI"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			dist := t.TempDir()
-			if err := os.CopyFS(dist, os.DirFS(whole)); err != nil {
-				t.Fatal(err)
-			}
-			tc.change(t, dist)
-			if tc.again {
-				must(t, append([]string{"finish"}, common(dist)...)...)
-			}
-			_, err := verified(t, dist)
-			for _, want := range tc.want {
-				if err == nil || !strings.Contains(err.Error(), want) {
-					t.Errorf("verify returns %v, want %q", err, want)
-				}
-			}
-		})
-	}
-}
-
-func change(t *testing.T, path string, to func([]byte) []byte) {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	write(t, path, string(to(data)))
-}
-
 // TestPush pushes to a registry in this process and checks that the registry lists the referrers of the image.
 func TestPush(t *testing.T) {
 	dist := t.TempDir()
@@ -488,111 +353,5 @@ func TestArchiveStaysInItsDirectory(t *testing.T) {
 	write(t, plain, packed.String())
 	if _, err := openArchive(plain); err == nil || !strings.Contains(err.Error(), "leads out of the archive") {
 		t.Errorf("error = %v, want an error, because the path leads out of the archive", err)
-	}
-}
-
-// otherGo returns a version of Go that is as long as that of this test, and not the same.
-func otherGo() string {
-	last := "0"
-	if strings.HasSuffix(runtime.Version(), last) {
-		last = "1"
-	}
-	return runtime.Version()[:len(runtime.Version())-1] + last
-}
-
-// builtWith returns copies of programs that name another version of Go as the one that has built them.
-func builtWith(t *testing.T, version string, args []string) []string {
-	t.Helper()
-	args = slices.Clone(args)
-	for at, arg := range args {
-		name, path, found := strings.Cut(arg, "=")
-		if !found {
-			continue
-		}
-		to := filepath.Join(t.TempDir(), filepath.Base(path))
-		for _, suffix := range []string{"", sbomSuffix} {
-			data, err := os.ReadFile(path + suffix)
-			if err != nil {
-				t.Fatal(err)
-			}
-			write(t, to+suffix, string(bytes.ReplaceAll(data, []byte(runtime.Version()), []byte(version))))
-		}
-		args[at] = name + "=" + to
-	}
-	return args
-}
-
-// TestTheProvenanceNamesTheGoOfThePrograms checks that the provenances name the version of Go that has built the
-// programs, and not the version that has built this command.
-func TestTheProvenanceNamesTheGoOfThePrograms(t *testing.T) {
-	dist := t.TempDir()
-	manager, cli := build(t, "manager", both...), build(t, "capstan", host, platform{"windows", "amd64"})
-	makeRelease(t, dist, builtWith(t, otherGo(), manager), builtWith(t, otherGo(), cli))
-	data, err := os.ReadFile(filepath.Join(dist, provenanceFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := opened(t, dist)
-	ofImage, err := a.refersTo(a.digest, string(mediaTypeProvenance))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for of, data := range map[string][]byte{"files": data, "image": ofImage} {
-		if !bytes.Contains(data, []byte(`"`+otherGo()+`"`)) || bytes.Contains(data, []byte(runtime.Version())) {
-			t.Errorf("the provenance of the %s is %s, want Go %s", of, data, otherGo())
-		}
-	}
-	if out, err := verified(t, dist); err != nil {
-		t.Errorf("verify: %v\n%s", err, out)
-	}
-	args := append([]string{"image", "-reference", "capstan-dev/capstan:" + version}, common(t.TempDir())...)
-	args = append(append(args, manager[:2]...), builtWith(t, otherGo(), manager[2:])...)
-	if _, err := command(t, args...); err == nil || !strings.Contains(err.Error(), "build all of them again with one version of Go") {
-		t.Errorf("error = %v, want an error, because two versions of Go have built the programs", err)
-	}
-}
-
-// TestProvenanceMatchesSLSA checks the statement against SLSA's field names, not against the library that
-// writes it.
-func TestProvenanceMatchesSLSA(t *testing.T) {
-	data, err := provenance(release{version: version, revision: revision, epoch: 1700000000}, localBuilder, "go1.26.0",
-		[]subject{{"a", strings.Repeat("0", 64)}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var s struct {
-		Type          string `json:"_type"`
-		PredicateType string `json:"predicateType"`
-		Subject       []struct {
-			Name   string            `json:"name"`
-			Digest map[string]string `json:"digest"`
-		} `json:"subject"`
-		Predicate struct {
-			BuildDefinition struct {
-				BuildType            string         `json:"buildType"`
-				ExternalParameters   map[string]any `json:"externalParameters"`
-				ResolvedDependencies []struct {
-					URI    string            `json:"uri"`
-					Digest map[string]string `json:"digest"`
-				} `json:"resolvedDependencies"`
-			} `json:"buildDefinition"`
-			RunDetails struct {
-				Builder struct {
-					ID string `json:"id"`
-				} `json:"builder"`
-			} `json:"runDetails"`
-		} `json:"predicate"`
-	}
-	if err := json.Unmarshal(data, &s); err != nil {
-		t.Fatal(err)
-	}
-	if s.Type != "https://in-toto.io/Statement/v1" || s.PredicateType != "https://slsa.dev/provenance/v1" ||
-		s.Subject[0].Digest["sha256"] == "" {
-		t.Errorf("the statement is %s, want one of in-toto with SLSA's provenance", data)
-	}
-	p := s.Predicate
-	if p.RunDetails.Builder.ID != localBuilder || p.BuildDefinition.ResolvedDependencies[0].Digest["gitCommit"] != revision ||
-		fmt.Sprint(p.BuildDefinition.ExternalParameters["sourceDateEpoch"]) != "1.7e+09" {
-		t.Errorf("the provenance is %+v, want the builder, the commit and its time", p)
 	}
 }
