@@ -377,8 +377,8 @@ const (
 	EventFailed = "Failed"
 	// EventCancelled is emitted when a Turn was cancelled.
 	EventCancelled = "Cancelled"
-	// EventFallbackUsed is emitted at the end of a Turn if another model than the first of the chain answered. It names
-	// both models and the kind of the first one's failure.
+	// EventFallbackUsed is emitted at the end of a Turn if the model that answered last is not the model that was tried
+	// first. It names both models and the kind of the first one's failure.
 	EventFallbackUsed = "FallbackUsed"
 	// EventWaitingLong is emitted when a Turn has waited to start or to continue, for one reason, for a minute, or for
 	// half of its starting deadline if that is less. Waits for approvals and sub-agents do not count. It is also

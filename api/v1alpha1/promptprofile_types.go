@@ -229,9 +229,10 @@ type Judge struct {
 	// +kubebuilder:validation:MaxLength=4096
 	Prompt string `json:"prompt,omitempty"`
 
-	// modelRef is the model to ask, of any ModelProvider in the namespace of the Agent. In a cluster, it is ignored
-	// unless it is one of the models that spec.evaluation of the Agent allows. Default: the models of the Agent, in
-	// order, with their parameters; in a cluster spec.evaluation.models of the Agent, if they are set.
+	// modelRef is the model to ask, of any ModelProvider in the namespace of the Agent. In a cluster, the judge asks
+	// this model only if spec.evaluation of the Agent allows it; otherwise modelRef is ignored. Default: the models of
+	// the Agent, in order, with their parameters. In a cluster, the default is spec.evaluation.models of the Agent, if
+	// that field is set.
 	// +optional
 	ModelRef *JudgeModelReference `json:"modelRef,omitempty"`
 

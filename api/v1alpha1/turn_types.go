@@ -25,7 +25,8 @@ const (
 	DesiredStateActive DesiredState = "Active"
 	// DesiredStateSuspended stops the Turn at the next safe point. Its progress is kept, and Active continues it.
 	DesiredStateSuspended DesiredState = "Suspended"
-	// DesiredStateCancelled ends the Turn at the next safe point. It cannot be undone.
+	// DesiredStateCancelled ends the Turn immediately: a run that is in progress aborts its request. It cannot be
+	// undone.
 	DesiredStateCancelled DesiredState = "Cancelled"
 )
 
@@ -266,8 +267,8 @@ type TurnSpec struct {
 
 // TurnUndo names the calls of another Turn to undo.
 type TurnUndo struct {
-	// turnUID is the UID of the other Turn, 1 to 64 characters. The other Turn must have ended, in the same namespace,
-	// and its Agent must be the Agent in agentRef. Its journal must still exist; its object may be deleted.
+	// turnUID is the UID of the other Turn, 1 to 64 characters. The other Turn must be in the same namespace and must
+	// have ended. Its Agent must be the Agent in agentRef. Its journal must still exist; its object may be deleted.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
@@ -276,7 +277,7 @@ type TurnUndo struct {
 	TurnUID string `json:"turnUID"`
 
 	// calls are the IDs of the calls to undo, 1 to 100, each at most 128 characters. Default: all calls that may have
-	// changed something, at most the newest 100 that can be undone.
+	// changed something and can be undone. If there are more than 100 of these, the default is the newest 100.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -362,10 +363,11 @@ type HistoryMessage struct {
 	Content string `json:"content"`
 }
 
-// The validation rule of a Turn makes its spec immutable. It belongs to the whole Turn, and not to the spec, so that it
-// can accept the status writes that start or end a Turn without looking at the spec: the API server copies the schema
-// of a structure for each field that a rule looks up, and would compare a large context with each write. To accept such
-// a write is safe: a status write cannot change the spec, and a write of the spec cannot change the status.
+// The validation rule of a Turn makes its spec immutable. The rule belongs to the whole Turn, and not to the spec, so
+// that it can look at the status first, and accept the writes that start or end a Turn without looking at the spec.
+// Otherwise each status write would be slow: the API server copies the schema of a structure for each field that a rule
+// looks up, and would compare a large context. Accepting these writes is safe: a status write cannot change the spec,
+// and a write of the spec cannot change the status.
 
 // Turn is one request to an Agent: limited in time and cost, recorded, and run to its end once.
 // +kubebuilder:object:root=true
