@@ -67,7 +67,7 @@ func (s *Store) CloseIdle(before time.Time) {
 // does not respond.
 func (s *Store) Ping(ctx context.Context, timeout time.Duration) error {
 	return s.call(ctx, timeout, func(ctx context.Context) error {
-		*ctx.Value(waitingKey{}).(*waiting) = waiting{}
+		*ctx.Value(serverWaitKey{}).(*serverWait) = serverWait{}
 		return s.pool.Ping(ctx)
 	})
 }

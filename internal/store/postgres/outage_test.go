@@ -121,7 +121,7 @@ func TestErrorsContainAdviceAndNoSecrets(t *testing.T) {
 	const secret = "s3cr3t"
 	password, _ := good.User.Password()
 	if len(password) < 8 {
-		password = secret // the password of a named server may be too short to find in a text
+		password = secret // the password of the server in CAPSTAN_TEST_POSTGRES may be too short to find in a text
 	}
 	wrong, unknown := *good, *good
 	wrong.User = url.UserPassword("nobody_of_that_name", secret) // a server refuses this user even if it requires no password

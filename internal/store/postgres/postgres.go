@@ -27,7 +27,8 @@ const (
 	// neither requires nor forbids TLS, there are two attempts, with and without TLS. If the host has one address, they
 	// share this time.
 	connectTimeout = 4 * time.Second
-	// appendTimeout limits an append, including the wait for a connection, and without the time of appendLimit.
+	// appendTimeout limits a short append, including the wait for a connection. A large append has more time: see
+	// appendLimit.
 	appendTimeout = 10 * time.Second
 	// slowestRate is the rate of the slowest network to the server over which large appends succeed, in bytes per
 	// second: 1 Mbit/s.
@@ -48,17 +49,17 @@ const (
 	// listsPart is the part of the connections that lists for users may use at the same time: a quarter.
 	listsPart = 4
 	// ledgersPart is the part of the connections that appends that change Budgets may use at the same time: a half.
-	// Such an append keeps its connection while it waits for the account of a Budget. If namespaces compete, each of
-	// them may use at least ledgersOfNamespace of these connections: of the appends to one account, only one can
-	// proceed.
+	// Such an append keeps its connection while it waits for the row with the amounts of its Budget, which another
+	// append has locked. If namespaces compete, ledgersOfNamespace of these connections are guaranteed to each of them.
+	// More would not help a namespace with one Budget, because only one append at a time can change the row.
 	ledgersPart, ledgersOfNamespace = 2, 2
 )
 
 // Store keeps journals in a PostgreSQL database. It implements store.Store.
 type Store struct {
 	pool *pgxpool.Pool
-	// ordinary limits the calls other than those of checked, for which a connection stays free, and lists limits the
-	// calls that serve lists for users.
+	// ordinary limits most calls, so that one connection stays free for the calls of the method checked. lists limits
+	// the calls that serve lists for users.
 	ordinary, lists *semaphore.Weighted
 	// ledgers limits the appends that change Budgets.
 	ledgers *fairgate.Gate
@@ -72,9 +73,9 @@ type Store struct {
 	trimmed atomic.Pointer[string]
 	// missing is the number of bytes of an append that the server had no space for: see recordMissing.
 	missing atomic.Int64
-	// unmarked is true if there may be appends after the last mark, by this process or an earlier one.
+	// unmarked is true if this process, or an earlier one, may have appended entries since the last call of Mark.
 	unmarked atomic.Bool
-	// unconfirmed is the number of commits that the server has reported although no standby may have them.
+	// unconfirmed is the number of commits about which the server has said that they may be missing on all standbys.
 	unconfirmed atomic.Int64
 }
 
@@ -119,7 +120,7 @@ func openConfig(ctx context.Context, config *pgxpool.Config, dir fs.FS, namespac
 	new(timelines).follow(config)
 	prepare := config.PrepareConn
 	config.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) {
-		waitForServer(ctx)
+		beginServerWait(ctx)
 		return prepare(ctx, conn)
 	}
 	connecting, cancel := context.WithTimeout(ctx, openTimeout)
@@ -244,14 +245,14 @@ func (s *Store) call(parent context.Context, timeout time.Duration, do func(cont
 			}
 			defer limit.Release(1)
 		}
-		waitForServer(ctx)
+		beginServerWait(ctx)
 		return do(ctx)
 	})
 }
 
-// callWithLedger does the same as call for an append that changes Budgets. It first waits until it is the turn of the
-// namespace, for at most appendTimeout. The append itself has its own time: if it ended in the wait for an account, its
-// connection would be lost.
+// callWithLedger does the same as call for an append that changes Budgets. It first waits, for at most appendTimeout,
+// until the namespace may use another of the connections for such appends. The time of this wait does not count against
+// timeout. If timeout ended while the append waits for the row of a Budget, the connection of the append would be lost.
 func (s *Store) callWithLedger(parent context.Context, namespace string, timeout time.Duration,
 	do func(context.Context) error,
 ) error {
@@ -267,14 +268,15 @@ func (s *Store) callWithLedger(parent context.Context, namespace string, timeout
 	return s.call(parent, timeout, do)
 }
 
-// waiting measures how long a call has waited for the server.
-type waiting struct{ since time.Time }
+// serverWait has the time since which a call waits only for the server, and not for other calls.
+type serverWait struct{ since time.Time }
 
-type waitingKey struct{}
+type serverWaitKey struct{}
 
-// waitForServer records that a call has its turn, or a connection, so that its earlier waits do not count.
-func waitForServer(ctx context.Context) {
-	if w, ok := ctx.Value(waitingKey{}).(*waiting); ok {
+// beginServerWait records that a call waits only for the server from now on, because it may use a connection or has
+// one.
+func beginServerWait(ctx context.Context) {
+	if w, ok := ctx.Value(serverWaitKey{}).(*serverWait); ok {
 		w.since = time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
 	}
 }
@@ -285,8 +287,8 @@ func (s *Store) run(parent context.Context, timeout time.Duration, do func(conte
 		return ErrClosed
 	}
 	begun := time.Now() //nolint:forbidigo // because two times of this process are compared
-	server := waiting{begun}
-	ctx := context.WithValue(parent, waitingKey{}, &server)
+	server := serverWait{begun}
+	ctx := context.WithValue(parent, serverWaitKey{}, &server)
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("PostgreSQL did not reply within %s: it is out of reach, "+
 		"or busy, or all connections are in use: %w", timeout, context.DeadlineExceeded))
 	defer cancel()
@@ -328,8 +330,8 @@ func (s *Store) dropLost(ctx context.Context, err error) bool {
 // connectedKey is the key of a connection's custom data under which the time of its connection is stored.
 const connectedKey = "capstan-connected"
 
-// closeIdle closes the idle connections that were established before a time. It does not use Pool.Reset, which would
-// also close the connections that are not established yet as soon as they are. If it took longer to connect than a call
+// closeIdle closes the idle connections that were established before a time. It does not use Pool.Reset, because Reset
+// also closes connections that are being established, as soon as they are ready. If connecting takes longer than a call
 // may wait, no call would ever get a connection. Connections in use need not be closed: those to a dead server fail.
 // The context ended must have ended, because a dead server cannot confirm the end of a connection.
 func (s *Store) closeIdle(ended context.Context, before time.Time) {

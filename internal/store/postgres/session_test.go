@@ -172,7 +172,7 @@ func TestContentionKeepsConnections(t *testing.T) {
 		}
 		opened := s.pool.Stat().NewConnsCount()
 		err := s.run(t.Context(), time.Millisecond, func(ctx context.Context) error {
-			w := ctx.Value(waitingKey{}).(*waiting)
+			w := ctx.Value(serverWaitKey{}).(*serverWait)
 			w.since = w.since.Add(-tc.silent)
 			<-ctx.Done()
 			return ctx.Err()

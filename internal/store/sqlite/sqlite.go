@@ -54,7 +54,7 @@ type Store struct {
 	maxLog    int64      // the constant maxLog; only tests change it
 	nextLog   int64      // used by the writer only: see boundLog
 
-	// unmarked is true if there may be appends after the last mark, by this process or an earlier one.
+	// unmarked is true if this process, or an earlier one, may have appended entries since the last call of Mark.
 	unmarked atomic.Bool
 
 	damage  atomic.Pointer[error] // the first sign that the file is damaged
