@@ -79,22 +79,24 @@ type bounds struct {
 type namespaceSeries struct {
 	// running is the number of running Turns of the namespace.
 	running int
-	// idle is the number of sweeps since the last count.
+	// idle is the number of sweeps since a metric of the namespace last changed.
 	idle   int
 	models map[pair]*int
 	groups map[group]*int
 	judges map[judgeKey]*int
-	// providers are the ModelProviders that have refused requests. The values are numbers of sweeps since the last
-	// count.
+	// providers are the ModelProviders that have refused requests. The values are the numbers of sweeps since the last
+	// refused request.
 	providers map[string]*int
 	// currencies are the currencies that have series, unordered.
 	currencies []string
 }
 
-// pair is a model of a ModelProvider. Its value in the map models is the number of sweeps since the last count.
+// pair is a model of a ModelProvider. Its value in the map models is the number of sweeps since its metrics last
+// changed.
 type pair struct{ provider, model string }
 
-// group is a model that an Agent uses. Its value in the map groups is the number of sweeps since the last count.
+// group is a model that an Agent uses. Its value in the map groups is the number of sweeps since its metrics last
+// changed.
 type group struct{ agent, provider, model string }
 
 // withNamespace calls count with the value of the label namespace and with the state of the namespace, which is nil

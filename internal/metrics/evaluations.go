@@ -18,7 +18,7 @@ const (
 	sharedJudges = 256
 )
 
-// judgeKey is a judge of an Agent. Its value in the map judges is the number of sweeps since the last count.
+// judgeKey is a judge of an Agent. Its value in the map judges is the number of sweeps since its metrics last changed.
 type judgeKey struct{ agent, judge string }
 
 var (
@@ -38,7 +38,7 @@ var (
 	})
 	evaluationsOldest = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "capstan_evaluations_oldest_seconds",
-		Help: "Time since the end of the turn whose task, evaluation or learning, is the oldest that has not ended; 0 if there is none.",
+		Help: "Age of the oldest task (evaluation or learning) that has not ended, in seconds since the end of its turn; 0 if there is none.",
 	})
 	// judgeVectors are the metrics with the labels agent and judge.
 	judgeVectors = []vector{evaluations.MetricVec, evaluationScore.MetricVec}

@@ -23,10 +23,11 @@ var ErrUnprocessed = errors.New("the server refused the HTTP/2 stream, or is clo
 // errSent means that a request over HTTP/2 failed after it was sent, and that the server may have processed it.
 var errSent = errors.New("the server ended the HTTP/2 stream or connection after the whole request was sent")
 
-// Bounded is a transport for the requests to one server. It sends a request at most twice over HTTP/2. Without this
+// Bounded is a transport for the requests to one server. Over HTTP/2, it sends a request at most twice. Without this
 // limit, net/http repeats a request after PROTOCOL_ERROR without limit and without a pause, each time on a new
-// connection. A request with a body is sent a second time only if the server has not processed the first one
-// (ErrUnprocessed), and if it has GetBody.
+// connection. Over HTTP/2, a request with a body is sent a second time only if the server has not processed the first
+// one (ErrUnprocessed), and if the request has GetBody. Over HTTP/1, the rules of net/http apply: it may repeat a
+// request that is idempotent or has the header X-Idempotency-Key.
 type Bounded struct {
 	base http.RoundTripper
 	// isHTTP2 says whether the newest connection uses HTTP/2.
@@ -84,10 +85,13 @@ func (r *repetition) withOutcome(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnprocessed, err)
 }
 
-// once returns a copy of a request with a body that net/http does not send again after all of it was sent over HTTP/2.
-// Over HTTP/1, net/http needs GetBody to send a request again of which it has sent nothing. Over HTTP/2, net/http does
-// not say whether the server has refused the request or may have processed it if the request has GetBody. So once hides
-// GetBody when it knows that the server uses HTTP/2. Until then, the outcome of a refused request is unknown (errSent).
+// once returns a copy of a request that has a body. If all of the copy was sent over HTTP/2, net/http does not send it
+// again.
+//
+// Over HTTP/1, net/http needs GetBody: it repeats a request of which it has sent nothing. Over HTTP/2, GetBody does
+// harm: for a request that has GetBody, the error of net/http does not say whether the server has refused the request
+// or may have processed it. So once hides GetBody when it knows that the server uses HTTP/2. Until then, the outcome of
+// a refused request is unknown (errSent).
 //
 //go:noinline
 func (b *Bounded) once(req *http.Request) *http.Request {
@@ -141,8 +145,8 @@ func (b *Bounded) newTrace() (*httptrace.ClientTrace, *atomic.Bool) {
 	}, &isSent
 }
 
-// sendTwice sends a request without a body. net/http sends it again if the server may not have processed it, as with
-// GOAWAY when a server restarts; sendTwice prevents the third time.
+// sendTwice sends a request without a body. net/http sends the request again if it is possible that the server has not
+// processed it, for example after GOAWAY when a server restarts. sendTwice prevents a third time.
 func (b *Bounded) sendTwice(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	trace, isSent := b.newTrace()

@@ -29,8 +29,8 @@ func (e *invalidProxyError) Error() string {
 //  1. It is an address that the policy refuses, or has a form that only some programs read as an address.
 //  2. It is localhost, which would be the proxy's own machine.
 //  3. It is a name that resolves in this process to an address that the policy refuses.
-//  4. It has other characters than ASCII: a proxy receives such a name in another form than the one that a program
-//     without a proxy connects to, and may read it as an address.
+//  4. It has other characters than ASCII. A proxy receives such a name in a form that differs from the form to which a
+//     program without a proxy connects. The proxy may read this form as an address.
 //  5. It is a name under .internal, where clouds name their metadata services, that does not resolve in this process.
 //     For other names that do not resolve, the proxy decides: many clusters cannot resolve names of other networks.
 //
