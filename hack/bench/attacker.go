@@ -79,8 +79,8 @@ func (a *attacker) toolServer(name, url string) *v1alpha1.ToolServer {
 	}}
 }
 
-// agent returns an Agent with the highest possible limits, the ModelProvider of the same name, and the tools of the
-// given servers.
+// agent returns an Agent with the ModelProvider of the same name and the tools of the given servers. Its limits on
+// time, steps, calls and tokens are the highest that the API allows. The other limits keep their defaults.
 func (a *attacker) agent(name string, servers ...string) *v1alpha1.Agent {
 	agent := &v1alpha1.Agent{ObjectMeta: a.own(name), Spec: v1alpha1.AgentSpec{
 		PromptProfileRef: v1alpha1.SharedReference{Name: a.namespace},

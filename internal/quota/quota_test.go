@@ -112,7 +112,7 @@ func TestEvaluate(t *testing.T) {
 			"nr",
 		},
 		"two": {
-			"each of two may have a third, and its running Turns half",
+			"with two namespaces, new Turns of one wait from a third of the quota, and its running Turns stop at half",
 			quota.Limits{Total: 90 * gib},
 			store.Use{Bytes: 60 * gib, Free: -1, Namespaces: map[string]int64{"a": 30 * gib, "b": 30 * gib}},
 			"n",
@@ -130,7 +130,7 @@ func TestEvaluate(t *testing.T) {
 			"n",
 		},
 		"with a new namespace": {
-			"other namespaces do not stop its running Turns",
+			"running Turns of a do not stop because b is new",
 			quota.Limits{Total: 100 * gib},
 			store.Use{Bytes: 57 * gib, Free: -1, Namespaces: map[string]int64{"a": 43 * gib, "b": 14 * gib}},
 			"n",
@@ -158,7 +158,7 @@ func TestEvaluate(t *testing.T) {
 			"",
 		},
 		"no bytes free, small use": {
-			"a namespace always has a limit",
+			"the total is used up, so it does not matter how little the namespace uses",
 			quota.Limits{Total: gib},
 			store.Use{Bytes: 2 * gib, Free: -1, Namespaces: map[string]int64{"a": 5}},
 			"nr",
@@ -207,8 +207,8 @@ func TestExpectedBytesAreNotFree(t *testing.T) {
 		"alone":                        {map[string]int64{"a": 1}, map[string]int64{"a": 38}, ""},
 		"alone, expected to have half": {map[string]int64{"a": 1}, map[string]int64{"a": 40}, "n"},
 		"another will have half":       {map[string]int64{"a": 5}, map[string]int64{"b": 40}, ""},
-		"little, and another will have more than all": {map[string]int64{"a": 3}, map[string]int64{"b": 100}, ""},
-		"more, and another will have more than all":   {map[string]int64{"a": 4}, map[string]int64{"b": 100}, "n"},
+		"little, and another will have more than the whole quota": {map[string]int64{"a": 3}, map[string]int64{"b": 100}, ""},
+		"more, and another will have more than the whole quota":   {map[string]int64{"a": 4}, map[string]int64{"b": 100}, "n"},
 		"running Turns do not wait for their own expected bytes": {
 			map[string]int64{"a": 35, "b": 6, "c": 6}, map[string]int64{"a": 15}, "n",
 		},
@@ -359,7 +359,8 @@ func TestMeterMeasuresSoonAfterMuchWasAppended(t *testing.T) {
 	}
 }
 
-// checkEarlyMeasurements checks a Meter with limits for which a step is 1 MiB.
+// checkEarlyMeasurements checks how many appended bytes cause an early measurement: 1/64 of the lowest quota, which is
+// 1 MiB for each of the limits.
 func checkEarlyMeasurements(t *testing.T, limits quota.Limits) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -392,9 +393,9 @@ func checkEarlyMeasurements(t *testing.T, limits quota.Limits) {
 		}
 		after(time.Second, 1, "the first measurement is immediate")
 		write(1<<20 - 1<<10)
-		after(0, 1, "less than a step causes no measurement")
+		after(0, 1, "less than 1 MiB causes no measurement")
 		write(1 << 10)
-		after(0, 2, "the appended bytes reach a step: 1 of 64 of the quota")
+		after(0, 2, "the appended bytes reach 1 MiB, which is 1/64 of the quota")
 		write(8 << 20)
 		after(100*time.Millisecond, 2, "the store is not measured for a moment")
 		after(200*time.Millisecond, 3, "then it is measured again")
@@ -412,13 +413,13 @@ func checkEarlyMeasurements(t *testing.T, limits quota.Limits) {
 		m.Forecast.End("turn", true)
 		after(0, 5, "each of four Turns will write 300 KiB")
 		begin(4, 7)
-		after(250*time.Millisecond, 5, "three more will write less than a step")
+		after(250*time.Millisecond, 5, "three more will write less than 1 MiB")
 		begin(7, 8)
-		after(0, 6, "four more will write a step")
+		after(0, 6, "four more will write 1 MiB")
 		m.Forecast.Begin("first", "b", true)
-		after(250*time.Millisecond, 6, "the first Turn of a namespace may write half of a step")
+		after(250*time.Millisecond, 6, "the first Turn of a namespace may write half of 1 MiB")
 		m.Forecast.Begin("second", "b", true)
-		after(0, 7, "the first two may write a step")
+		after(0, 7, "the first two may write 1 MiB")
 		if err := j.Append(ctx, "turn", journal.Entry{
 			Seq: 1, Epoch: 1, Kind: journal.ModelReplied, Version: 1,
 			Payload: json.RawMessage("1"),

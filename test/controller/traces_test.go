@@ -104,7 +104,7 @@ var _ = Describe("The trace of a Turn whose executors are killed", func() {
 			refusing(http.MethodPut, "/turns/tidy/status", `"completionTime"`), traced...)
 		t := s.awaitState(ctx, "tidy", v1alpha1.TurnReasonAwaitingApproval)
 		s.decide(ctx, t, 0, v1alpha1.ApprovalApproved)
-		s.awaitRecorded(ctx, databaseURL, 2)
+		s.awaitRecorded(ctx, databaseURL, 2) // the journals of the Turn and of its sub-agent's Turn
 		Eventually(func() int {
 			n := 0
 			for _, r := range receiver.Spans() {

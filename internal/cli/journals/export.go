@@ -9,9 +9,11 @@ import (
 // Export holds the flags of capstan export turn.
 type Export struct {
 	Source
-	// WithContent prints the content. If it is false, the content is redacted.
+	// WithContent prints the words of the conversation in the journal. If it is false, they are left out. An Artifact
+	// is always printed whole.
 	WithContent bool
-	// Artifact is the name or the SHA-256 of an artifact to print instead. If it is empty, the journal is printed.
+	// Artifact is the name or the SHA-256 of an artifact whose content is printed instead of the journal. If Artifact
+	// is empty, the journal is printed.
 	Artifact string
 }
 

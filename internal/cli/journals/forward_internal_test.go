@@ -25,16 +25,16 @@ import (
 	"github.com/capstan-dev/capstan/internal/readapi"
 )
 
-// kubelet forwards ports like an API server that supports only SPDY. The only Pod is capstan-0, and its ports lead to
+// fakeAPIServer forwards ports, and supports only SPDY. The only Pod is capstan-0. All ports of that Pod lead to
 // target.
-type kubelet struct {
+type fakeAPIServer struct {
 	target string
 	mu     sync.Mutex
 	asked  []string
 	pipes  sync.WaitGroup
 }
 
-func (k *kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (k *fakeAPIServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	k.mu.Lock()
 	k.asked = append(k.asked, r.Method+" "+r.URL.Path+" "+r.Header.Get("Authorization"))
 	k.mu.Unlock()
@@ -64,7 +64,7 @@ func (k *kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // pipe connects a stream to the target.
-func (k *kubelet) pipe(ctx context.Context, s httpstream.Stream) {
+func (k *fakeAPIServer) pipe(ctx context.Context, s httpstream.Stream) {
 	defer s.Reset() //nolint:errcheck // because the stream has ended
 	var d net.Dialer
 	to, err := d.DialContext(ctx, "tcp", k.target)
@@ -80,11 +80,11 @@ func (k *kubelet) pipe(ctx context.Context, s httpstream.Stream) {
 }
 
 // pods serves the ports of Pods. The port of capstan-0 leads to the handler.
-func pods(t *testing.T, handler http.Handler) (*kubelet, *rest.Config) {
+func pods(t *testing.T, handler http.Handler) (*fakeAPIServer, *rest.Config) {
 	t.Helper()
 	target := httptest.NewServer(handler)
 	t.Cleanup(target.Close)
-	k := &kubelet{target: strings.TrimPrefix(target.URL, "http://")}
+	k := &fakeAPIServer{target: strings.TrimPrefix(target.URL, "http://")}
 	api := httptest.NewServer(k)
 	t.Cleanup(api.Close)
 	t.Cleanup(k.pipes.Wait)

@@ -19,17 +19,18 @@ import (
 // TestDecisionNamesTheWholeRequest checks that a decision that differs from the request in any value does not
 // count, so the call keeps waiting.
 func TestDecisionNamesTheWholeRequest(t *testing.T) {
+	const same = "the same in all values"
 	for name, change := range map[string]func(*loop.Decision){
-		"":            func(*loop.Decision) {},
-		"request":     func(d *loop.Decision) { d.Request = "other" },
-		"step":        func(d *loop.Decision) { d.Step = 2 },
-		"call":        func(d *loop.Decision) { d.CallID = "b" },
-		"tool":        func(d *loop.Decision) { d.Name = "close_ticket" },
-		"tool server": func(d *loop.Decision) { d.ToolServerUID = "other" },
-		"schema":      func(d *loop.Decision) { d.SchemaHash = "other" },
-		"arguments":   func(d *loop.Decision) { d.ArgumentsHash = "other" },
+		same:                  func(*loop.Decision) {},
+		"another request":     func(d *loop.Decision) { d.Request = "other" },
+		"another step":        func(d *loop.Decision) { d.Step = 2 },
+		"another call":        func(d *loop.Decision) { d.CallID = "b" },
+		"another tool":        func(d *loop.Decision) { d.Name = "close_ticket" },
+		"another tool server": func(d *loop.Decision) { d.ToolServerUID = "other" },
+		"another schema":      func(d *loop.Decision) { d.SchemaHash = "other" },
+		"other arguments":     func(d *loop.Decision) { d.ArgumentsHash = "other" },
 	} {
-		t.Run("another "+name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			c, _ := candidate("one", 1, asksFor("", call("a", "send", `{}`)), says("Done."))
 			send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
 			send.RequiresApproval, send.Source = true, tool.Source{Server: "mail", Name: "send", UID: "uid of mail"}
@@ -44,8 +45,12 @@ func TestDecisionNamesTheWholeRequest(t *testing.T) {
 			}
 			_, err := loop.Run(t.Context(), &in)
 			_, parked := errors.AsType[*loop.Parked](err)
-			if want := name == ""; parked == want || len(sent.calls) == 1 != want {
-				t.Errorf("Run: %v after %d calls", err, len(sent.calls))
+			wantCalls := 0
+			if name == same {
+				wantCalls = 1
+			}
+			if parked != (wantCalls == 0) || len(sent.calls) != wantCalls {
+				t.Errorf("Run: %v after %d calls, want %d, and a parked Turn if the call is not made", err, len(sent.calls), wantCalls)
 			}
 		})
 	}
@@ -87,7 +92,7 @@ func TestOpenApprovalsAreBounded(t *testing.T) {
 		in := withApprover(withTools(inputOf(t, j, epoch, c), send), o)
 		in.Limits.MaxToolCalls = calls
 		in.Decide = func(ctx context.Context, a loop.Approval) (*loop.Decision, error) {
-			if !listed[a.Request] { // like a status that people have not seen yet
+			if !listed[a.Request] { // nobody can decide about a request that no earlier run has reported
 				return nil, nil
 			}
 			return o.decide(ctx, a)
@@ -100,8 +105,9 @@ func TestOpenApprovalsAreBounded(t *testing.T) {
 			}
 			break
 		}
-		if n := len(parked.Approvals); n == 0 || n > loop.MaxOpenApprovals || n != min(loop.MaxOpenApprovals, calls-len(sent.calls)) {
-			t.Fatalf("after %d calls people are asked about %d calls at a time, want at most %d", len(sent.calls), n, loop.MaxOpenApprovals)
+		want := min(loop.MaxOpenApprovals, calls-len(sent.calls))
+		if n := len(parked.Approvals); n == 0 || n != want {
+			t.Fatalf("after %d calls people are asked about %d calls at a time, want %d", len(sent.calls), n, want)
 		}
 		for _, a := range parked.Approvals {
 			listed[a.Request] = true
@@ -118,7 +124,7 @@ func TestOpenApprovalsAreBounded(t *testing.T) {
 	}
 }
 
-// checkedServer is a server whose tool implements tool.Checker.
+// checkedServer is a fake tool server that implements tool.Checker: check returns the result of each check of the tool.
 type checkedServer struct {
 	*fakeToolServer
 	checks int
@@ -183,8 +189,9 @@ func TestCallOfAChangedToolIsRefused(t *testing.T) {
 	}
 }
 
-// TestApprovedCallWaitsUntilItsToolCanBeChecked checks that an approval is kept while the API server gives no answer
-// about the tool, or while this process has no socket: the run ends with an error, and the next run makes the call.
+// TestApprovedCallWaitsUntilItsToolCanBeChecked checks that an approval is kept if the tool cannot be checked, because
+// the API server gives no answer about the tool, or because this process cannot open another socket. The run ends with
+// an error, and the next run makes the call.
 func TestApprovedCallWaitsUntilItsToolCanBeChecked(t *testing.T) {
 	for _, cause := range []error{tool.ErrUnread, tool.ErrOwnShortage} {
 		t.Run(cause.Error(), func(t *testing.T) { checkWaitForCheck(t, cause) })
@@ -215,8 +222,8 @@ func checkWaitForCheck(t *testing.T, cause error) {
 	}
 }
 
-// TestApprovalOfAnOlderVersion checks that the request of an older version, which has no ID, is replaced by a new one,
-// and that decisions about the old request do not count.
+// TestApprovalOfAnOlderVersion checks a request for approval that an older version of Capstan has recorded. Such a
+// request has no ID. The run replaces it by a new request, and decisions about the old request do not count.
 func TestApprovalOfAnOlderVersion(t *testing.T) {
 	j, o := &journaltest.Store{}, &approver{now: noon, decisions: map[string]loop.Decision{}}
 	c, _ := candidate("one", 1, asksFor("", call("a", "send", `{}`)), says("Done."))
