@@ -70,8 +70,8 @@ func surviveFrom(t *testing.T, w *world, epoch int64, moments ...int) (last *pro
 	panic("the last process was killed")
 }
 
-// kill runs the Turn until a process dies at the moment, or the Turn ends. It returns the last process and the result of
-// the Turn.
+// kill runs the Turn until a process dies at the moment, or the Turn ends. It returns the last process and the result
+// of the Turn.
 func kill(t *testing.T, w *world, epoch int64, moment int) (*process, *turn.Result) {
 	t.Helper()
 	p, result, _, err := w.run(epoch, false, killedAt(moment))
