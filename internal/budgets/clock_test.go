@@ -1,7 +1,6 @@
 package budgets
 
 import (
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -15,21 +14,13 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	core "github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
-	"github.com/capstan-dev/capstan/internal/store/sqlite"
+	"github.com/capstan-dev/capstan/internal/store/sqlite/sqlitetest"
 )
 
 // TestPeriodContinuesAfterAWrongClock lets the clock be hours ahead for a while, in the next period. When it is right
 // again, the limit of the earlier period is still reached.
 func TestPeriodContinuesAfterAWrongClock(t *testing.T) {
-	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := store.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	store := sqlitetest.Open(t)
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -31,6 +30,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
+	"github.com/capstan-dev/capstan/internal/store/sqlite/sqlitetest"
 	"github.com/capstan-dev/capstan/internal/tracing"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
@@ -62,15 +62,7 @@ func inTalk(t *v1alpha1.Turn) {
 func calling(t *testing.T, funcs interceptor.Funcs, change ...func(*v1alpha1.Turn)) (*Executor, *sqlite.Store) {
 	t.Helper()
 	e, _ := newExecutor(t, funcs, append(surroundings(), talk(), turnWith(append(change, inTalk)...))...)
-	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := store.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	store := sqlitetest.Open(t)
 	e.Engine = &turn.Engine{Journal: store, Now: e.Now}
 	e.Provider = func(*v1alpha1.ModelProvider) model.Provider { return caller{} }
 	called := make(chan struct{})

@@ -1,7 +1,6 @@
 package manager
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +12,7 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	"github.com/capstan-dev/capstan/internal/executor"
-	"github.com/capstan-dev/capstan/internal/store/sqlite"
+	"github.com/capstan-dev/capstan/internal/store/sqlite/sqlitetest"
 )
 
 // TestIdentify checks that the manager compares its store with the Leases of executors when it starts, also with the
@@ -27,15 +26,7 @@ func TestIdentify(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			behind := tc.behind
-			journals, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := journals.Close(); err != nil {
-					t.Error(err)
-				}
-			}()
+			journals := sqlitetest.Open(t)
 			before, err := journals.Mark(t.Context(), 0)
 			if err != nil {
 				t.Fatal(err)

@@ -23,7 +23,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
-	"github.com/capstan-dev/capstan/internal/store/sqlite"
+	"github.com/capstan-dev/capstan/internal/store/sqlite/sqlitetest"
 	"github.com/capstan-dev/capstan/internal/transcript"
 )
 
@@ -106,20 +106,6 @@ func named(name string, effect tool.Effect, call tool.CallerFunc) tool.Tool {
 		Tool:   prompt.Tool{Name: name, Parameters: []prompt.Parameter{{Name: "id", Type: "integer"}, {Name: "q"}}},
 		Effect: effect, Caller: call,
 	}
-}
-
-func opened(t *testing.T) *sqlite.Store {
-	t.Helper()
-	s, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
 }
 
 // shown returns the transcript of a journal.
@@ -214,7 +200,7 @@ func TestTranscripts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			store := opened(t)
+			store := sqlitetest.Open(t)
 			if _, err := (&turn.Engine{Journal: store, Now: clock()}).Run(t.Context(), &in); err != nil {
 				t.Fatal(err)
 			}
@@ -225,7 +211,7 @@ func TestTranscripts(t *testing.T) {
 
 func TestTranscriptOfInterruptedRun(t *testing.T) {
 	t.Parallel()
-	store, now := opened(t), clock()
+	store, now := sqlitetest.Open(t), clock()
 	life, abandon := context.WithCancel(t.Context())
 	in := input(candidate("demo", asks("", model.ToolCall{ID: "call_1", Name: "close_ticket", Arguments: `{"id": 1042}`})))
 	in.Tools = []tool.Tool{named("close_ticket", tool.Destructive, func(ctx context.Context, _ tool.Call) (tool.Result, error) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -23,7 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/session"
-	"github.com/capstan-dev/capstan/internal/store/sqlite"
+	"github.com/capstan-dev/capstan/internal/store/sqlite/sqlitetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,16 +34,7 @@ var journals = map[string]func(t *testing.T) journal.Journal{
 	"memory": func(*testing.T) journal.Journal { return &journaltest.Store{} },
 	"sqlite": func(t *testing.T) journal.Journal {
 		t.Helper()
-		s, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-		return s
+		return sqlitetest.Open(t)
 	},
 }
 

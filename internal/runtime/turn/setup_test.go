@@ -3,7 +3,6 @@ package turn_test
 import (
 	"context"
 	"encoding/json"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -18,7 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
-	"github.com/capstan-dev/capstan/internal/store/sqlite"
+	"github.com/capstan-dev/capstan/internal/store/sqlite/sqlitetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -182,16 +181,7 @@ var journals = map[string]func(t *testing.T) journal.Journal{
 	"memory": func(*testing.T) journal.Journal { return &journaltest.Store{} },
 	"sqlite": func(t *testing.T) journal.Journal {
 		t.Helper()
-		s, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-		return s
+		return sqlitetest.Open(t)
 	},
 }
 
