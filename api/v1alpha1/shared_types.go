@@ -72,7 +72,7 @@ type Limits struct {
 
 	// maxSteps is the number of steps that the Turn may take, from 1 to 100. A step is one reply of a model, together
 	// with the tool calls that the reply requests. Default 6 if neither Turn nor Agent sets it. When all steps are
-	// used, the model is asked once more, without tools, for its best answer, and the Turn ends with reason
+	// used, the model is asked once more for its best answer, and cannot call tools. The Turn then ends with reason
 	// StepLimitExceeded.
 	// +optional
 	// +kubebuilder:validation:Minimum=1

@@ -14,7 +14,7 @@ import (
 // Limits bound a Turn over all its runs.
 type Limits struct {
 	// MaxSteps is the maximum number of steps in which the model may call tools, at least 1. After them, the model must
-	// answer without tools.
+	// answer without calls.
 	MaxSteps int
 	// MaxToolCalls is the maximum number of tool calls.
 	MaxToolCalls int
