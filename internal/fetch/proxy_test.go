@@ -64,7 +64,7 @@ func TestProxy(t *testing.T) {
 			t.Cleanup(web.Close)
 			address := web.Listener.Addr().String()
 			if tc.isDown {
-				web.Close()
+				address = "127.0.0.1:1"
 			}
 			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestProxy$")
 			cmd.Env = append(os.Environ(), proxied+"=1", "HTTPS_PROXY=http://ada:"+password+"@"+address, "NO_PROXY=")

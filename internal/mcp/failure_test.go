@@ -613,8 +613,6 @@ func TestUnreachableServerIsRetriedAfterPause(t *testing.T) {
 }
 
 func TestConnecting(t *testing.T) {
-	closed := httptest.NewServer(http.NotFoundHandler())
-	closed.Close()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -645,7 +643,7 @@ func TestConnecting(t *testing.T) {
 			"connections to 169.254.169.254 are refused",
 		},
 		"closed": {
-			"no server listens", closed.URL, netpolicy.NewLocalPolicy(), mcp.Unreachable,
+			"no server listens", "http://127.0.0.1:1/mcp", netpolicy.NewLocalPolicy(), mcp.Unreachable,
 			"the connection to the server failed: connection refused",
 		},
 		"no name": {

@@ -221,7 +221,7 @@ func TestProxy(t *testing.T) {
 			t.Cleanup(web.Close)
 			address := web.Listener.Addr().String()
 			if tc.isDown {
-				web.Close()
+				address = "127.0.0.1:1"
 			}
 			got := sendProxied(t.Context(), t,
 				"HTTPS_PROXY=http://"+tc.user+"@"+address, "HTTP_PROXY=http://"+tc.user+"@"+address, "NO_PROXY="+tc.noProxy,
