@@ -2,6 +2,7 @@ package charts_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -188,7 +189,9 @@ func (c cluster) checkDrain(t *testing.T) {
 	c.apply(t, binding)
 	c.awaitScaledToZero(t, deployments, ended)
 	stop()
-	<-ended
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("after its context has ended, the drain returns %v; want %v", err, context.Canceled)
+	}
 
 	short := o
 	short.Timeout = 3 * time.Second

@@ -24,9 +24,9 @@ import (
 const (
 	// pollInterval is the time between two checks of the Pods.
 	pollInterval = time.Second
-	// maxForbidden is how long the API server may forbid all requests. The permissions are created just before the
-	// Pod that runs this command, and an API server may load them a moment later.
-	maxForbidden = 15 * time.Second
+	// maxForbidden is how many checks in a row the API server may forbid, one each pollInterval. The permissions are
+	// created just before the Pod that runs this command, and an API server may load them a moment later.
+	maxForbidden = 15
 )
 
 // Options name the Deployments to stop.
@@ -48,7 +48,7 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 }
 
 // Run scales the Deployments to zero and waits until all of their Pods are gone. It tries again after errors of the API
-// server, unless the API server forbids the requests for maxForbidden. After the timeout it returns an error that names
+// server, unless the API server forbids maxForbidden checks in a row. After the timeout it returns an error that names
 // the remaining Pods as last seen, or the last error of the API server if no check has succeeded.
 func Run(ctx context.Context, clients kubernetes.Interface, o Options, log logr.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
@@ -57,17 +57,17 @@ func Run(ctx context.Context, clients kubernetes.Interface, o Options, log logr.
 	var stopped, seen bool
 	var left []string
 	var failure error
-	var forbiddenSince time.Time // zero if the last request was not forbidden
+	forbidden := 0 // the last checks, without a break, that were forbidden
 	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
 		none, pods, err := d.scaleDown(ctx, o.Deployments)
 		if !apierrors.IsForbidden(err) {
-			forbiddenSince = time.Time{}
-		} else if forbiddenSince.IsZero() {
-			forbiddenSince = time.Now()
-			log.Info("The API server forbids a request, trying again", "for", maxForbidden.String(), "cause", err.Error())
+			forbidden = 0
+		} else if forbidden++; forbidden == 1 {
+			log.Info("The API server forbids a request, trying again", "for", (maxForbidden * pollInterval).String(),
+				"cause", err.Error())
 		}
 		switch {
-		case !forbiddenSince.IsZero() && time.Since(forbiddenSince) >= maxForbidden:
+		case forbidden > maxForbidden:
 			return false, err
 		case err == nil:
 			stopped, left, failure, seen = none, pods, nil, true

@@ -38,7 +38,8 @@ var (
 	})
 	evaluationsOldest = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "capstan_evaluations_oldest_seconds",
-		Help: "Age of the oldest task (evaluation or learning) that has not ended, in seconds since the end of its turn; 0 if there is none.",
+		Help: "Age of the oldest task (evaluation or learning) that has not ended, in seconds since the end of its turn; " +
+			"0 if there is none.",
 	})
 	// judgeVectors are the metrics with the labels agent and judge.
 	judgeVectors = []vector{evaluations.MetricVec, evaluationScore.MetricVec}

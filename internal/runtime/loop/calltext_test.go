@@ -23,7 +23,9 @@ func TestCallAsTextInTheLastReply(t *testing.T) {
 		"then an answer": {"the user gets the answer", []answer{find, says(written), says("Found.")}, 3, "Found.", "its best answer"},
 		"again":          {"the model is asked only once more", []answer{find, says(written), says(written)}, 3, written, "no answer"},
 		"about a call": {
-			"a call within an answer is a part of it", []answer{find, says(written + "\nis a call.")}, 2, written + "\nis a call.",
+			"a call within an answer is a part of it",
+			[]answer{find, says(written + "\nis a call.")},
+			2, written + "\nis a call.",
 			"its best answer",
 		},
 	} {

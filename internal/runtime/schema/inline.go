@@ -57,11 +57,11 @@ func (in *inliner) schema(s *ordered) *ordered {
 	out := &ordered{}
 	reference, refers := "", false
 	for _, m := range s.members {
-		switch {
-		case m.name == "$ref":
+		switch m.name {
+		case "$ref":
 			reference, _ = m.value.(string)
 			refers = true
-		case m.name == "$defs" || m.name == "definitions":
+		case "$defs", "definitions":
 			in.changed = true
 		default:
 			out.members = append(out.members, member{m.name, in.keyword(m.name, m.value)})

@@ -120,8 +120,7 @@ func TestDiskFailsDuringEachKindOfWrite(t *testing.T) {
 func rows(t *testing.T, db *sql.DB) map[string][]string {
 	t.Helper()
 	all := map[string][]string{}
-	for _, table := range strings.Fields("head journal artifact total turn_record record_deleted task budget budget_hold") {
-		//nolint:gosec // because the text has only names of tables
+	for table := range strings.FieldsSeq("head journal artifact total turn_record record_deleted task budget budget_hold") {
 		found, err := db.QueryContext(t.Context(), `SELECT * FROM `+table)
 		if err != nil {
 			t.Fatal(err)
