@@ -127,6 +127,32 @@ func TestAppendStopsAfterTheEndOfItsRun(t *testing.T) {
 	}
 }
 
+// TestEqualEntryOfAnotherRunIsNotTakenForTheOwn has two runs of one epoch that append the same entry, as after a restore
+// of the cluster. The outcome of the first attempt is unknown. If the run took the entry for its own, both would go on.
+func TestEqualEntryOfAnotherRunIsNotTakenForTheOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := &flaky{}
+		record := journal.Record{Kind: journal.ToolIntended, Payload: "call"}
+		own := open(t, 1, journal.Options{Journal: j, Now: time.Now})
+		other := open(t, 1, journal.Options{Journal: &j.Store, Now: func() time.Time { return time.Now().Add(time.Nanosecond) }})
+		j.fails = func(n int) error {
+			if n > 1 {
+				return nil
+			}
+			if err := other.Append(t.Context(), record); err != nil {
+				t.Fatal(err)
+			}
+			return errUnavailable
+		}
+		if err := own.Append(t.Context(), record); !errors.Is(err, journal.ErrSequence) {
+			t.Errorf("Append: %v, want ErrSequence", err)
+		}
+		if got := collect(t, j); len(got) != 1 {
+			t.Errorf("%d entries, want that of the other run only", len(got))
+		}
+	})
+}
+
 func TestRefusalsAreNotTriedAgain(t *testing.T) {
 	for name, want := range map[string]error{"Fenced": journal.ErrFenced, "Sequence": journal.ErrSequence} {
 		t.Run(name, func(t *testing.T) {
