@@ -283,12 +283,12 @@ func (w *write) endsWithEntries(ctx context.Context) (bool, error) {
 }
 
 // isSame reports whether an entry of a store is the entry that Append tried to append. The time tells it from the equal
-// entry of another run of the same epoch. There is such a run if a restored cluster binds a Turn again while the earlier
-// executor still runs: both have read the same journal, so their next entries differ in their times only.
+// entry of another run of the same epoch. There is such a run if a restored cluster binds a Turn again while the
+// earlier executor still runs: both have read the same journal, so their next entries differ in their times only.
 func isSame(e, appended Entry) bool {
 	a := stored([]Entry{appended})[0]
-	return e.Seq == a.Seq && e.Epoch == a.Epoch && e.Kind == a.Kind && e.Time.Equal(a.Time) && e.Artifact == a.Artifact &&
-		bytes.Equal(e.Payload, a.Payload)
+	return e.Seq == a.Seq && e.Epoch == a.Epoch && e.Kind == a.Kind && e.Time.Equal(a.Time) &&
+		e.Artifact == a.Artifact && bytes.Equal(e.Payload, a.Payload)
 }
 
 // toEntries converts records to the next entries.

@@ -127,14 +127,16 @@ func TestAppendStopsAfterTheEndOfItsRun(t *testing.T) {
 	}
 }
 
-// TestEqualEntryOfAnotherRunIsNotTakenForTheOwn has two runs of one epoch that append the same entry, as after a restore
-// of the cluster. The outcome of the first attempt is unknown. If the run took the entry for its own, both would go on.
+// TestEqualEntryOfAnotherRunIsNotTakenForTheOwn has two runs of one epoch that append the same entry, as after a
+// restore of the cluster. The outcome of the first attempt is unknown. If the run took the entry for its own, both
+// would go on.
 func TestEqualEntryOfAnotherRunIsNotTakenForTheOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := &flaky{}
 		record := journal.Record{Kind: journal.ToolIntended, Payload: "call"}
 		own := open(t, 1, journal.Options{Journal: j, Now: time.Now})
-		other := open(t, 1, journal.Options{Journal: &j.Store, Now: func() time.Time { return time.Now().Add(time.Nanosecond) }})
+		later := func() time.Time { return time.Now().Add(time.Nanosecond) }
+		other := open(t, 1, journal.Options{Journal: &j.Store, Now: later})
 		j.fails = func(n int) error {
 			if n > 1 {
 				return nil
